@@ -1,0 +1,57 @@
+# The front door. Every target sets up what it needs (virtual environment, locked packages, Java) without asking.
+
+SHELL := /bin/sh
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.installed
+FAST := not slow and not system
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command "make lock"
+# No part of this version needs Java, so a machine where none can be had goes on without it.
+FIND_JAVA := $(BIN)/python deploy/java-home >/dev/null || true
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check static bench compose-test java lock clean
+
+help: ## Say what can be made.
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(READY) ## Start five peers on this machine, show them find each other, stop them.
+	@$(FIND_JAVA)
+	@scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT INT TERM && PEER_DATA_DIR="$$scratch" $(BIN)/peer up --peers 5 --for 10 -o table
+
+test: static ## Run everything: formatting, lint, types and every test, containers included where there is an engine.
+	@$(FIND_JAVA)
+	$(BIN)/pytest
+
+check: static ## Run the quick part of it: formatting, lint, types, fast tests; under a minute.
+	$(BIN)/pytest -q -n auto -m "$(FAST)"
+
+static: $(READY)
+	$(BIN)/ruff format --check --quiet
+	$(BIN)/ruff check --quiet
+	$(BIN)/mypy
+
+bench: $(READY) ## Measure links and overlay on this machine.
+	$(BIN)/python -m experiments.link_bench
+	$(BIN)/python -m experiments.overlay_bench
+
+compose-test: $(READY) ## Start the five containers of docker-compose.yml, cut one off, heal, kill one, tear down.
+	deploy/compose-test
+
+java: $(READY) ## Find Java 17 or newer, or install one into the virtual environment; print its home.
+	@$(BIN)/python deploy/java-home
+
+lock: $(READY) ## Renew the lock files from pyproject.toml, with the newest versions it allows.
+	$(LOCK) --upgrade pyproject.toml -o requirements.lock
+	$(LOCK) --upgrade pyproject.toml --group dev -c requirements.lock -o requirements-dev.lock
+	$(LOCK) --upgrade --group build -c requirements-dev.lock -o requirements-build.lock
+	$(LOCK) --upgrade --group java -o requirements-java.lock
+
+clean: ## Remove what the targets made, the virtual environment included.
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): requirements-dev.lock pyproject.toml deploy/make-venv
+	@deploy/make-venv $(VENV)
+	@touch $@

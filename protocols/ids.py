@@ -1,0 +1,64 @@
+"""The identifier space that peers and keys share: 160 bits, compared by XOR as in Kademlia."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Final, Self
+
+ID_BITS: Final = 160
+ID_BYTES: Final = ID_BITS // 8
+
+
+class Key(bytes):
+    """A point of the DHT's identifier space.
+
+    >>> Key.of("stream", "flights").hex()[:8]
+    '094570c2'
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, raw: bytes) -> Self:
+        if len(raw) != ID_BYTES:
+            raise ValueError(f"an identifier has {ID_BYTES} bytes, not {len(raw)}")
+        return super().__new__(cls, raw)
+
+    @classmethod
+    def of(cls, *parts: str | bytes) -> Self:
+        """Hash the parts to a point; each is preceded by its length, so ("a", "bc") and ("ab", "c") differ."""
+        digest = hashlib.sha256()
+        for part in parts:
+            raw = part.encode() if isinstance(part, str) else part
+            digest.update(len(raw).to_bytes(4, "big") + raw)
+        return cls(digest.digest()[:ID_BYTES])
+
+    @property
+    def number(self) -> int:
+        return int.from_bytes(self, "big")
+
+    @property
+    def short(self) -> str:
+        """The first eight hexadecimal digits, as people see it."""
+        return self.hex()[:8]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.short})"
+
+
+class PeerId(Key):
+    """A peer's place among the keys: the first 160 bits of SHA-256 of its public key.
+
+    >>> PeerId(bytes(20)).short
+    '00000000'
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of_public_key(cls, public_key: bytes) -> Self:
+        return cls(hashlib.sha256(public_key).digest()[:ID_BYTES])
+
+
+def distance(a: Key, b: Key) -> int:
+    """How far apart two points are: their XOR, read as a number."""
+    return a.number ^ b.number

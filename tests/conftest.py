@@ -1,0 +1,20 @@
+"""Settings that all tests share: Hypothesis without stopwatch, and the marker of everything under tests/system."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+SYSTEM = Path(__file__).parent / "system"
+
+# A busy machine makes an example slow, not wrong; a failure prints the line that repeats it.
+settings.register_profile("peerd", deadline=None, print_blob=True)
+settings.load_profile("peerd")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if SYSTEM in item.path.parents:
+            item.add_marker(pytest.mark.system)
