@@ -1,0 +1,440 @@
+"""All links of one peer: dialling, accepting, and settling on one link for each other peer.
+
+Two peers may dial each other at the same time; both links then work, and the peer with the higher id, once it has the
+other's link, says goodbye on its own. Only the dialler of the losing link may decide so: it alone knows that it has the
+winner, and frames still on their way over the loser are received before it closes. A dialler dials again only when it
+has lost its link, so a second link from the same dialler replaces the first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+
+from overlay.channel import Channel, ChannelClosed
+from overlay.frames import Hello
+from overlay.identity import Address, format_address
+from overlay.link import Link, LinkEvents
+from overlay.outbox import LinkCounters, LinkError
+from overlay.shaping import Shaper
+from overlay.tls import ALPN, LinkCredentials, NotAMember, peer_id_of
+from protocols.ids import PeerId
+
+__all__ = ["Channel", "ChannelClosed", "Link", "LinkError", "LinkLimits", "Links"]
+
+_BACKLOG: Final = 512
+_WILDCARDS: Final = ("", "0.0.0.0", "::")  # Where a peer listens that is at home on every interface.
+_BACKOFFS_MAX: Final = 4096
+_TRIES_MAX: Final = 3
+_ACCEPT_PAUSE_S: Final = 0.1
+_LATE_S: Final = 0.25  # A heartbeat later than this tells of our own loop, not of the peers.
+
+
+@dataclass(frozen=True, slots=True)
+class LinkLimits:
+    """How long and how much the links of one peer may take."""
+
+    handshake_s: float = 3.0  # From the first packet to both HELLOs.
+    dials_max: int = 32  # At a time.
+    half_open_max: int = 128  # Inbound connections that have not proved anything yet.
+    ping_every_s: float = 2.0
+    silence_s: float = 15.0
+    backoff_min_s: float = 0.1
+    backoff_max_s: float = 5.0
+    drain_s: float = 5.0
+
+
+@dataclass(slots=True)
+class _Dial:
+    task: asyncio.Task[None]
+    link: asyncio.Future[Link]  # The first link to the peer, whoever dialled it.
+
+
+@dataclass(slots=True)
+class _Backoff:
+    address: Address
+    reason: str
+    wait_s: float
+    until_at: float
+
+
+def _ignore(*_: object) -> None:
+    """What a peer does with events that nobody asked for."""
+
+
+class Links:
+    """The links of one peer. Set the callbacks, then listen(); send() and link() dial as needed."""
+
+    def __init__(
+        self, credentials: LinkCredentials, *, shaper: Shaper | None = None, limits: LinkLimits = LinkLimits()
+    ) -> None:
+        self.on_control: Callable[[PeerId, bytes], None] = _ignore
+        self.on_channel: Callable[[Channel], None] = lambda channel: channel.close()
+        self.on_round_trip: Callable[[PeerId, float], None] = _ignore
+        self.on_lost: Callable[[PeerId], None] = _ignore
+        self.address: Address = ("", 0)  # Where we say we listen: set by listen(), replaced by who knows better.
+        self.peer_id = credentials.peer_id
+        self._credentials = credentials
+        self._shaper = shaper
+        self._limits = limits
+        self._rng = random.Random()
+        self._counters = LinkCounters()
+        self._dialled = self._dials_failed = self._accepted = self._refused = self._broken = 0
+        self._links: dict[PeerId, list[Link]] = {}  # In use; the last is the newest, and the one we send on.
+        self._leaving: dict[Link, None] = {}  # Said goodbye to, not yet gone.
+        self._dials: dict[PeerId, _Dial] = {}
+        self._dial_slots = asyncio.Semaphore(limits.dials_max)
+        self._backoffs: dict[PeerId, _Backoff] = {}
+        self._half_open: dict[asyncio.Task[None], None] = {}
+        self._listener: socket.socket | None = None
+        self._acceptor: asyncio.Task[None] | None = None
+        self._heart: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    async def listen(self, host: str, port: int) -> int:
+        """Accept links on the first address that the host stands for; the port bound is returned."""
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, bind_address = found[0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(bind_address)
+            listener.listen(_BACKLOG)
+            listener.setblocking(False)
+        except OSError:
+            listener.close()
+            raise
+        bound_port = int(listener.getsockname()[1])
+        self.address = ("" if host in _WILDCARDS else str(bind_address[0]), bound_port)
+        self._listener = listener
+        self._acceptor = asyncio.create_task(self._accept(listener))
+        return bound_port
+
+    async def send(self, peer: PeerId, address: Address, body: bytes) -> None:
+        """Send a control message; it has been accepted for sending when this returns."""
+        link = await self.link(peer, address)
+        await link.control(body)
+
+    async def link(self, peer: PeerId, address: Address) -> Link:
+        """The link to a peer, dialled if there is none; all who ask meanwhile share the one dial."""
+        for _ in range(_TRIES_MAX):
+            if link := self._current(peer):
+                return link
+            # A link may be gone again before we get to run: then there is another one, or it takes another dial.
+            await asyncio.shield(self._first_link(peer, address))
+        raise LinkError(f"no link to peer {peer.short}: {_TRIES_MAX} links were lost as soon as they were made")
+
+    def close_peer(self, peer: PeerId) -> None:
+        """Close the link to a peer and forget how dialling it went."""
+        self._backoffs.pop(peer, None)
+        self._cancel_dial(peer)
+        for link in self._links.pop(peer, []):
+            self._leaving[link] = None
+            link.close()
+
+    async def drain(self) -> None:
+        """Begin nothing new and say goodbye on every link: what was accepted is sent, what is under way received."""
+        self._stop_beginning()
+        for link in [link for links in self._links.values() for link in links]:
+            self._retire(link)
+        if self._leaving:
+            await asyncio.wait([link.gone for link in self._leaving], timeout=self._limits.drain_s)
+
+    async def close(self) -> None:
+        """Drop everything at once; drain() first to be polite."""
+        tasks = [dial.task for dial in self._dials.values()] + list(self._half_open)
+        tasks += [task for task in (self._acceptor, self._heart) if task]
+        self._stop_beginning()
+        if self._heart is not None:
+            self._heart.cancel()
+        links = list(self._all_links())
+        self._links.clear()
+        for link in links:
+            self._leaving[link] = None
+            link.abort("closed on this side")
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if links:
+            await asyncio.wait([link.gone for link in links], timeout=self._limits.drain_s)
+
+    def stats(self) -> dict[str, int]:
+        counters = self._counters
+        return {
+            "links_open": sum(map(len, self._links.values())),
+            "links_leaving": len(self._leaving),
+            "links_half_open": len(self._half_open),
+            "links_dialling": len(self._dials),
+            "link_channels_open": sum(link.channels_open for link in self._all_links()),
+            "links_dialled_total": self._dialled,
+            "links_accepted_total": self._accepted,
+            "links_lost_total": self._broken,
+            "link_dials_failed_total": self._dials_failed,
+            "link_accepts_refused_total": self._refused,
+            "link_protocol_errors_total": counters.protocol_errors,
+            "link_bytes_in_total": counters.bytes_in,
+            "link_bytes_out_total": counters.bytes_out,
+            "link_control_in_total": counters.control_in,
+            "link_control_out_total": counters.control_out,
+        }
+
+    # Dialling.
+
+    def _first_link(self, peer: PeerId, address: Address) -> asyncio.Future[Link]:
+        if self._is_closed:
+            raise LinkError(f"no link to peer {peer.short}: this peer is closing its links")
+        if peer == self.peer_id:
+            raise LinkError(f"no link to peer {peer.short}: that is this peer itself")
+        dial = self._dials.get(peer)
+        if dial is None:
+            self._check_backoff(peer, address)
+            first: asyncio.Future[Link] = asyncio.get_running_loop().create_future()
+            dial = self._dials[peer] = _Dial(asyncio.create_task(self._dial(peer, address)), first)
+        elif dial.link.done():  # The link that came in while we dialled has gone again; the dial goes on.
+            dial.link = asyncio.get_running_loop().create_future()
+        return dial.link
+
+    async def _dial(self, peer: PeerId, address: Address) -> None:
+        """Dial once. Success is told by the link itself, through _on_ready."""
+
+        def identify(transport: asyncio.BaseTransport) -> PeerId:
+            proved = _proved_peer(transport)
+            if proved != peer:
+                raise NotAMember(f"peer {proved.short} answers there")
+            return proved
+
+        link = self._new_link(identify, dialled=address)
+        try:
+            async with self._dial_slots, asyncio.timeout(self._limits.handshake_s):
+                if self._shaper is not None:
+                    await self._shaper.hold_dial(address)
+                loop = asyncio.get_running_loop()
+                host, port = address
+                context = self._credentials.client
+                # Peers have ids, not names: an empty server name sends none.
+                await loop.create_connection(lambda: link, host, port, ssl=context, server_hostname="")
+                await link.ready
+        except (OSError, ValueError, OverflowError) as error:  # The last two: an address that is none.
+            link.abort("dial given up")
+            self._dial_failed(peer, address, _reason(error, self._limits.handshake_s))
+        except asyncio.CancelledError:
+            link.abort("dial cancelled")
+            raise
+        else:
+            dial = self._dials.pop(peer)
+            _fail(dial.link, LinkError(f"no link to peer {peer.short}: it was lost as soon as it was made"))
+
+    def _cancel_dial(self, peer: PeerId) -> None:
+        if dial := self._dials.pop(peer, None):
+            dial.task.cancel()
+            _fail(dial.link, LinkError(f"no link to peer {peer.short}: it was closed while being dialled"))
+
+    def _dial_failed(self, peer: PeerId, address: Address, reason: str) -> None:
+        self._dials_failed += 1
+        dial = self._dials.pop(peer)
+        if self._current(peer):  # It has dialled us in the meantime.
+            return
+        now = asyncio.get_running_loop().time()
+        limits = self._limits
+        before = self._backoffs.pop(peer, None)
+        wait_s = before.wait_s if before and before.address == address else limits.backoff_min_s
+        wait_s = min(limits.backoff_max_s, self._rng.uniform(limits.backoff_min_s, 3 * wait_s))
+        if len(self._backoffs) >= _BACKOFFS_MAX:
+            del self._backoffs[next(iter(self._backoffs))]
+        self._backoffs[peer] = _Backoff(address, reason, wait_s, now + wait_s)
+        where = f"peer {peer.short} at {format_address(address)}"
+        _fail(dial.link, LinkError(f"{where} cannot be reached: {reason}", retry_in_s=wait_s))
+
+    def _check_backoff(self, peer: PeerId, address: Address) -> None:
+        """Fail at once while the last failure is fresh: whoever asks may have another peer to turn to."""
+        backoff = self._backoffs.get(peer)
+        if backoff is None or backoff.address != address:
+            return
+        left_s = backoff.until_at - asyncio.get_running_loop().time()
+        if left_s > 0:
+            where = f"peer {peer.short} at {format_address(address)}"
+            message = f"{where} could not be reached a moment ago: {backoff.reason}; next try in {left_s:.1f} s"
+            raise LinkError(message, retry_in_s=left_s)
+
+    # Accepting.
+
+    async def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listener)
+            except OSError:  # Gone before we looked, or we are out of file descriptors.
+                await asyncio.sleep(_ACCEPT_PAUSE_S)
+                continue
+            if len(self._half_open) >= self._limits.half_open_max:
+                # A member is through in milliseconds, so whoever has been at it the longest is the least likely one.
+                oldest = next(iter(self._half_open))
+                del self._half_open[oldest]
+                oldest.cancel()
+            task = asyncio.create_task(self._welcome(connection))
+            self._half_open[task] = None
+            task.add_done_callback(lambda task: self._half_open.pop(task, None))
+            await asyncio.sleep(0)  # A waiting connection is accepted without a pause; leave others their turn.
+
+    async def _welcome(self, connection: socket.socket) -> None:
+        """Let one inbound connection prove who it is. Strangers and those who hang up are counted, nothing more."""
+        link = self._new_link(self._identify_inbound, dialled=None)
+        try:
+            async with asyncio.timeout(self._limits.handshake_s):
+                loop = asyncio.get_running_loop()
+                await loop.connect_accepted_socket(lambda: link, connection, ssl=self._credentials.server)
+                await link.ready
+        except OSError:
+            self._refused += 1
+            link.abort("refused")
+        except asyncio.CancelledError:
+            link.abort("too slow")
+            raise
+
+    def _identify_inbound(self, transport: asyncio.BaseTransport) -> PeerId:
+        proved = _proved_peer(transport)
+        if proved == self.peer_id:
+            raise NotAMember("this peer has dialled itself")
+        return proved
+
+    def _stop_beginning(self) -> None:
+        self._is_closed = True
+        for peer in list(self._dials):
+            self._cancel_dial(peer)
+        if self._acceptor is not None:
+            self._acceptor.cancel()
+        for task in self._half_open:
+            task.cancel()
+        if self._listener is not None:
+            self._listener.close()
+            self._listener = None
+
+    # What links tell.
+
+    def _new_link(self, identify: Callable[[asyncio.BaseTransport], PeerId], *, dialled: Address | None) -> Link:
+        events = LinkEvents(
+            identify=identify,
+            ready=self._on_ready,
+            control=lambda link, body: self.on_control(link.peer, body),
+            channel=lambda channel: self.on_channel(channel),  # noqa: PLW0108  Set later than this is made.
+            round_trip=self._on_link_round_trip,
+            goodbye=self._retire,
+            lost=self._on_link_lost,
+        )
+        return Link(events, self._counters, Hello(*self.address), dialled=dialled, shaper=self._shaper)
+
+    def _on_ready(self, link: Link) -> None:
+        peer = link.peer
+        if link.dialled:
+            self._dialled += 1
+        else:
+            self._accepted += 1
+        if self._heart is None:
+            self._heart = asyncio.create_task(self._beat())
+        self._backoffs.pop(peer, None)
+        links = self._links.setdefault(peer, [])
+        links.append(link)
+        for other in links[:-1]:
+            if other.dialled == link.dialled:
+                self._retire(other)
+        if self.peer_id > peer and len(links) > 1:
+            self._retire(next(link for link in links if link.dialled))
+        if (dial := self._dials.get(peer)) and not dial.link.done():
+            dial.link.set_result(self._links[peer][-1])
+
+    def _retire(self, link: Link) -> None:
+        """Use a link no more, and let it close once both sides have said goodbye."""
+        self._forget(link)
+        self._leaving[link] = None
+        link.goodbye()
+
+    def _on_link_round_trip(self, link: Link, round_trip_ms: float) -> None:
+        # One that took longer than the next ping is due tells of a cut or of full buffers, not of the distance.
+        if round_trip_ms < self._limits.ping_every_s * 1000:
+            self.on_round_trip(link.peer, round_trip_ms)
+
+    def _on_link_lost(self, link: Link) -> None:
+        if not link.is_identified or link in self._leaving:
+            self._leaving.pop(link, None)
+        elif self._forget(link):
+            self._broken += 1
+            if link.peer not in self._links:
+                self.on_lost(link.peer)
+
+    def _forget(self, link: Link) -> bool:
+        links = self._links.get(link.peer, [])
+        if link not in links:
+            return False
+        links.remove(link)
+        if not links:
+            del self._links[link.peer]
+        return True
+
+    def _current(self, peer: PeerId) -> Link | None:
+        for link in reversed(self._links.get(peer, [])):
+            if not link.closed:  # One aborted a moment ago tells so itself when it is gone.
+                return link
+        return None
+
+    def _all_links(self) -> Iterator[Link]:
+        for links in self._links.values():
+            yield from links
+        yield from self._leaving
+
+    # Heartbeat.
+
+    async def _beat(self) -> None:
+        """Ping every link now and then, and drop those that have long been silent while we were listening."""
+        loop = asyncio.get_running_loop()
+        every_s, silence_s = self._limits.ping_every_s, self._limits.silence_s
+        while True:
+            due_at = loop.time() + every_s / 4
+            await asyncio.sleep(every_s / 4)
+            now = loop.time()
+            late_s = now - due_at
+            for link in list(self._all_links()):
+                if late_s > _LATE_S:
+                    link.heard_at = min(now, link.heard_at + late_s)
+                if now - link.heard_at > silence_s:
+                    link.abort(f"silent for {silence_s:.0f} s")
+                elif now >= link.ping_due_at:
+                    link.ping_due_at = now + every_s * self._rng.uniform(0.7, 1.0)
+                    link.ping()
+
+
+def _proved_peer(transport: asyncio.BaseTransport) -> PeerId:
+    """Who the handshake proved the other side to be."""
+    connection: ssl.SSLObject = transport.get_extra_info("ssl_object")
+    if connection.selected_alpn_protocol() != ALPN:
+        raise NotAMember(f"the other side does not speak {ALPN}")
+    try:
+        return peer_id_of(connection)
+    except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion) as error:
+        raise NotAMember(f"the other side's certificate cannot be read: {error}") from error
+
+
+def _reason(error: Exception, timeout_s: float) -> str:
+    """Why a dial failed, in few words."""
+    match error:
+        case TimeoutError():
+            return f"no answer within {timeout_s:.1f} s"
+        case ssl.SSLCertVerificationError():
+            return "it is not a member of this network"
+        case ConnectionRefusedError():
+            return "connection refused"
+        case OSError(strerror=str() as words) if words:
+            return words
+    return str(error) or type(error).__name__
+
+
+def _fail(future: asyncio.Future[Link], error: LinkError) -> None:
+    if not future.done():
+        future.set_exception(error)
+        future.exception()  # Nobody may be waiting any more; that is no error.

@@ -1,0 +1,236 @@
+"""The sending side of a link: two bounded queues, written out together once per turn of the event loop.
+
+Control frames, and the small frames that keep a link going, go first; whatever begins, fills or ends a channel goes
+after them, in order. Whoever finds no room waits here: senders of control in line, channels by turns, one body each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from overlay.frames import CHANNELS_MAX, CONTROL, HEADER, RemoteProtocolError
+from overlay.identity import Address
+from overlay.shaping import ShapedWriter, Shaper
+
+_FIRST_BYTES_MAX: Final = 256 << 10
+_LAST_BYTES_MAX: Final = (
+    64 << 10
+)  # A quarter of a window: writes of half a window and more make both sides wait in step.
+_REPLIES_MAX: Final = 4 * CHANNELS_MAX  # More answers than this unsent: the other side asks without reading.
+
+
+class LinkError(ConnectionError):
+    """A peer that cannot be reached, or a link that broke; the message is meant for people."""
+
+    def __init__(self, message: str, *, retry_in_s: float = 0.0) -> None:
+        super().__init__(message)
+        self.retry_in_s = retry_in_s  # To try again sooner fails at once.
+
+    def again(self) -> LinkError:
+        """A fresh copy: one exception raised in several tasks would gather the tracebacks of all."""
+        return type(self)(*self.args, retry_in_s=self.retry_in_s)
+
+
+@dataclass(slots=True)
+class LinkCounters:
+    """What went over links, and what went wrong; one set serves all links of a peer."""
+
+    bytes_in: int = 0
+    bytes_out: int = 0
+    control_in: int = 0
+    control_out: int = 0
+    protocol_errors: int = 0
+
+
+class WaitingLine:
+    """Bodies that wait for room or for credit, in order."""
+
+    def __init__(self) -> None:
+        self._entries: deque[tuple[bytes, asyncio.Future[None]]] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._entries)
+
+    async def wait(self, body: bytes, on_queued: Callable[[], None]) -> None:
+        """Stand in line until the body is taken. A sender that gives up before has sent nothing."""
+        taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = body, taken
+        self._entries.append(entry)
+        on_queued()
+        try:
+            await taken
+        except asyncio.CancelledError:
+            if entry in self._entries:
+                self._entries.remove(entry)
+            raise
+
+    def take(self) -> bytes | None:
+        """The body of the first sender that is still there."""
+        while self._entries:
+            body, taken = self._entries.popleft()
+            if not taken.done():
+                taken.set_result(None)
+                return body
+        return None
+
+    def dismiss(self, error: LinkError) -> None:
+        while self._entries:
+            _, taken = self._entries.popleft()
+            if not taken.done():
+                taken.set_exception(error.again())
+
+
+class TakesTurns(Protocol):
+    """A channel that has something to send and the credit for it."""
+
+    def use_turn(self) -> None:
+        """Queue one body, and ask for another turn if there is more."""
+
+
+class Outbox:
+    """What one link has yet to send."""
+
+    def __init__(self, transport: asyncio.Transport, counters: LinkCounters) -> None:
+        self._transport = transport
+        self._counters = counters
+        self._loop = asyncio.get_running_loop()
+        self._shaped: ShapedWriter | None = None
+        self._first: list[bytes] = []
+        self._first_bytes = 0
+        self._last: list[bytes] = []
+        self._last_bytes = 0
+        self._replies = 0
+        self._control = WaitingLine()
+        self._turns: deque[TakesTurns] = deque()
+        self._farewell: Callable[[], None] | None = None
+        self._transport_is_full = False
+        self._is_blocked = False
+        self._is_closed = False
+        self._flush_is_due = False
+        self._is_pumping = False
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the network takes nothing at the moment."""
+        return self._is_blocked
+
+    def shape(self, shaper: Shaper, address: Address) -> None:
+        self._shaped = ShapedWriter(shaper, address, self._transport, self._look_for_room)
+
+    # Queueing.
+
+    def put_first(self, kind: int, body: bytes, channel: int = 0) -> None:
+        self._first += (HEADER.pack(len(body), kind, 0, channel), body)
+        self._first_bytes += HEADER.size + len(body)
+        self._flush_soon()
+
+    def put_last(self, kind: int, body: bytes = b"", channel: int = 0) -> None:
+        self._last += (HEADER.pack(len(body), kind, 0, channel), body)
+        self._last_bytes += HEADER.size + len(body)
+        self._flush_soon()
+
+    def count_reply(self) -> None:
+        """Called for each frame that the other side can make us send by sending one itself."""
+        self._replies += 1
+        if self._replies > _REPLIES_MAX:
+            raise RemoteProtocolError(f"over {_REPLIES_MAX} answers wait for the other side to read them")
+
+    async def send_control(self, body: bytes) -> None:
+        if not self._control and self._has_room_for_control():
+            self._put_control(body)
+        else:
+            await self._control.wait(body, self._pump)
+
+    def has_room_for_data(self) -> bool:
+        return not self._is_blocked and self._last_bytes < _LAST_BYTES_MAX
+
+    def give_turn(self, channel: TakesTurns) -> None:
+        """Let a channel send once there is room for data, after the others that wait."""
+        self._turns.append(channel)
+        if not self._is_pumping:
+            self._pump()
+
+    def when_control_is_queued(self, farewell: Callable[[], None]) -> None:
+        """Call back once nobody waits to send control any more, which may be now."""
+        self._farewell = farewell
+        self._pump()
+
+    # Writing.
+
+    def pause(self) -> None:
+        self._transport_is_full = self._is_blocked = True
+
+    def resume(self) -> None:
+        self._transport_is_full = False
+        self._look_for_room()
+
+    def close(self) -> None:
+        """Write out what is queued, room or not, and close."""
+        self._write()
+        self._is_closed = True
+        if self._shaped is not None:
+            self._shaped.close()
+        else:
+            self._transport.close()
+
+    def stop(self, error: LinkError) -> None:
+        """Send nothing more; the connection is gone."""
+        self._is_closed = True
+        self._control.dismiss(error)
+        self._turns.clear()
+        if self._shaped is not None:
+            self._shaped.stop()
+
+    def _flush_soon(self) -> None:
+        if not self._flush_is_due and not self._is_blocked:
+            self._flush_is_due = True
+            self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_is_due = False
+        if not self._is_blocked and not self._is_closed:
+            self._write()
+            self._pump()
+
+    def _write(self) -> None:
+        """Hand everything over in one write: every write to TLS makes at least one record of its own."""
+        data = b"".join(self._first + self._last)
+        self._first, self._last = [], []
+        self._first_bytes = self._last_bytes = self._replies = 0
+        if not data or self._transport.is_closing():
+            return
+        self._counters.bytes_out += len(data)
+        if self._shaped is None:
+            self._transport.write(data)
+        else:
+            self._shaped.write(data)
+            self._is_blocked = self._transport_is_full or self._shaped.full
+
+    def _look_for_room(self) -> None:
+        self._is_blocked = self._transport_is_full or (self._shaped is not None and self._shaped.full)
+        self._flush_soon()
+
+    def _pump(self) -> None:
+        """Move what waits into the queues as far as there is room."""
+        while self._control and self._has_room_for_control():
+            body = self._control.take()
+            if body is not None:
+                self._put_control(body)
+        if self._farewell is not None and not self._control:
+            farewell, self._farewell = self._farewell, None
+            farewell()
+        self._is_pumping = True
+        while self._turns and self.has_room_for_data():
+            self._turns.popleft().use_turn()
+        self._is_pumping = False
+
+    def _has_room_for_control(self) -> bool:
+        return not self._is_blocked and self._first_bytes < _FIRST_BYTES_MAX
+
+    def _put_control(self, body: bytes) -> None:
+        self._counters.control_out += 1
+        self.put_first(CONTROL, body)

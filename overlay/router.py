@@ -1,0 +1,384 @@
+"""Messages to keys and to peers: resolve, deliver, retry, and count the way.
+
+`route` delivers to the live peer nearest to a key. Where it is known from last time (the cache; for value-level keys
+this is CQ-DHT's join fingers routing table) that is one frame; otherwise the DHT looks it up first. The receiver
+checks that it is the owner: one that knows a nearer live peer answers with its address. `multisend` puts all messages
+for one peer in one frame. A frame is repeated until its receipt arrives, and a receiver hands each frame on once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Final
+
+import msgspec
+import structlog
+
+from overlay.datagrams import Hint
+from overlay.dht import Dht
+from overlay.identity import PeerRecord
+from overlay.links import LinkError, Links
+from overlay.table import Candidate
+from overlay.tasks import Tasks
+from protocols.ids import Key, PeerId
+
+MESSAGE_BYTES_MAX: Final = 1 << 20
+FRAME_ITEMS_MAX: Final = 1024
+CACHE_KEYS_MAX: Final = 65_536
+HOPS_MAX: Final = 8
+TIMEOUT_S: Final = 8.0
+RECEIPT_WAIT_S: Final = 2.0
+LOOKUPS_AT_ONCE: Final = 32
+FRAMES_IN_FLIGHT_MAX: Final = 256  # To one peer; far below what a receiver remembers.
+_RECEIPTS_KEPT: Final = 1024
+_SENDERS_MAX: Final = 4096
+
+log = structlog.get_logger("overlay.router")
+
+
+class Unreachable(ConnectionError):
+    """A message could not be handed to its peer in time. It may or may not have arrived."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """How a message reached its owner."""
+
+    owner: PeerId
+    hops: int  # Frames it took: 1 when the first peer tried was the owner; 0 when that is ourselves.
+    looked_up: bool  # Whether the DHT was asked, or the cache knew.
+
+
+class _Deliver(msgspec.Struct, array_like=True, frozen=True, tag=1):
+    boot: Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]  # One run of the sender: numbers begin anew.
+    number: Annotated[int, msgspec.Meta(ge=0)]
+    items: Annotated[list[tuple[bytes, bytes]], msgspec.Meta(max_length=FRAME_ITEMS_MAX)]  # Key (or empty), payload.
+
+
+class _Receipt(msgspec.Struct, array_like=True, frozen=True, tag=2):
+    boot: Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
+    number: Annotated[int, msgspec.Meta(ge=0)]
+    nearer: list[Hint | None]  # For each item: accepted, or who should have it instead.
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Deliver | _Receipt).decode
+
+
+@dataclass(slots=True)
+class _Outgoing:
+    """One message on its way."""
+
+    index: int
+    key: Key
+    payload: bytes
+    target: Candidate | None = None
+    hops: int = 0
+    looked_up: bool = False
+
+
+@dataclass(slots=True)
+class _Remote:
+    """What we remember of one peer that we send to."""
+
+    next_number: int = 0
+    waiting: dict[int, asyncio.Future[list[Hint | None]]] = field(default_factory=dict)
+    turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FRAMES_IN_FLIGHT_MAX))
+
+
+class Router:
+    """Delivers messages for one peer."""
+
+    def __init__(self, dht: Dht, links: Links) -> None:
+        self.on_message: Callable[[PeerId, Key | None, bytes], None] = _nobody_listens
+        self.counters: Counter[str] = Counter()
+        self._dht = dht
+        self._links = links
+        self._boot = os.urandom(8)
+        self._cache: OrderedDict[Key, PeerRecord | Candidate] = OrderedDict()
+        self._keys_of: dict[PeerId, dict[Key, None]] = {}
+        self._remotes: dict[PeerId, _Remote] = {}
+        # (sender, its boot) -> number -> receipt; a frame still being looked at has none yet.
+        self._received: OrderedDict[tuple[PeerId, bytes], OrderedDict[int, _Receipt | None]] = OrderedDict()
+        self._tasks = Tasks("router")
+        links.on_control = self._read
+        dht.on_down.append(self._peer_down)
+
+    # Sending.
+
+    async def send(self, peer: PeerId, payload: bytes, timeout_s: float = TIMEOUT_S) -> None:
+        """Hand a message to one peer, whatever keys it owns."""
+        _check_size(payload)
+        if peer == self._dht.peer_id:
+            self.on_message(peer, None, payload)
+            return
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        target = await self._whereabouts(peer)
+        await self._frame(target, [(b"", payload)], deadline)
+
+    async def route(self, key: Key, payload: bytes, timeout_s: float = TIMEOUT_S) -> Delivery:
+        """Hand a message to the owner of a key."""
+        (outcome,) = await self.multisend([(key, payload)], timeout_s)
+        if isinstance(outcome, Unreachable):
+            raise outcome
+        return outcome
+
+    async def multisend(
+        self, messages: Sequence[tuple[Key, bytes]], timeout_s: float = TIMEOUT_S
+    ) -> list[Delivery | Unreachable]:
+        """Hand many messages to the owners of their keys: one frame to each peer, however many keys it owns."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        outcomes: list[Delivery | Unreachable] = [Unreachable("not delivered in time") for _ in messages]
+        pending = [_Outgoing(index, key, payload) for index, (key, payload) in enumerate(messages)]
+        for item in pending:
+            _check_size(item.payload)
+        while pending and loop.time() < deadline:
+            await self._resolve(pending)
+            groups: dict[PeerId, list[_Outgoing]] = {}
+            for item in pending:
+                assert item.target is not None
+                groups.setdefault(item.target.peer_id, []).append(item)
+            settled = await asyncio.gather(
+                *(self._hand_over(group, outcomes, deadline) for whole in groups.values() for group in _split(whole))
+            )
+            if not all(settled):  # A peer failed us: give the overlay a moment to see it.
+                self.counters["route_retries_total"] += 1
+                await asyncio.sleep(0.05)
+            pending = [item for item in pending if isinstance(outcomes[item.index], Unreachable)]
+        return outcomes
+
+    async def _resolve(self, pending: list[_Outgoing]) -> None:
+        """Find a target for every message that has none: the cache, our own table, or one lookup for each key."""
+        unknown: dict[Key, list[_Outgoing]] = {}
+        for item in pending:
+            if item.target is None and (cached := self._cache.get(item.key)) is not None:
+                self._cache.move_to_end(item.key)
+                self.counters["cache_hits_total"] += 1
+                item.target = _candidate(cached)
+            elif item.target is None and self._is_ours(item.key):
+                item.target = _candidate(self._dht.record)
+            elif item.target is None:
+                unknown.setdefault(item.key, []).append(item)
+        turns = asyncio.Semaphore(LOOKUPS_AT_ONCE)
+
+        async def look_up(key: Key, items: list[_Outgoing]) -> None:
+            async with turns:
+                owner = await self._dht.owner(key)
+            self.counters["lookups_total"] += 1
+            for item in items:
+                item.target, item.looked_up = _candidate(owner), True
+
+        await asyncio.gather(*(look_up(key, items) for key, items in unknown.items()))
+
+    async def _hand_over(self, group: list[_Outgoing], outcomes: list[Delivery | Unreachable], deadline: float) -> bool:
+        """Send one group to its common target and note how each message fared; False if the peer did not answer."""
+        target = group[0].target
+        assert target is not None
+        if target.peer_id == self._dht.peer_id:
+            verdicts: list[Hint | None] = [None] * len(group)
+            for item in group:
+                self.on_message(target.peer_id, item.key, item.payload)
+        else:
+            try:
+                verdicts = await self._frame(target, [(bytes(item.key), item.payload) for item in group], deadline)
+            except Unreachable as error:
+                self._forget_peer(target.peer_id)
+                for item in group:
+                    item.target, outcomes[item.index] = None, error
+                return False
+        for item, nearer in zip(group, verdicts, strict=True):
+            item.hops += target.peer_id != self._dht.peer_id
+            if nearer is None:
+                outcomes[item.index] = Delivery(target.peer_id, item.hops, item.looked_up)
+                if target.peer_id != self._dht.peer_id:
+                    self._remember(item.key, target)
+                continue
+            self.counters["redirects_total"] += 1
+            self._cache.pop(item.key, None)
+            candidate = nearer.candidate()
+            too_far = item.hops >= HOPS_MAX or self._dht.gone.knows(candidate)
+            item.target = None if too_far else candidate
+        return True
+
+    async def _frame(self, target: Candidate, items: list[tuple[bytes, bytes]], deadline: float) -> list[Hint | None]:
+        """Send one frame until its receipt arrives; the peer hands it on once, however often it comes."""
+        loop = asyncio.get_running_loop()
+        peer = target.peer_id
+        remote = self._remotes.setdefault(peer, _Remote())
+        number, remote.next_number = remote.next_number, remote.next_number + 1
+        body = _encode(_Deliver(self._boot, number, items))
+        receipt: asyncio.Future[list[Hint | None]] = loop.create_future()
+        remote.waiting[number] = receipt
+        why = "no receipt in time"
+        try:
+            async with asyncio.timeout_at(deadline), remote.turns:
+                while True:
+                    known = self._dht.find(peer)
+                    address = known.address if known else target.address
+                    try:
+                        await self._links.send(peer, address, body)
+                        self.counters["frames_out_total"] += 1
+                        done, _ = await asyncio.wait([receipt], timeout=RECEIPT_WAIT_S)
+                        if done:
+                            return receipt.result()
+                    except LinkError as error:
+                        why = str(error)
+                        if self._dht.find(peer) is None:
+                            raise Unreachable(f"peer {peer.short} is not reachable: {why}") from error
+                        self._dht.suspect(peer)
+                        await asyncio.sleep(0.1)
+                    self.counters["frames_repeated_total"] += 1
+        except TimeoutError:
+            raise Unreachable(f"peer {peer.short} is not reachable: {why}") from None
+        finally:
+            del remote.waiting[number]
+            receipt.cancel()
+
+    async def _whereabouts(self, peer: PeerId) -> Candidate:
+        known = self._dht.find(peer)
+        if known is None:
+            nearest = await self._dht.closest(peer, 2)
+            known = next((record for record in nearest if record.peer_id == peer), None)
+        if known is None:
+            raise Unreachable(f"peer {peer.short} is not in the network")
+        return _candidate(known)
+
+    # Receiving.
+
+    def _read(self, peer: PeerId, body: bytes) -> None:
+        try:
+            message = _decode(body)
+        except (msgspec.DecodeError, RecursionError):
+            self.counters["frames_malformed_total"] += 1
+            return
+        if isinstance(message, _Receipt):
+            remote = self._remotes.get(peer)
+            receipt = remote.waiting.get(message.number) if remote and message.boot == self._boot else None
+            if receipt is not None and not receipt.done():
+                receipt.set_result(message.nearer)
+        else:
+            self._receive(peer, message)
+
+    def _receive(self, peer: PeerId, message: _Deliver) -> None:
+        receipts = self._received.setdefault((peer, message.boot), OrderedDict())
+        self._received.move_to_end((peer, message.boot))
+        if message.number in receipts:
+            self.counters["frames_duplicate_total"] += 1
+            if (receipt := receipts[message.number]) is not None:
+                self._reply(peer, receipt)
+            return
+        receipts[message.number] = None
+        if len(receipts) > _RECEIPTS_KEPT:
+            receipts.popitem(last=False)
+        if len(self._received) > _SENDERS_MAX:
+            self._received.popitem(last=False)
+        keys = [Key(key) for key, _ in message.items if len(key) == len(peer)]
+        table = self._dht.table
+        strange = [key for key in keys if table.nearer(key) is None and not table.is_home(key)]
+        if strange:  # Far from home our table may be wrong: look before we accept.
+            self._tasks.spawn(self._receive_after_lookup(peer, message, strange))
+        else:
+            self._accept(peer, message, {})
+
+    async def _receive_after_lookup(self, peer: PeerId, message: _Deliver, strange: list[Key]) -> None:
+        distinct = list(dict.fromkeys(strange))
+        owners = await asyncio.gather(*(self._dht.owner(key) for key in distinct))
+        self._accept(peer, message, dict(zip(distinct, owners, strict=True)))
+
+    def _accept(self, peer: PeerId, message: _Deliver, looked_up: dict[Key, PeerRecord]) -> None:
+        verdicts: list[Hint | None] = []
+        for raw, payload in message.items:
+            if not raw:
+                verdicts.append(None)
+                self.on_message(peer, None, payload)
+                continue
+            if len(raw) != len(peer):
+                self.counters["frames_malformed_total"] += 1
+                verdicts.append(None)
+                continue
+            key = Key(raw)
+            nearer = self._nearer(key, looked_up.get(key))
+            verdicts.append(nearer)
+            if nearer is None:
+                self.on_message(peer, key, payload)
+        receipt = _Receipt(message.boot, message.number, verdicts)
+        self._received[(peer, message.boot)][message.number] = receipt
+        self._reply(peer, receipt)
+
+    def _is_ours(self, key: Key) -> bool:
+        """Whether we own a key as far as we can tell without asking: it is at home, and nobody nearer is."""
+        return self._dht.table.nearer(key) is None and self._dht.table.is_home(key)
+
+    def _nearer(self, key: Key, owner: PeerRecord | None) -> Hint | None:
+        if owner is not None:
+            return None if owner.peer_id == self._dht.peer_id else Hint.of(_candidate(owner))
+        contact = self._dht.table.nearer(key)
+        return Hint.of(contact.candidate) if contact else None
+
+    def _reply(self, peer: PeerId, receipt: _Receipt) -> None:
+        async def reply() -> None:
+            try:
+                target = await self._whereabouts(peer)
+                await self._links.send(peer, target.address, _encode(receipt))
+            except (LinkError, Unreachable):
+                self.counters["receipts_unsent_total"] += 1  # It will ask again, over a new link.
+
+        self._tasks.spawn(reply())
+
+    # The cache.
+
+    def _remember(self, key: Key, owner: Candidate) -> None:
+        previous = self._cache.pop(key, None)
+        if previous is not None:
+            self._keys_of[previous.peer_id].pop(key, None)
+        self._cache[key] = owner
+        self._keys_of.setdefault(owner.peer_id, {})[key] = None
+        if len(self._cache) > CACHE_KEYS_MAX:
+            oldest, gone = self._cache.popitem(last=False)
+            self._keys_of[gone.peer_id].pop(oldest, None)
+
+    def _forget_peer(self, peer: PeerId) -> None:
+        for key in self._keys_of.pop(peer, {}):
+            self._cache.pop(key, None)
+
+    def _peer_down(self, record: PeerRecord, why: str) -> None:
+        self._forget_peer(record.peer_id)
+
+    # Tasks.
+
+    async def stop(self) -> None:
+        """End what is under way."""
+        await self._tasks.finish()
+
+
+def _candidate(where: PeerRecord | Candidate) -> Candidate:
+    if isinstance(where, Candidate):
+        return where
+    return Candidate(where.peer_id, where.address, where.incarnation)
+
+
+def _split(group: list[_Outgoing]) -> list[list[_Outgoing]]:
+    """Cut a group into frames: at most so many items, and no more bytes than one large message."""
+    frames: list[list[_Outgoing]] = [[]]
+    size = 0
+    for item in group:
+        size += len(item.payload)
+        if len(frames[-1]) == FRAME_ITEMS_MAX or (frames[-1] and size > MESSAGE_BYTES_MAX):
+            frames.append([])
+            size = len(item.payload)
+        frames[-1].append(item)
+    return frames
+
+
+def _check_size(payload: bytes) -> None:
+    if len(payload) > MESSAGE_BYTES_MAX:
+        raise ValueError(f"a message may have {MESSAGE_BYTES_MAX} bytes, this one has {len(payload)}")
+
+
+def _nobody_listens(peer: PeerId, key: Key | None, payload: bytes) -> None:
+    log.warning("a message arrived before anybody listens", sender=peer.short)

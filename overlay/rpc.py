@@ -1,0 +1,258 @@
+"""Questions and answers by sealed datagram: the library's RPC protocol with its transport made safe.
+
+Every datagram is sealed, carries the sender's signed record and is decoded into a typed message or dropped. A
+question is sent up to three times, waiting as long as that peer's round trips suggest; a timer that fires late
+because our own loop was busy is not held against the peer. STORE and FIND_VALUE of the library are refused by not
+existing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import msgspec
+from kademlia.protocol import KademliaProtocol
+
+from overlay import datagrams
+from overlay.coordinates import Coordinate
+from overlay.datagrams import Answer, Envelope, Found, Message, Pong, WireCoordinate, plain_host
+from overlay.identity import Address, IdentityError, Network, PeerRecord
+from overlay.seal import BODY_BYTES_MAX, Opener, Sealer
+from overlay.shaping import Shaper
+from overlay.table import Contact, Table
+from protocols.ids import PeerId
+
+TRIES: Final = 3
+WAIT_MIN_S: Final = 0.1
+WAIT_MAX_S: Final = 1.0
+FIRST_WAIT_S: Final = 0.3  # For a peer whose round trip is not known yet.
+LATE_S: Final = 0.05
+_VERIFIED_MAX: Final = 8192
+
+
+@dataclass(slots=True)
+class Reply:
+    """An answer, with the record of the peer that gave it."""
+
+    record: PeerRecord
+    message: Answer
+
+
+@dataclass(slots=True)
+class _Call:
+    peer: PeerId | None  # Whose answer counts; None while we only know an address.
+    address: Address
+    body: bytes
+    done: Callable[[Reply | None], None]
+    slow: Callable[[], None] | None
+    wait_s: float
+    sent_at: float  # The loop's clock, which some loops tick in whole milliseconds.
+    sent_exactly_at: float  # A clock fine enough to measure a round trip.
+    tries: int = 1
+    timer: asyncio.TimerHandle | None = None
+
+
+class RpcHandler(Protocol):
+    """What the protocol asks of its owner; dht.py is the one that answers."""
+
+    def own_record(self) -> PeerRecord: ...
+    def own_coordinate(self) -> Coordinate: ...
+    def heard(self, record: PeerRecord, source: Address, message: Message) -> Answer | None: ...
+    def answered(self, record: PeerRecord, called: Address, coordinate: Coordinate, rtt_ms: float | None) -> None: ...
+    def silent(self, peer: PeerId, since: float, *, given_up: bool) -> None: ...
+
+
+class SealedProtocol(KademliaProtocol):
+    """One UDP socket: questions out, answers in, and the other way round."""
+
+    def __init__(self, network: Network, table: Table, handler: RpcHandler, shaper: Shaper | None) -> None:
+        super().__init__(table.node, None, table.ksize)
+        self.router = table
+        self.counters: Counter[str] = Counter()
+        self.transport: asyncio.DatagramTransport | None = None
+        self._handler = handler
+        self._shaper = shaper
+        self._sealer = Sealer(network)
+        self._opener = Opener(network)
+        self._loop = asyncio.get_running_loop()
+        self._calls: dict[int, _Call] = {}
+        self._next_call = 1
+        self._verified: OrderedDict[bytes, PeerRecord] = OrderedDict()
+        self._mapped = False  # An IPv6 socket reaches IPv4 peers by mapped addresses.
+
+    def __getattr__(self, name: str) -> object:
+        # The library turns every unknown name into a remote call; a slip of the pen must stay an error.
+        raise AttributeError(name)
+
+    # Sending.
+
+    def call(
+        self,
+        peer: PeerId | None,
+        address: Address,
+        message: Message,
+        done: Callable[[Reply | None], None],
+        slow: Callable[[], None] | None = None,
+    ) -> None:
+        """Ask; `done` gets the reply or None, `slow` is told once when the first answer is overdue."""
+        number = self._next_call
+        self._next_call += 1
+        contact = self.router.get(peer) if peer else None
+        body = self._encode(number, message)
+        now, exactly_now = self._loop.time(), time.perf_counter()
+        call = _Call(peer, address, body, done, slow, _patience_s(contact), now, exactly_now)
+        self._calls[number] = call
+        self.counters["rpc_calls_total"] += 1
+        self._arm(number, call)
+        self._transmit(call.body, address)
+
+    async def ask(self, peer: PeerId | None, address: Address, message: Message) -> Reply | None:
+        """The same, for a coroutine."""
+        answer: asyncio.Future[Reply | None] = self._loop.create_future()
+        self.call(peer, address, message, lambda reply: None if answer.done() else answer.set_result(reply))
+        return await answer
+
+    def tell(self, address: Address, message: Message) -> None:
+        """Send a notice that wants no answer."""
+        self._transmit(self._encode(0, message), address)
+
+    def abandon_calls(self) -> None:
+        """End every open call without a reply: nobody may wait for a stopped peer."""
+        for number in list(self._calls):
+            self._end(number, None)
+
+    def _encode(self, number: int, message: Message) -> bytes:
+        handler = self._handler
+        coordinate = WireCoordinate.of(handler.own_coordinate())
+        body = datagrams.encode(Envelope(number, handler.own_record().raw, coordinate, message))
+        assert len(body) <= BODY_BYTES_MAX, f"{type(message).__name__} does not fit a datagram: {len(body)} bytes"
+        return body
+
+    def _transmit(self, body: bytes, address: Address) -> None:
+        hold_s = self._shaper.datagram_delay_s(address) if self._shaper else 0.0
+        if hold_s is None:
+            return
+        if hold_s > 0:
+            self._loop.call_later(hold_s, self._put, body, address)
+        else:
+            self._put(body, address)
+
+    def _put(self, body: bytes, address: Address) -> None:
+        if self.transport is None or self.transport.is_closing():
+            return
+        datagram = self._sealer.seal(body, time.time())
+        if self._mapped and ":" not in address[0]:
+            address = ("::ffff:" + address[0], address[1])
+        self.counters["datagrams_out_total"] += 1
+        self.counters["datagram_bytes_out_total"] += len(datagram)
+        try:
+            self.transport.sendto(datagram, address)
+        except (OSError, ValueError):  # No route, no interface, an address of the wrong family: as good as lost.
+            self.counters["datagram_send_errors_total"] += 1
+
+    def _arm(self, number: int, call: _Call) -> None:
+        due = self._loop.time() + call.wait_s
+        call.timer = self._loop.call_at(due, self._overdue, number, due)
+
+    def _overdue(self, number: int, due: float) -> None:
+        call = self._calls.get(number)
+        if call is None:
+            return
+        now = self._loop.time()
+        if now - due > LATE_S:  # Our own loop was late; the answer may be waiting in the socket.
+            self.counters["late_timers_total"] += 1
+            call.timer = self._loop.call_at(now + LATE_S, self._overdue, number, now + LATE_S)
+            return
+        if call.tries == TRIES:
+            del self._calls[number]
+            self.counters["rpc_timeouts_total"] += 1
+            if call.peer:
+                self._handler.silent(call.peer, call.sent_at, given_up=True)
+            call.done(None)
+            return
+        call.tries += 1
+        call.wait_s = min(WAIT_MAX_S, call.wait_s * 2)
+        self._arm(number, call)
+        self._transmit(call.body, call.address)
+        if call.peer and call.tries == TRIES:
+            self._handler.silent(call.peer, call.sent_at, given_up=False)
+        if call.slow and call.tries == 2:
+            call.slow()
+
+    # Receiving.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.DatagramTransport) or hasattr(transport, "sendto")
+        self.transport = transport  # type: ignore[assignment]
+        self._mapped = ":" in transport.get_extra_info("sockname")[0]
+
+    def error_received(self, exc: OSError) -> None:
+        self.counters["datagram_send_errors_total"] += 1
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.abandon_calls()
+
+    def datagram_received(self, datagram: bytes, source: tuple[object, ...]) -> None:
+        self.counters["datagrams_in_total"] += 1
+        now_s = time.time()
+        body = self._opener.open(datagram, now_s)
+        if body is None:
+            self.counters["datagrams_unsealed_total"] += 1
+            return
+        try:
+            envelope = datagrams.decode(body)
+            record = self._record(envelope.record, now_s)
+        except (msgspec.DecodeError, IdentityError, RecursionError, ValueError):
+            self.counters["datagrams_malformed_total"] += 1
+            return
+        if self._sealer.has_sealed(datagram):  # We called one of our own addresses; nobody else will answer.
+            self._end(envelope.call, None)
+            return
+        address = (plain_host(str(source[0])), int(str(source[1])))
+        message = envelope.message
+        if isinstance(message, Pong | Found):
+            self._settle(envelope.call, record, envelope.coordinate.coordinate(), message)
+        else:
+            answer = self._handler.heard(record, address, message)
+            if answer is not None:
+                self._transmit(self._encode(envelope.call, answer), address)
+
+    def _settle(self, number: int, record: PeerRecord, coordinate: Coordinate, message: Answer) -> None:
+        call = self._calls.get(number)
+        if call is None or (call.peer is not None and call.peer != record.peer_id):
+            self.counters["answers_unasked_total"] += 1  # Late, repeated, or a stranger on an old address.
+            return
+        # A repeated question has two possible answers in flight: its round trip says nothing (Karn).
+        rtt_ms = (time.perf_counter() - call.sent_exactly_at) * 1000 if call.tries == 1 else None
+        self._handler.answered(record, call.address, coordinate, rtt_ms)
+        self._end(number, Reply(record, message))
+
+    def _end(self, number: int, reply: Reply | None) -> None:
+        call = self._calls.pop(number, None)
+        if call is not None:
+            if call.timer:
+                call.timer.cancel()
+            call.done(reply)
+
+    def _record(self, raw: bytes, now_s: float) -> PeerRecord:
+        """Verify a record once; the signature costs more than all the rest of a datagram."""
+        known = self._verified.get(raw)
+        if known is not None and known.expires_at > now_s:
+            return known
+        record = PeerRecord.verify(raw, now_s)
+        self._verified[raw] = record
+        if len(self._verified) > _VERIFIED_MAX:
+            self._verified.popitem(last=False)
+        return record
+
+
+def _patience_s(contact: Contact | None) -> float:
+    """How long to wait for a peer's first answer: its smoothed round trip and four deviations."""
+    if contact is None or contact.rtt_ms is None:
+        return FIRST_WAIT_S
+    return min(WAIT_MAX_S, max(WAIT_MIN_S, (contact.rtt_ms + 4 * contact.rtt_deviation_ms) / 1000))

@@ -1,0 +1,36 @@
+"""Background tasks of one component: kept from the collector, ended together, and never failing in silence."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+
+class Tasks:
+    """A group of tasks under one name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._tasks: dict[asyncio.Task[None], None] = {}
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._done)
+        return task
+
+    def cancel(self) -> None:
+        for task in list(self._tasks):
+            task.cancel()
+
+    async def finish(self) -> None:
+        """Cancel what is under way and wait until it has ended."""
+        self.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            context = {"message": f"a task of the {self._name} failed", "exception": error, "task": task}
+            task.get_loop().call_exception_handler(context)

@@ -1,0 +1,113 @@
+"""TLS 1.3 for links: only members get through the handshake, and each side learns the other's true peer id.
+
+Every member can sign certificates with a key derived from the network key, so it signs its own, over its own Ed25519
+key. Both sides demand a certificate of that authority (membership) and read the peer id off the key in it (identity):
+the holder of that key, and nobody else, can finish the handshake. A stranger never reaches the frame parser.
+"""
+
+from __future__ import annotations
+
+import datetime
+import ssl
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.x509.oid import NameOID
+
+from overlay.identity import Identity, Network
+from protocols.ids import PeerId
+
+ALPN: Final = "peerd/1"
+# A certificate says who, not until when: admission ends with the network key. In X.509, 9999-12-31 means "no end".
+_NOT_BEFORE: Final = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+_NOT_AFTER: Final = datetime.datetime(9999, 12, 31, 23, 59, 59, tzinfo=datetime.UTC)
+
+
+class NotAMember(PermissionError):
+    """The other side of a connection is not the peer it should be, or no member at all."""
+
+
+class LinkCredentials:
+    """The two TLS contexts of one peer in one network."""
+
+    def __init__(self, identity: Identity, network: Network) -> None:
+        self.peer_id = identity.peer_id
+        authority_key = Ed25519PrivateKey.from_private_bytes(network.derive("peerd ca"))
+        authority_name = _name(network.derive("peerd ca name").hex()[:32])
+        authority = _certificate(authority_name, authority_key.public_key(), authority_name, authority_key, ca=True)
+        subject = _name(identity.peer_id.hex())
+        own = _certificate(subject, identity.private_key.public_key(), authority_name, authority_key, ca=False)
+        self.client = _context(ssl.PROTOCOL_TLS_CLIENT, identity, own, authority)
+        self.server = _context(ssl.PROTOCOL_TLS_SERVER, identity, own, authority)
+
+
+def peer_id_of(connection: ssl.SSLObject | ssl.SSLSocket) -> PeerId:
+    """The peer id proved by the other side of a finished handshake."""
+    certificate = connection.getpeercert(binary_form=True)
+    if certificate is None:
+        raise NotAMember("the other side showed no certificate")
+    key = x509.load_der_x509_certificate(certificate).public_key()
+    if not isinstance(key, Ed25519PublicKey):
+        raise NotAMember("the other side's certificate is not over an Ed25519 key")
+    return PeerId.of_public_key(key.public_bytes_raw())
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _certificate(
+    subject: x509.Name, key: Ed25519PublicKey, issuer: x509.Name, issuer_key: Ed25519PrivateKey, *, ca: bool
+) -> x509.Certificate:
+    usage = x509.KeyUsage(
+        digital_signature=not ca,
+        key_cert_sign=ca,
+        crl_sign=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(_NOT_BEFORE)
+        .not_valid_after(_NOT_AFTER)
+        .add_extension(x509.BasicConstraints(ca=ca, path_length=0 if ca else None), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()), critical=False)
+    )
+    return builder.sign(issuer_key, None)
+
+
+def _context(
+    protocol: ssl._SSLMethod, identity: Identity, own: x509.Certificate, authority: x509.Certificate
+) -> ssl.SSLContext:
+    context = ssl.SSLContext(protocol)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.check_hostname = False  # The name of a peer is its id, checked by the caller.
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(cadata=authority.public_bytes(serialization.Encoding.DER))
+    context.set_alpn_protocols([ALPN])
+    if protocol == ssl.PROTOCOL_TLS_SERVER:
+        context.num_tickets = 0
+    # The ssl module reads keys from files only; this one lives for a moment in a folder of our own (mode 0700).
+    with tempfile.TemporaryDirectory(prefix="peerd-") as folder:
+        path = Path(folder) / "link.pem"
+        path.touch(mode=0o600)
+        key_pem = identity.private_key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        path.write_bytes(key_pem + own.public_bytes(serialization.Encoding.PEM))
+        context.load_cert_chain(path)
+    return context

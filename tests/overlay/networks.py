@@ -1,0 +1,57 @@
+"""Helpers of the overlay's tests: records without keys to spare, and networks of peers in one process."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable
+
+from overlay.identity import Identity, Network, PeerRecord
+from overlay.overlay import Overlay
+from overlay.shaping import Shaper
+from overlay.table import Contact
+from protocols.ids import Key, PeerId
+
+
+def peer_id(number: int) -> PeerId:
+    return PeerId(number.to_bytes(20, "big"))
+
+
+def contact(peer: PeerId, incarnation: int = 1, port: int = 7400) -> Contact:
+    """A contact with a record nobody signed: tables and lookups do not look at signatures."""
+    record = PeerRecord(peer, ("127.0.0.1", port), incarnation, 0, "0", left=False, raw=b"")
+    return Contact(record, answered_at=0.0, since_at=0.0)
+
+
+async def until(condition: Callable[[], object], within_s: float, what: str) -> float:
+    """Wait for a condition; returns how long it took."""
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    while not condition():
+        assert loop.time() - started < within_s, f"not within {within_s:g} s: {what}"
+        await asyncio.sleep(0.02)
+    return loop.time() - started
+
+
+@contextlib.asynccontextmanager
+async def started(count: int, *, shaped: bool = False, seed: int = 0) -> AsyncIterator[list[Overlay]]:
+    """A network of so many peers on loopback, all in this process, joined one after the other."""
+    network = Network.create("test")
+    rng = random.Random(seed)
+    peers: list[Overlay] = []
+    try:
+        for _ in range(count):
+            seeds = [rng.choice(peers).address] if peers else []
+            shaper = Shaper(random.Random(rng.random())) if shaped else None
+            peer = Overlay(Identity.generate(), network, port=0, version="test", seeds=seeds, shaper=shaper)
+            await peer.start()
+            peers.append(peer)
+            await peer.join()
+        yield peers
+    finally:
+        await asyncio.gather(*(peer.stop() for peer in peers))
+
+
+def true_owner(key: Key, peers: list[Overlay]) -> PeerId:
+    return min((peer.peer_id for peer in peers), key=lambda peer: peer.number ^ key.number)

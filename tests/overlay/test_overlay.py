@@ -1,0 +1,207 @@
+"""Whole peers on loopback, many in one process: they agree, notice death, forgive slowness, find back."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+import time
+
+import pytest
+
+from overlay.identity import Identity, Network
+from overlay.overlay import JoinError, Overlay
+from overlay.shaping import Shaper
+from protocols.ids import Key, PeerId
+from tests.overlay.networks import started, true_owner, until
+
+KEYS = [Key.of("key", str(number)) for number in range(1000)]
+
+
+def status_of(peer: Overlay, other: PeerId) -> str | None:
+    return next((member.status for member in peer.members() if member.peer_id == other), None)
+
+
+async def wrong_owners(asking: list[Overlay], alive: list[Overlay], keys: list[Key]) -> tuple[int, list[float]]:
+    """Ask every peer for the owner of every key; how many answers were wrong, and how long each took, in ms."""
+    loop = asyncio.get_running_loop()
+    wrong, took_ms = 0, []
+    for key in keys:
+        owner = true_owner(key, alive)
+        for peer in asking:
+            asked_at = loop.time()
+            wrong += (await peer.owner(key)).peer_id != owner
+            took_ms.append((loop.time() - asked_at) * 1000)
+    return wrong, took_ms
+
+
+async def test_a_lone_peer_owns_everything() -> None:
+    async with started(1) as (alone,):
+        assert (await alone.owner(KEYS[0])).peer_id == alone.peer_id
+        assert [member.status for member in await alone.crawl()] == ["alive"]
+
+
+async def test_five_peers_see_each_other_with_address_version_and_round_trip() -> None:
+    async with started(5) as peers:
+        for peer in peers:
+            members = peer.members()
+            assert {member.peer_id for member in members} == {each.peer_id for each in peers}
+            assert all(member.status == "alive" and member.version == "test" for member in members)
+            assert {member.address for member in members} == {each.address for each in peers}
+            assert all(member.rtt_ms is not None for member in members if not member.is_self)
+
+
+async def test_ipv6_peers_meet_too() -> None:
+    network = Network.create("six")
+    first = Overlay(Identity.generate(), network, host="::1", port=0)
+    await first.start()
+    second = Overlay(Identity.generate(), network, host="::1", port=0, seeds=[first.address])
+    await second.start()
+    try:
+        await second.join()
+        assert status_of(first, second.peer_id) == status_of(second, first.peer_id) == "alive"
+        await first.router.send(second.peer_id, b"hello")
+    finally:
+        await asyncio.gather(first.stop(), second.stop())
+
+
+async def test_a_peer_bound_to_every_interface_learns_its_address_from_others() -> None:
+    network = Network.create("anywhere")
+    first = Overlay(Identity.generate(), network, port=0)
+    await first.start()
+    second = Overlay(Identity.generate(), network, host="0.0.0.0", port=0, seeds=[first.address])
+    await second.start()
+    try:
+        await second.join()
+        await until(lambda: status_of(first, second.peer_id) == "alive", 5, "the wildcard peer is known")
+    finally:
+        await asyncio.gather(first.stop(), second.stop())
+
+
+async def test_a_peer_that_leaves_is_listed_as_left_everywhere() -> None:
+    async with started(8) as peers:
+        leaver = peers[3]
+        await leaver.leave()
+        others = [peer for peer in peers if peer is not leaver]
+        await until(lambda: all(status_of(peer, leaver.peer_id) == "left" for peer in others), 2, "left everywhere")
+
+
+async def test_a_peer_killed_without_a_word_is_dead_everywhere_within_3_s_and_can_be_forced_to_leave() -> None:
+    async with started(8) as peers:
+        victim = peers[3]
+        others = [peer for peer in peers if peer is not victim]
+        await victim.stop()
+        await until(lambda: all(status_of(peer, victim.peer_id) == "dead" for peer in others), 3, "dead everywhere")
+        await others[0].force_leave(victim.peer_id)
+        await until(lambda: all(status_of(peer, victim.peer_id) == "left" for peer in others), 2, "left everywhere")
+        with pytest.raises(ValueError, match="not dead"):
+            await others[0].force_leave(others[1].peer_id)
+
+
+async def test_a_restarted_peer_is_welcome_under_its_old_id_at_a_new_port() -> None:
+    async with started(3) as peers:
+        identity = Identity.generate()
+        for _ in range(2):
+            guest = Overlay(identity, peers[0].network, port=0, seeds=[peers[0].address])
+            await guest.start()
+            await guest.join()
+            address = guest.address
+            seen = [{member.peer_id: member.address for member in peer.members()} for peer in peers]
+            assert all(each[identity.peer_id] == address for each in seen)
+            await guest.stop()
+
+
+async def test_a_wrong_network_gets_no_answer_and_no_entry() -> None:
+    async with started(2) as peers:
+        stranger = Overlay(Identity.generate(), Network.create("other"), port=0, seeds=[peers[0].address])
+        await stranger.start()
+        try:
+            with pytest.raises(JoinError, match="no seed answered"):
+                await stranger.join(timeout_s=1)
+            assert status_of(peers[0], stranger.peer_id) is None
+            assert stranger.stats().get("datagrams_in_total", 0) == 0, "not a single byte came back"
+        finally:
+            await stranger.stop()
+
+
+async def test_a_blocked_loop_is_not_held_against_the_others() -> None:
+    async with started(8) as peers:
+        time.sleep(2.5)  # noqa: ASYNC251 - blocking the loop is what is tested
+        loop = asyncio.get_running_loop()
+        healthy_at = loop.time() + 4
+        while loop.time() < healthy_at:
+            statuses = [member.status for peer in peers for member in peer.members()]
+            assert "dead" not in statuses
+            await asyncio.sleep(0.05)
+
+
+async def test_one_datagram_in_a_hundred_lost_costs_nobody_their_life() -> None:
+    seed = 1
+    async with started(12, shaped=True, seed=seed) as peers:
+        for peer in peers:
+            assert peer.dht.shaper is not None
+            peer.dht.shaper.shape(loss=0.01)
+        wrong, _ = await wrong_owners(peers, peers, KEYS[:60])
+        assert wrong == 0, f"seed={seed}"
+        assert not [member for peer in peers for member in peer.members() if member.status == "dead"], f"seed={seed}"
+
+
+async def test_two_peers_that_lost_sight_of_each_other_find_back_when_the_cut_heals() -> None:
+    async with started(4, shaped=True) as peers:
+        left, right = peers[:2], peers[2:]
+        await cut(left, right)
+        await until(lambda: all(status_of(a, b.peer_id) == "dead" for a in left for b in right), 10, "dead over there")
+        await until(lambda: all(status_of(b, a.peer_id) == "dead" for a in left for b in right), 10, "dead over here")
+        for peer in peers:
+            shaper_of(peer).heal()
+        await until(
+            lambda: all(status_of(a, b.peer_id) == "alive" for a in peers for b in peers), 15, "one network again"
+        )
+
+
+def shaper_of(peer: Overlay) -> Shaper:
+    assert peer.dht.shaper is not None
+    return peer.dht.shaper
+
+
+async def cut(left: list[Overlay], right: list[Overlay]) -> None:
+    for here, there in ((left, right), (right, left)):
+        for peer in here:
+            for other in there:
+                shaper_of(peer).shape(other.address, cut=True)
+
+
+async def test_distance_is_measured_for_contacts_and_estimated_for_others() -> None:
+    async with started(4) as peers:
+        one, two, three, _ = peers
+        measured = one.distance(one.peer_id, two.peer_id)
+        assert measured.kind == "measured"
+        assert measured.ms is not None
+        estimated = one.distance(two.peer_id, three.peer_id)
+        assert estimated.kind == "estimated"
+        assert one.distance(two.peer_id, PeerId(bytes(20))).kind == "unknown"
+        assert await one.ping(two.peer_id) > 0
+
+
+@pytest.mark.slow
+async def test_64_peers_agree_on_1000_owners_and_lose_a_fifth_without_a_wrong_answer() -> None:
+    seed = 64
+    luck = random.Random(seed)
+    async with started(64, seed=seed) as peers:
+        wrong, took_ms = await wrong_owners(peers, peers, KEYS)
+        assert wrong == 0, f"seed={seed}"
+        assert statistics.median(took_ms) < 5
+        victims = luck.sample(peers, 12)
+        alive = [peer for peer in peers if peer not in victims]
+        dead = {victim.peer_id for victim in victims}
+        await asyncio.gather(*(victim.stop() for victim in victims))
+        killed_at = asyncio.get_running_loop().time()
+        nearest = await asyncio.gather(*(peer.closest(luck.choice(KEYS), 8) for peer in alive))
+        assert not [record for records in nearest for record in records if record.peer_id in dead]
+        took = await until(
+            lambda: not any(peer.dht.table.get(victim) for peer in alive for victim in dead), 3, "dead everywhere"
+        )
+        await asyncio.sleep(max(0.0, killed_at + 5 - asyncio.get_running_loop().time()))
+        wrong, took_ms = await wrong_owners(alive, alive, KEYS[:200])
+        assert wrong == 0, f"seed={seed}, dead everywhere after {took:.1f} s"
+        assert len([member for member in await alive[0].crawl() if member.status == "alive"]) == len(alive)

@@ -1,0 +1,162 @@
+"""The router between real peers: the right owner, one frame a peer, once each, whoever dies on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from overlay.identity import Identity
+from overlay.overlay import Overlay
+from overlay.router import MESSAGE_BYTES_MAX, Delivery, Unreachable
+from protocols.ids import Key, PeerId
+from tests.overlay.networks import started, true_owner, until
+
+KEYS = [Key.of("message", str(number)) for number in range(500)]
+
+
+class Inboxes:
+    """What each peer was handed, in order."""
+
+    def __init__(self, peers: list[Overlay]) -> None:
+        self.of: dict[PeerId, list[tuple[PeerId, Key | None, bytes]]] = {}
+        for peer in peers:
+            inbox = self.of.setdefault(peer.peer_id, [])
+            peer.router.on_message = lambda sender, key, payload, inbox=inbox: inbox.append((sender, key, payload))
+
+    def copies(self, payload: bytes) -> int:
+        return sum(each[2] == payload for inbox in self.of.values() for each in inbox)
+
+
+async def test_a_routed_message_reaches_the_owner_of_its_key_and_nobody_else() -> None:
+    async with started(8) as peers:
+        inboxes = Inboxes(peers)
+        for number, key in enumerate(KEYS[:50]):
+            sender = peers[number % len(peers)]
+            payload = str(number).encode()
+            delivery = await sender.router.route(key, payload)
+            assert delivery.owner == true_owner(key, peers)
+            assert delivery.hops == (0 if delivery.owner == sender.peer_id else 1)
+            assert inboxes.of[delivery.owner][-1] == (sender.peer_id, key, payload)
+            assert inboxes.copies(payload) == 1
+
+
+async def test_multisend_takes_one_frame_for_each_peer_and_no_lookup_the_second_time() -> None:
+    async with started(6) as peers:
+        inboxes = Inboxes(peers)
+        router = peers[0].router
+        for round_number in range(2):
+            before = router.counters.copy()
+            messages = [(key, f"{round_number}-{number}".encode()) for number, key in enumerate(KEYS)]
+            deliveries = await router.multisend(messages)
+            owners = [true_owner(key, peers) for key in KEYS]
+            assert [delivery.owner for delivery in deliveries if isinstance(delivery, Delivery)] == owners
+            others = {owner for owner in owners if owner != peers[0].peer_id}
+            assert router.counters["frames_out_total"] - before["frames_out_total"] == len(others)
+            lookups = router.counters["lookups_total"] - before["lookups_total"]
+            assert lookups == (sum(owner in others for owner in owners) if round_number == 0 else 0)
+            assert all(inboxes.copies(payload) == 1 for _, payload in messages[:20])
+
+
+async def test_a_newcomer_gets_what_others_had_cached_for_its_neighbour() -> None:
+    async with started(3) as peers:
+        Inboxes(peers)
+        sender = peers[0]
+        await sender.router.multisend([(key, b"before") for key in KEYS])
+
+        newcomer = Overlay(Identity.generate(), sender.network, port=0, seeds=[sender.address])
+        await newcomer.start()
+        try:
+            await newcomer.join()
+            everybody = [*peers, newcomer]
+            inboxes = Inboxes(everybody)
+            deliveries = await sender.router.multisend([(key, b"after") for key in KEYS])
+            assert [delivery.owner for delivery in deliveries if isinstance(delivery, Delivery)] == [
+                true_owner(key, everybody) for key in KEYS
+            ]
+            assert sender.router.counters["redirects_total"] <= len(inboxes.of[newcomer.peer_id])
+            moved = [each for each in deliveries if isinstance(each, Delivery) and each.owner == newcomer.peer_id]
+            assert {delivery.hops for delivery in moved} <= {1, 2}
+        finally:
+            await newcomer.stop()
+
+
+async def test_messages_to_a_dead_owner_reach_its_heir() -> None:
+    async with started(6) as peers:
+        sender, victim, *rest = peers
+        inboxes = Inboxes(peers)
+        await sender.router.multisend([(key, b"before") for key in KEYS[:100]])
+        await victim.stop()
+        heirs = [sender, *rest]
+        deliveries = await sender.router.multisend([(key, b"after") for key in KEYS[:100]])
+        assert [delivery.owner for delivery in deliveries if isinstance(delivery, Delivery)] == [
+            true_owner(key, heirs) for key in KEYS[:100]
+        ]
+        assert inboxes.copies(b"after") == 100
+
+
+async def test_each_message_arrives_once_although_links_break_all_the_time() -> None:
+    seed = 5
+    luck = random.Random(seed)
+    async with started(3) as peers:
+        inboxes = Inboxes(peers)
+        sender, *others = peers
+        finished = asyncio.Event()
+
+        async def break_links() -> None:
+            while not finished.is_set():
+                sender.links.close_peer(luck.choice(others).peer_id)
+                await asyncio.sleep(luck.uniform(0.001, 0.02))
+
+        breaking = asyncio.create_task(break_links())
+        for number in range(200):
+            await sender.router.send(luck.choice(others).peer_id, str(number).encode())
+        finished.set()
+        await breaking
+        assert [inboxes.copies(str(number).encode()) for number in range(200)] == [1] * 200, f"seed={seed}"
+
+
+async def test_a_message_to_a_peer_nobody_knows_is_refused_by_name() -> None:
+    async with started(2) as peers:
+        with pytest.raises(Unreachable, match="00000000 is not in the network"):
+            await peers[0].router.send(PeerId(bytes(20)), b"hello")
+
+
+async def test_a_message_to_a_silent_peer_gives_up_in_time() -> None:
+    async with started(2, shaped=True) as peers:
+        sender, other = peers
+        shaper = sender.dht.shaper
+        assert shaper is not None
+        shaper.shape(cut=True)
+        loop = asyncio.get_running_loop()
+        asked_at = loop.time()
+        with pytest.raises(Unreachable):
+            await sender.router.send(other.peer_id, b"hello", timeout_s=1.0)
+        assert loop.time() - asked_at < 3
+
+
+async def test_a_message_beyond_the_limit_is_refused_before_it_is_sent() -> None:
+    async with started(2) as peers:
+        inboxes = Inboxes(peers)
+        largest = bytes(MESSAGE_BYTES_MAX)
+        await peers[0].router.send(peers[1].peer_id, largest)
+        with pytest.raises(ValueError, match="may have"):
+            await peers[0].router.send(peers[1].peer_id, largest + b"x")
+        await until(lambda: len(inboxes.of[peers[1].peer_id]) == 1, 2, "the largest message has arrived")
+
+
+async def test_rubbish_in_a_frame_is_counted_and_harms_nobody() -> None:
+    seed = 9
+    luck = random.Random(seed)
+    async with started(2) as peers:
+        sender, receiver = peers
+        inboxes = Inboxes(peers)
+        for _ in range(300):
+            rubbish = luck.randbytes(luck.randrange(200))
+            await sender.links.send(receiver.peer_id, receiver.address, rubbish)
+        nested = b"\x91" * 100_000 + b"\xc0"
+        await sender.links.send(receiver.peer_id, receiver.address, nested)
+        await sender.router.send(receiver.peer_id, b"still there")
+        assert inboxes.of[receiver.peer_id] == [(sender.peer_id, None, b"still there")], f"seed={seed}"
+        assert receiver.router.counters["frames_malformed_total"] > 250
