@@ -1,0 +1,5 @@
+"""`python -m peerd.cli` is `peer`."""
+
+from peerd.cli import main
+
+main()

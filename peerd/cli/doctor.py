@@ -1,0 +1,282 @@
+"""`peer doctor`: looks at everything a peer needs, and says what to do about what is wrong."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+
+import click
+
+import peerd
+from peerd.cli.common import chosen_dir, target_options
+from peerd.cli.output import Column, chosen_form, output_option, show_rows
+from peerd.control_client import ControlClient
+from peerd.datadir import DataDir
+from peerd.errors import PeerError
+from peerd.options import settings
+
+if TYPE_CHECKING:
+    from overlay.identity import Address, JoinToken
+    from peerd.config import Config
+
+DISK_FREE_LOW: Final = 1 << 30
+DISK_FREE_NONE: Final = 64 << 20
+OPEN_FILES_LOW: Final = 1024
+JAVA_WANTED: Final = 17
+SEED_TIMEOUT_S: Final = 2.0
+_MARKS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
+
+
+class Finding(NamedTuple):
+    """What one check found."""
+
+    check: str
+    status: Literal["ok", "warn", "fail"]
+    finding: str
+    next_step: str = ""
+
+
+@click.command()
+@target_options
+@output_option
+def doctor(data_dir: Path | None, number: int | None, form: str | None) -> None:
+    """Check this machine and peer, and say what to do about what is wrong.
+
+    Exit code 1 if something is broken; warnings leave it at 0.
+
+    \b
+        $ peer doctor
+        ok    Python          3.11.7
+        warn  network         this peer belongs to none yet
+                              -> "peer init" creates one, "peer join TOKEN" joins one
+        …
+    """
+    findings = []
+    data = chosen_dir(data_dir, number)
+    embedded = data.embedded_running()
+    if embedded and number is None and not data.network_file.exists():
+        data = data.embedded(embedded[0])
+    for finding in _examine(data):
+        findings.append(finding)
+        if chosen_form(form) == "table":
+            _show(finding)
+    if chosen_form(form) != "table":
+        columns = [Column(name, lambda row, name=name: str(row[name])) for name in Finding._fields]  # type: ignore[misc]
+        show_rows([finding._asdict() for finding in findings], columns, form)
+    broken = [finding.check for finding in findings if finding.status == "fail"]
+    if broken:
+        raise PeerError(f"{len(broken)} of {len(findings)} checks failed: {', '.join(broken)}")
+
+
+def _show(finding: Finding) -> None:
+    mark = click.style(finding.status.ljust(4), fg=_MARKS[finding.status])
+    click.echo(f"{mark}  {finding.check:<14}  {finding.finding}")
+    if finding.next_step:
+        click.echo(f"{'':<20}  -> {finding.next_step}")
+
+
+def _examine(data: DataDir) -> Iterator[Finding]:
+    yield _python()
+    yield _data_directory(data)
+    yield _disk_space(data)
+    config, finding = _settings(data)
+    yield finding
+    yield from _misspelt()
+    token, finding = _network(data)
+    yield finding
+    running = data.is_held()
+    yield _daemon(data, running)
+    if config is not None:
+        yield _port(data, config, running)
+        if token is not None:
+            yield from _seeds(data, config, token, running)
+    yield _clock(data)
+    yield _open_files()
+    yield _java()
+
+
+def _python() -> Finding:
+    return Finding("Python", "ok", f"{'.'.join(map(str, sys.version_info[:3]))} at {sys.executable}")
+
+
+def _data_directory(data: DataDir) -> Finding:
+    check = "data directory"
+    if not data.path.exists():
+        parent = _existing_parent(data.path)
+        if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+            return Finding(check, "fail", f"{data.path} cannot be made in {parent}", "give another with --data-dir")
+        return Finding(check, "ok", f"{data.path} (will be made at the first start)")
+    if not data.path.is_dir() or not os.access(data.path, os.R_OK | os.W_OK | os.X_OK):
+        return Finding(
+            check, "fail", f"{data.path} cannot be written", "give another with --data-dir, or mend its rights"
+        )
+    mode = data.path.stat().st_mode & 0o777
+    if mode & 0o077:
+        return Finding(check, "warn", f"{data.path} is open to others (mode {mode:o})", f"chmod 700 {data.path}")
+    return Finding(check, "ok", str(data.path))
+
+
+def _disk_space(data: DataDir) -> Finding:
+    usage = shutil.disk_usage(_existing_parent(data.path))
+    finding = f"{usage.free / (1 << 30):.1f} GiB free, {100 * usage.used / usage.total:.0f} % used"
+    if usage.free < DISK_FREE_NONE:
+        return Finding("disk space", "fail", finding, "make room: a peer must be able to write its files")
+    if usage.free < DISK_FREE_LOW or usage.used > 0.9 * usage.total:
+        return Finding("disk space", "warn", finding, "make room: a peer refuses new data on a disk that is 90 % full")
+    return Finding("disk space", "ok", finding)
+
+
+def _settings(data: DataDir) -> tuple[Config | None, Finding]:
+    try:
+        config = settings(data, {})
+    except PeerError as error:
+        return None, Finding("settings", "fail", error.error, error.hint or "mend that setting")
+    given = ", ".join(f"{key} from {origin}" for key, origin in config.origins.items())
+    return config, Finding("settings", "ok", given or "defaults")
+
+
+def _misspelt() -> Iterator[Finding]:
+    from peerd.config import unknown_variables
+
+    for sentence in unknown_variables(os.environ):
+        yield Finding("environment", "warn", sentence, "rename or unset it")
+
+
+def _network(data: DataDir) -> tuple[JoinToken | None, Finding]:
+    from peerd.admission import stored_token
+
+    try:
+        token = stored_token(data)
+    except PeerError as error:
+        return None, Finding("network", "fail", error.error, error.hint or "mend or remove that file")
+    if token is None:
+        step = '"peer init" creates one, "peer join TOKEN" joins one'
+        return None, Finding("network", "warn", "this peer belongs to none yet", step)
+    return token, Finding("network", "ok", f'"{token.network.name}"')
+
+
+def _daemon(data: DataDir, running: bool) -> Finding:
+    if not running:
+        left = data.left()
+        what = f'not running: it left the network "{left[0]}"' if left else "not running"
+        return Finding("daemon", "warn", what, '"peer up" starts it')
+    try:
+        status = ControlClient(data).get("/status", timeout_s=5)
+    except PeerError as error:
+        return Finding(
+            "daemon", "fail", f"process {data.pid()} holds the directory but does not answer", error.hint or ""
+        )
+    if status["state"] == "joining":
+        step = "compare the clocks, the token and the firewalls (UDP and TCP) of this peer and the seeds"
+        return Finding("daemon", "fail", f"up, but no member yet: {status['trouble'] or 'joining'}", step)
+    finding = f"process {status['pid']}, {status['state']}, sees {status['alive']} alive"
+    return Finding("daemon", "ok", finding)
+
+
+def _port(data: DataDir, config: Config, running: bool) -> Finding:
+    from peerd.addresses import cannot_listen
+
+    if running:
+        return Finding("port", "ok", "held by the daemon of this directory")
+    if config.port == 0:
+        return Finding("port", "ok", "any free one")
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+        try:
+            family, _, _, _, place = socket.getaddrinfo(config.host, config.port, type=kind)[0]
+            with socket.socket(family, kind) as probe:
+                if kind == socket.SOCK_STREAM:
+                    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(place)
+        except OSError as error:
+            refusal = cannot_listen(error, config.host, config.port, key="port", origin=config.origin("port"))
+            return Finding("port", "fail", refusal.error, refusal.hint or "choose another with --port")
+    return Finding("port", "ok", f"{config.port} is free for UDP and TCP on {config.host}")
+
+
+def _seeds(data: DataDir, config: Config, token: JoinToken, running: bool) -> Iterator[Finding]:
+    """Whether the seeds can be found; and while our daemon does not run, whether they are of our network."""
+    from overlay.identity import format_address
+    from peerd.addresses import own_seed
+
+    others = [seed for seed in dict.fromkeys([*config.seeds, *token.seeds]) if seed != own_seed(config)]
+    if not others:
+        yield Finding("seeds", "ok", "this peer is the seed")
+    for seed in others:
+        where = format_address(seed)
+        try:
+            socket.getaddrinfo(*seed)
+        except OSError:
+            yield Finding("seed", "fail", f"{where} does not resolve", "check the name, or name another with --seed")
+            continue
+        if running:
+            yield Finding("seed", "ok", f"{where} resolves")
+        else:
+            yield _seed_answers(data, token, seed, where)
+
+
+def _seed_answers(data: DataDir, token: JoinToken, seed: Address, where: str) -> Finding:
+    from overlay.tls import LinkCredentials
+    from peerd.admission import load_identity
+
+    context = LinkCredentials(load_identity(data), token.network).client
+    try:
+        with socket.create_connection(seed, timeout=SEED_TIMEOUT_S) as plain, context.wrap_socket(plain):
+            return Finding("seed", "ok", f"{where} answers on TCP and is of this network; UDP is tried at the start")
+    except ssl.SSLError:
+        return Finding("seed", "fail", f"{where} is not of this network", "compare the tokens: did the network change?")
+    except OSError as error:
+        reason = "does not answer" if isinstance(error, TimeoutError) else (error.strerror or str(error)).lower()
+        step = "is that peer up, and does a firewall let UDP and TCP through?"
+        return Finding("seed", "warn", f"{where}: {reason}", step)
+
+
+def _clock(data: DataDir) -> Finding:
+    """A clock that is behind the files it has written, or this program's own, is wrong for certain."""
+    now_s = time.time()
+    files = [Path(peerd.__file__), data.key_file, data.network_file, data.contacts_file]
+    newest_s = max(file.stat().st_mtime for file in files if file.exists())
+    shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now_s))
+    if now_s < newest_s - 60:
+        return Finding("clock", "fail", f"{shown}, which is before files here were written", "set the clock; use NTP")
+    return Finding("clock", "ok", f"{shown}; members must agree within 60 s")
+
+
+def _open_files() -> Finding:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < OPEN_FILES_LOW:
+        return Finding("open files", "warn", f"at most {soft}", f"ulimit -n {min(hard, 4 * OPEN_FILES_LOW)}")
+    return Finding("open files", "ok", f"at most {soft}")
+
+
+def _java() -> Finding:
+    step = f"install Java {JAVA_WANTED} or later before running operators on Spark; nothing else needs it"
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which("java", path=f"{home}/bin" if home else None)
+    if java is None:
+        where = f"not found in JAVA_HOME ({home})" if home else "not found"
+        return Finding("Java", "warn", where, step)
+    try:
+        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return Finding("Java", "warn", f"{java} does not run: {error}", step)
+    version = re.search(r'version "(?:1\.)?(\d+)[^"]*"', done.stderr + done.stdout)
+    if version is None or int(version[1]) < JAVA_WANTED:
+        return Finding("Java", "warn", f"{java} is version {version[1] if version else 'unknown'}", step)
+    return Finding("Java", "ok", f"{version[1]} at {java}")
+
+
+def _existing_parent(path: Path) -> Path:
+    path = path.absolute()
+    while not path.exists():
+        path = path.parent
+    return path

@@ -1,0 +1,119 @@
+"""The commands that look: `peer status`, `peer members`, `peer rtt`."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from peerd.cli.common import target, target_options
+from peerd.cli.output import Column, Row, output_option, show_record, show_rows
+from peerd.errors import Exit, PeerError
+from peerd.words import ago, milliseconds, span
+
+SHORT_ID: Final = 8
+
+
+def _short(row: Row) -> str:
+    return str(row["peer_id"])[:SHORT_ID] + (" (this peer)" if row.get("is_self") else "")
+
+
+MEMBER_COLUMNS: Final = (
+    Column("peer", _short),
+    Column("status", lambda row: str(row["status"])),
+    Column("address", lambda row: str(row["address"])),
+    Column("version", lambda row: str(row["version"])),
+    Column("round trip", lambda row: milliseconds(row["rtt_ms"]), right=True),
+    Column("since", lambda row: ago(time.time() - row["since_at"])),
+)
+_RTT_COLUMNS: Final = (
+    Column("peer", _short),
+    Column("address", lambda row: str(row["address"])),
+    Column("round trip", lambda row: milliseconds(row["rtt_ms"]), right=True),
+    Column("min", lambda row: milliseconds(row["rtt_ms_min"]), right=True),
+    Column("max", lambda row: milliseconds(row["rtt_ms_max"]), right=True),
+    Column("lost", lambda row: f"{row['lost']}/{row['sent']}", right=True),
+)
+_BETWEEN_COLUMNS: Final = (
+    Column("from", lambda row: str(row["from_id"])[:SHORT_ID]),
+    Column("to", lambda row: str(row["peer_id"])[:SHORT_ID]),
+    Column("round trip", lambda row: milliseconds(row["rtt_ms"]), right=True),
+    Column("error", lambda row: milliseconds(row["error_ms"]), right=True),
+    Column("kind", lambda row: str(row["kind"])),
+)
+
+
+@click.command()
+@target_options
+@output_option
+def status(data_dir: Path | None, number: int | None, form: str | None) -> None:
+    """Show how this peer is doing.
+
+    \b
+        $ peer status
+        state    running
+        peer     3f9a77c0b1d2…
+        network  local
+        …
+    """
+    answer: dict[str, Any] = target(data_dir, number).get("/status")
+    counts = [f"{answer[each]} {each}" for each in ("alive", "suspect", "left", "dead") if answer[each]]
+    facts = [
+        ("state", answer["state"] + (f" ({answer['trouble']})" if answer["trouble"] else "")),
+        ("peer", answer["peer_id"]),
+        ("network", answer["network"]),
+        ("address", answer["address"]),
+        ("members", ", ".join(counts)),
+        ("up for", span(time.time() - answer["started_at"])),
+        ("version", answer["version"]),
+        ("process", str(answer["pid"])),
+        ("metrics", f"http://{answer['http']}/metrics" if answer["http"] else "off"),
+        ("data", answer["data_dir"]),
+    ]
+    show_record(answer, facts, form)
+
+
+@click.command()
+@target_options
+@output_option
+@click.option("--local", is_flag=True, help="Only the peers this one knows itself; asks nobody.")
+def members(data_dir: Path | None, number: int | None, form: str | None, local: bool) -> None:
+    """List the peers of the network: alive, suspect, left or dead.
+
+    \b
+        $ peer members
+        peer                  status  address         version  round trip  since
+        3f9a77c0 (this peer)  alive   127.0.0.1:7400  0.1.0             -  3m ago
+        77c0b1d2              alive   127.0.0.1:7401  0.1.0       0.31 ms  3m ago
+    """
+    show_rows(target(data_dir, number).get("/members", crawl=int(not local)), MEMBER_COLUMNS, form)
+
+
+@click.command()
+@click.argument("peers", nargs=-1, metavar="[PEER [PEER]]")
+@target_options
+@output_option
+@click.option("-n", "--count", type=click.IntRange(1, 100), default=3, show_default=True, help="Measurements per peer.")
+def rtt(peers: tuple[str, ...], data_dir: Path | None, number: int | None, form: str | None, count: int) -> None:
+    """Measure round trips to all peers or to one, or tell the distance between two others.
+
+    A peer is named by the beginning of its id. Between two other peers nothing is sent: their network coordinates give
+    an estimate, with its likely error.
+
+    \b
+        $ peer rtt 77c0 -n 10
+        peer      address         round trip      min      max  lost
+        77c0b1d2  127.0.0.1:7401     0.31 ms  0.25 ms  0.52 ms  0/10
+    """
+    if len(peers) > 2:
+        raise PeerError("name at most two peers", exit_code=Exit.MISUSE)
+    rows: list[dict[str, Any]] = target(data_dir, number).get("/rtt", peer=list(peers), count=count)
+    between = len(peers) == 2 and all(row["sent"] == 0 for row in rows)
+    if not rows:
+        click.echo("no other peer is alive", err=True)
+        return
+    show_rows(rows, _BETWEEN_COLUMNS if between else _RTT_COLUMNS, form)
+    if all(row["sent"] and row["lost"] == row["sent"] for row in rows):
+        raise PeerError("no peer answered", hint='"peer members" shows who is alive.', exit_code=Exit.TIMEOUT)

@@ -1,0 +1,228 @@
+"""The commands about belonging to a network: `peer init`, `join`, `leave`, `force-leave`, `token`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from peerd.cli.common import chosen_dir, read_span, target, target_options
+from peerd.cli.output import output_option, show_record
+from peerd.cli.start import start_detached
+from peerd.datadir import DataDir
+from peerd.errors import Exit, PeerError
+from peerd.options import network_options, settings, settings_options
+
+if TYPE_CHECKING:
+    from overlay.identity import JoinToken
+    from peerd.config import Config
+
+_FLAGS_KEPT = ("host", "port", "advertise", "http_host", "http_port")
+
+
+@click.command()
+@target_options
+@click.option("--name", metavar="NAME", help="Name of the network [local].")
+@network_options
+def init(data_dir: Path | None, number: int | None, **flags: object) -> None:
+    """Create a network and print its join token.
+
+    The token is the key to the network: whoever has it can become a member. Flags about the address are kept in
+    peerd.toml. Start the peer with "peer up", then join others with the token.
+
+    \b
+        $ peer init --name plant --host 0.0.0.0
+        peer1-k6VwbGFudMQg…
+    """
+    from peerd.addresses import is_loopback, local_address
+    from peerd.admission import found_network, load_identity, stored_token
+
+    data = chosen_dir(data_dir, number)
+    config = settings(data, flags)
+    data.prepare()
+    if (before := stored_token(data)) is not None:
+        raise PeerError(
+            f'this data directory already belongs to the network "{before.network.name}"',
+            detail=f'Data directory "{data.path}".',
+            hint='"peer token" prints its token; for another network give another --data-dir.',
+        )
+    load_identity(data)
+    _keep_flags(data, config, flags)
+    token = found_network(config, data)
+    click.echo(str(token))
+    click.echo(f'network "{config.name}" created in {data.path}; start its first peer with: peer up', err=True)
+    if not token.seeds:
+        click.echo('note: the port is chosen at the start; print the token again with "peer token" then', err=True)
+    elif is_loopback(token.seeds[0][0]):
+        example = local_address() or "ADDRESS"
+        click.echo(
+            f"note: this token works on this machine only; for others create the network with --host {example}",
+            err=True,
+        )
+
+
+@click.command()
+@target_options
+def token(data_dir: Path | None, number: int | None) -> None:
+    """Print the join token of this network.
+
+    It is a secret: whoever has it can become a member.
+
+    \b
+        $ peer token | ssh plant2 peer join - --detach
+    """
+    client = target(data_dir, number)
+    try:
+        click.echo(client.get("/token")["token"])
+        return
+    except PeerError as error:
+        if error.exit_code != Exit.UNREACHABLE or not client.data.network_file.exists():
+            raise
+    # The stored token serves as well; a running daemon only adds the members it knows now.
+    from peerd.admission import stored_token
+
+    click.echo(str(stored_token(client.data)))
+
+
+@click.command()
+@click.argument("token_text", metavar="TOKEN")
+@target_options
+@click.option("-d", "--detach", is_flag=True, help="Leave the peer running in the background.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    callback=read_span,
+    default="15s",
+    show_default=True,
+    help="How long to wait to be let in.",
+)
+@settings_options
+def join(
+    token_text: str,
+    data_dir: Path | None,
+    number: int | None,
+    detach: bool,
+    timeout_s: float,
+    config_file: Path | None,
+    **flags: object,
+) -> None:
+    """Join a network with its token, and start the peer.
+
+    With "-" as TOKEN it is read from stdin, which keeps it out of the list of processes. Later starts need only
+    "peer up".
+
+    \b
+        $ peer join peer1-k6VwbGFudMQg… --port 7401 --detach
+        peer 77c0b1d2 joined "plant" at 10.0.0.6:7401
+    """
+    from peerd.admission import parse_token, store_token, stored_token
+
+    new = parse_token(sys.stdin.read() if token_text == "-" else token_text, source="the join token")
+    data = chosen_dir(data_dir, number)
+    config = settings(data, flags, config_file)
+    data.prepare()
+    before = stored_token(data)
+    if before is not None and before.network != new.network:
+        raise PeerError(
+            f'this data directory already belongs to the network "{before.network.name}"',
+            detail=f'Data directory "{data.path}"; the token is of the network "{new.network.name}".',
+            hint="Give another --data-dir: one peer is a member of one network.",
+        )
+    if data.is_held():
+        raise PeerError(
+            f'a daemon already runs in "{data.path}"', detail=f"Process {data.pid()}.", hint='"peer status" shows it.'
+        )
+    store_token(data, new)
+    keeps_flags = _keep_flags(data, config, flags)
+    try:
+        _start_member(new, data, config, detach, timeout_s, config_file, flags)
+    except PeerError:
+        # What led nowhere is not kept: the next token may be of another network.
+        if before is None:
+            data.network_file.unlink(missing_ok=True)
+        else:
+            store_token(data, before)
+        if keeps_flags:
+            data.config_file.unlink()
+        raise
+
+
+def _start_member(
+    token: JoinToken,
+    data: DataDir,
+    config: Config,
+    detach: bool,
+    timeout_s: float,
+    config_file: Path | None,
+    flags: Mapping[str, object],
+) -> None:
+    if not detach:
+        from peerd.service import run_daemon
+
+        run_daemon(config, data, join_within_s=timeout_s)
+        return
+    status = start_detached(data, flags, config_file, timeout_s, only_member=True)
+    if status["state"] != "running":
+        from peerd.admission import not_joined
+
+        raise not_joined(token, timeout_s)
+    click.echo(f'peer {status["peer_id"][:8]} joined "{status["network"]}" at {status["address"]}', err=True)
+
+
+def _keep_flags(data: DataDir, config: Config, flags: Mapping[str, object]) -> bool:
+    """Keep the flags about the address for later starts, unless the user already keeps a file of settings."""
+    from peerd.config import write_settings
+
+    given = {key: getattr(config, key) for key in _FLAGS_KEPT if flags.get(key) is not None}
+    if given and data.config_file.exists():
+        click.echo(f"note: {data.config_file} is left as it is; the flags given hold for this start only", err=True)
+    elif given:
+        write_settings(data.config_file, given)
+        return True
+    return False
+
+
+@click.command()
+@target_options
+@click.option("--timeout", "timeout_s", callback=read_span, default="30s", show_default=True, help="How long to wait.")
+def leave(data_dir: Path | None, number: int | None, timeout_s: float) -> None:
+    """Leave the network: finish what is being sent, tell everyone, stop.
+
+    The others list this peer as left. "peer up" brings it back.
+
+    \b
+        $ peer leave
+        peer 3f9a77c0 left "plant"
+    """
+    from peerd.process import wait_until_gone
+
+    client = target(data_dir, number)
+    answer = client.post("/leave")
+    started_at = time.monotonic()
+    if wait_until_gone([client.data], timeout_s):
+        raise PeerError(
+            f"the peer is still leaving after {time.monotonic() - started_at:.0f} s",
+            hint=f'Process {client.data.pid()} goes on; its log is "{client.data.log_file}".',
+            exit_code=Exit.TIMEOUT,
+        )
+    click.echo(f'peer {answer["peer_id"][:8]} left "{answer["network"]}"', err=True)
+
+
+@click.command()
+@click.argument("peer")
+@target_options
+@output_option
+def force_leave(peer: str, data_dir: Path | None, number: int | None, form: str | None) -> None:
+    """Declare that a dead PEER will not come back: every member lists it as left and stops asking for it.
+
+    PEER is the beginning of its id. A peer that is alive is refused: stop it with "peer leave" where it runs.
+
+    \b
+        $ peer force-leave 77c0
+    """
+    answer = target(data_dir, number).post("/force-leave", {"peer": peer})
+    show_record(answer, [("peer", answer["peer_id"]), ("status", "left")], form)

@@ -1,0 +1,253 @@
+"""The settings of one peer, from four layers: flag, then PEER_* variable, then peerd.toml, then default.
+
+Every setting is read by one function whichever layer it comes from, and remembers where it came from, so that a refusal
+can say "port 7400 (from PEER_PORT)" and a malformed file is answered with its name, the line and the key.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Final
+
+from overlay.identity import Address, IdentityError, parse_address
+from peerd.errors import Exit, PeerError
+
+DEFAULT_PORT: Final = 7400
+HTTP_PORT_OFFSET: Final = 1000
+PORT_MAX: Final = 65535
+NAME_CHARS_MAX: Final = 64
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+LOG_FORMATS: Final = ("console", "json")
+# Variables that choose where to look rather than how to run; they are read before the configuration is.
+_LOCATING_VARIABLES: Final = ("PEER_DATA_DIR", "PEER_CONFIG")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The settings of one peer; `origins` says which layer gave each value that is not a default."""
+
+    host: str = "127.0.0.1"
+    port: int = DEFAULT_PORT
+    advertise: str | None = None
+    advertise_seed: Address | None = None
+    seeds: tuple[Address, ...] = ()
+    name: str = "local"
+    log_level: str = "info"
+    log_format: str = "console"
+    http_host: str = "127.0.0.1"
+    http_port: int | None = None
+    found: bool = False
+    token_file: Path | None = None
+    origins: Mapping[str, str] = field(default_factory=dict)
+
+    def http_port_for(self, port: int) -> int:
+        """The port of /healthz and /metrics: as set (0 is off), else 1000 above the peer's own, or below a high one."""
+        if self.http_port is not None:
+            return self.http_port
+        return port + HTTP_PORT_OFFSET if port + HTTP_PORT_OFFSET <= PORT_MAX else port - HTTP_PORT_OFFSET
+
+    def origin(self, key: str) -> str:
+        return self.origins.get(key, "the default")
+
+
+def load_config(
+    file: Path | None, environ: Mapping[str, str], flags: Mapping[str, object], *, must_exist: bool = False
+) -> Config:
+    """Read the layers, the strongest last; raise PeerError (exit code 2) at the first value that does not fit."""
+    values: dict[str, object] = {}
+    origins: dict[str, str] = {}
+    if file is not None:
+        for key, (value, line) in _read_file(file, must_exist=must_exist).items():
+            values[key], origins[key] = value, f"{file}, line {line}"
+    for key in KEYS:
+        variable = f"PEER_{key.upper()}"
+        # An empty variable is one that a container file left blank: it says nothing.
+        if text := environ.get(variable):
+            values[key], origins[key] = _read_value(key, text, where=variable), variable
+    for key, raw in flags.items():
+        if raw is not None and raw != ():
+            flag = f"--{key.replace('_', '-')}"
+            values[key], origins[key] = _read_value(key, raw, where=flag), flag
+    settings: dict[str, Any] = values
+    return Config(**settings, origins=origins)
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """A sentence for each PEER_* variable that looks like a misspelt setting; others are none of our business."""
+    known = [f"PEER_{key.upper()}" for key in KEYS] + list(_LOCATING_VARIABLES)
+    sentences = []
+    for variable in sorted(environ):
+        if not variable.startswith("PEER_") or variable in known:
+            continue
+        if nearest := difflib.get_close_matches(variable, known, n=1, cutoff=0.8):
+            sentences.append(f"{variable} is not a setting; did you mean {nearest[0]}?")
+    return sentences
+
+
+def write_settings(file: Path, settings: Mapping[str, object], note: str = "") -> None:
+    """Write settings as a configuration file, so that later starts need no flags."""
+    lines = [f"# Settings of this peer. A PEER_* variable or a flag wins over what is written here. {note}".rstrip()]
+    for key, value in settings.items():
+        lines.append(f"{key} = {_toml(value)}")
+    file.write_text("\n".join(lines) + "\n")
+
+
+def _toml(value: object) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case int():
+            return str(value)
+        case tuple() | list():
+            return "[" + ", ".join(_toml(item) for item in value) + "]"
+    text = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{text}"'
+
+
+def _read_file(file: Path, *, must_exist: bool) -> dict[str, tuple[object, int]]:
+    """The values of the file by key, each with its line."""
+    try:
+        text = file.read_text()
+    except (FileNotFoundError, NotADirectoryError):
+        if not must_exist:
+            return {}
+        raise PeerError(f'there is no configuration file "{file}"', exit_code=Exit.MISUSE) from None
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise PeerError(f'cannot read "{file}": {reason}', exit_code=Exit.MISUSE) from error
+    try:
+        raw = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise _malformed(file, text, str(error)) from error
+    values = {}
+    for key, value in raw.items():
+        line = _line_of(text, key)
+        if key not in KEYS:
+            where = f"{file}, line {line}, key {_quote(key)}"
+            raise PeerError(f"{where}: there is no such setting", hint=_nearest_key(key), exit_code=Exit.MISUSE)
+        values[key] = (_read_value(key, value, where=f"{file}, line {line}, key {_quote(key)}"), line)
+    return values
+
+
+def _malformed(file: Path, text: str, reason: str) -> PeerError:
+    """Say where the file stops being TOML. The parser tells line and column at the end of its sentence."""
+    place = re.search(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$", reason)
+    lines = text.splitlines() or [""]
+    line = int(place[1]) if place and place[1] else len(lines)
+    sentence = reason[: place.start()] if place else reason
+    content = lines[line - 1] if line <= len(lines) else ""
+    key = re.match(r"\s*[\"']?([\w-]+)", content)
+    where = f"{file}, line {line}" + (f", key {_quote(key[1])}" if key else "")
+    column = f", column {place[2]}" if place and place[2] else ""
+    return PeerError(
+        f"{where}: this is not TOML: {sentence[:1].lower()}{sentence[1:]}",
+        detail=f"Line {line}{column} reads: {content.strip() or '(nothing)'}",
+        hint='Write one setting per line, text in quotes: port = 7400, host = "127.0.0.1".',
+        exit_code=Exit.MISUSE,
+    )
+
+
+def _line_of(text: str, key: str) -> int:
+    """The line on which a top-level key (or a table of that name) begins."""
+    begins = re.compile(rf"\s*\[*\s*[\"']?{re.escape(key)}[\"']?\s*[=.\]]")
+    for number, line in enumerate(text.splitlines(), start=1):
+        if begins.match(line):
+            return number
+    return 1
+
+
+def _nearest_key(key: str) -> str:
+    nearest = difflib.get_close_matches(key.lower().replace("-", "_"), KEYS, n=1, cutoff=0.5)
+    names = f"The settings are {', '.join(KEYS)}."
+    return f"Did you mean {_quote(nearest[0])}? {names}" if nearest else names
+
+
+def _read_value(key: str, raw: object, *, where: str) -> object:
+    try:
+        return _READERS[key](raw)
+    except ValueError as error:
+        shown = f'"{raw}"' if isinstance(raw, str) else str(raw)
+        raise PeerError(f"{where}: {error}, not {shown}", exit_code=Exit.MISUSE) from error
+
+
+def _quote(text: str) -> str:
+    return f'"{text}"'
+
+
+def _text(raw: object) -> str:
+    if not isinstance(raw, str) or not raw.strip():
+        raise ValueError("it must be a text")
+    return raw.strip()
+
+
+def _name(raw: object) -> str:
+    if not isinstance(raw, str) or not 0 < len(raw) <= NAME_CHARS_MAX or not raw.isprintable():
+        raise ValueError(f"it must be a name of 1 to {NAME_CHARS_MAX} printable characters")
+    return raw
+
+
+def _port(raw: object) -> int:
+    text = str(raw)
+    if isinstance(raw, bool) or not text.isascii() or not text.isdigit() or int(text) > PORT_MAX:
+        raise ValueError(f"it must be a port, a number from 0 to {PORT_MAX}")
+    return int(text)
+
+
+def _address(raw: object) -> Address:
+    try:
+        return parse_address(_text(raw), DEFAULT_PORT)
+    except IdentityError:
+        raise ValueError("it must be an address, host:port or [ipv6]:port") from None
+
+
+def _addresses(raw: object) -> tuple[Address, ...]:
+    match raw:
+        case str():
+            return tuple(_address(item) for item in re.split(r"[\s,]+", raw.strip()))
+        case list() | tuple():
+            return tuple(_address(item) for item in raw)
+    raise ValueError('it must be a list of addresses, like ["10.0.0.5:7400"]')
+
+
+def _flag(raw: object) -> bool:
+    answers = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+    answer = answers.get(str(raw).lower())
+    if answer is None:
+        raise ValueError("it must be true or false")
+    return answer
+
+
+def _path(raw: object) -> Path:
+    return Path(_text(raw)).expanduser()
+
+
+def _one_of(choices: tuple[str, ...]) -> Callable[[object], str]:
+    def read(raw: object) -> str:
+        if not isinstance(raw, str) or raw.lower() not in choices:
+            raise ValueError(f"it must be one of {', '.join(choices)}")
+        return raw.lower()
+
+    return read
+
+
+_READERS: Final[dict[str, Callable[[object], object]]] = {
+    "host": _text,
+    "port": _port,
+    "advertise": _text,
+    "advertise_seed": _address,
+    "seeds": _addresses,
+    "name": _name,
+    "log_level": _one_of(LOG_LEVELS),
+    "log_format": _one_of(LOG_FORMATS),
+    "http_host": _text,
+    "http_port": _port,
+    "found": _flag,
+    "token_file": _path,
+}
+KEYS: Final = tuple(item.name for item in fields(Config) if item.name != "origins")
+assert list(_READERS) == list(KEYS)

@@ -1,0 +1,233 @@
+"""What a daemon does: one peer as a process, from the lock on its data directory to its goodbye.
+
+A peer whose seeds do not answer stays up and keeps trying: the network may be what is late. A stop, whoever asks, is
+announced to the others, so nobody has to find out by waiting; `peer leave` also marks the data directory. A second
+signal ends the process at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import Any, Final, Literal, NoReturn, TypeVar
+
+import structlog
+import uvloop
+
+from overlay.identity import Address, IdentityError, JoinToken, PeerRecord, format_address, parse_address
+from overlay.overlay import JoinError, Overlay
+from peerd import __version__
+from peerd.addresses import cannot_listen, listening_host, own_seed, resolve_host
+from peerd.admission import admit, load_identity, not_joined, unanswered
+from peerd.config import DEFAULT_PORT, Config, unknown_variables
+from peerd.control import Control
+from peerd.datadir import CONTACTS_MAX, DataDir
+from peerd.logs import configure_logs
+
+JOIN_TIMEOUT_S: Final = 10.0
+LEAVE_TIMEOUT_S: Final = 10.0
+CONTACTS_EVERY_S: Final = 5.0
+SEEDS_IN_TOKEN_MAX: Final = 3
+
+State = Literal["joining", "running", "stopping"]
+Result = TypeVar("Result")
+
+log = structlog.get_logger("peerd")
+
+
+class Daemon:
+    """One running peer."""
+
+    overlay: Overlay
+
+    def __init__(self, config: Config, data: DataDir, *, join_within_s: float | None = None) -> None:
+        self.config = config
+        self.data = data
+        self.started_at = time.time()
+        self.is_member = False
+        self.trouble: str | None = None  # Why this peer is not a member yet.
+        self.http_address: str | None = None
+        self._join_within_s = join_within_s
+        self._token: JoinToken
+        self._stop = asyncio.Event()
+        self._leaving = False
+
+    async def run(self, lifeline: int | None = None) -> None:
+        """Run until asked to stop. With join_within_s, a network that does not answer in time is an error."""
+        self._listen_for_the_end(lifeline)
+        token = await self._unless_stopped(admit(self.config, self.data))
+        if token is None:
+            return
+        self._token = token
+        await self._start_overlay()
+        control = Control(self)
+        try:
+            self.http_address = await control.open()
+            self.data.clear_left()
+            log.info(
+                "peer ready",
+                peer=self.overlay.peer_id.short,
+                network=token.network.name,
+                address=format_address(self.overlay.address),
+                http=self.http_address,
+            )
+            await self._unless_stopped(self._belong())
+            await self._say_goodbye()
+        except BaseException:
+            await self.overlay.stop()
+            raise
+        finally:
+            await control.close()
+
+    @property
+    def state(self) -> State:
+        if self._stop.is_set():
+            return "stopping"
+        return "running" if self.is_member else "joining"
+
+    @property
+    def http_port(self) -> int | None:
+        """The port for /healthz and /metrics, None for none. A peer on any free port has any free HTTP port."""
+        if self.config.port == 0 and self.config.http_port is None:
+            return 0
+        return self.config.http_port_for(self.config.port) or None
+
+    def token_for_others(self) -> JoinToken:
+        """A join token that works now: this peer first, then the seeds of old and live members."""
+        own = self.config.advertise_seed or self.overlay.address
+        alive = [member.address for member in self.overlay.members() if member.status == "alive"]
+        seeds = dict.fromkeys([own, *self._token.seeds, *alive])
+        return JoinToken(self._token.network, tuple(seeds)[:SEEDS_IN_TOKEN_MAX])
+
+    def request_stop(self, reason: str, *, leave: bool = False) -> None:
+        if not self._stop.is_set():
+            self._leaving = leave
+            self._stop.set()
+            log.info("stopping", reason=reason)
+
+    # From start to membership.
+
+    async def _start_overlay(self) -> None:
+        config = self.config
+        seeds = self._seeds()
+        host = listening_host(config, seeds)
+        advertise = resolve_host(config.advertise) if config.advertise else None
+        identity = load_identity(self.data)
+        self.overlay = Overlay(
+            identity,
+            self._token.network,
+            host=host,
+            port=config.port,
+            advertise=advertise,
+            version=__version__,
+            seeds=seeds,
+        )
+        self.overlay.on_up.append(self._met)
+        try:
+            await self.overlay.start()
+        except OSError as error:
+            raise cannot_listen(error, host, config.port, key="port", origin=config.origin("port")) from error
+
+    def _seeds(self) -> list[Address]:
+        """Whom to ask for a way in: seeds of the settings and the token, then members met before; never ourselves."""
+        met = []
+        for contact in self.data.read_contacts():
+            with suppress(IdentityError):
+                met.append(parse_address(contact, DEFAULT_PORT))
+        asked = dict.fromkeys([*self.config.seeds, *self._token.seeds])
+        own = (own_seed(self.config), (self.config.host, self.config.port))
+        others = [seed for seed in asked if seed not in own]
+        # Nobody but ourselves to ask: we are the founder, and a network of one is a network.
+        self.is_member = not others
+        return list(dict.fromkeys([*others, *met]))
+
+    def _met(self, _record: PeerRecord) -> None:
+        if self.trouble is not None:
+            log.info("the network answers now", network=self._token.network.name)
+        self.is_member, self.trouble = True, None
+
+    async def _belong(self) -> NoReturn:
+        """Join, then remember whom we meet. Until somebody answers, the overlay goes on asking the seeds by itself."""
+        try:
+            known = await self.overlay.join(timeout_s=self._join_within_s or JOIN_TIMEOUT_S)
+        except JoinError as error:
+            if not self.is_member:
+                self.trouble = unanswered(self.overlay.dht.seeds)
+                if self._join_within_s is not None:
+                    raise not_joined(self._token, self._join_within_s) from error
+                log.warning("not a member yet, still trying", reason=self.trouble)
+        else:
+            self.is_member = True
+            log.info("member of the network", network=self._token.network.name, peers_known=known)
+        while True:
+            self._remember_contacts()
+            await asyncio.sleep(CONTACTS_EVERY_S)
+
+    def _remember_contacts(self) -> None:
+        """Write down who is there, for the next start: the seeds of the token may be gone by then."""
+        alive = [member.address for member in self.overlay.members() if member.status == "alive" and not member.is_self]
+        contacts = sorted(format_address(address) for address in alive)[:CONTACTS_MAX]
+        if contacts and contacts != self.data.read_contacts():
+            self.data.write_contacts(contacts)
+
+    # The end.
+
+    async def _say_goodbye(self) -> None:
+        self._remember_contacts()
+        try:
+            await asyncio.wait_for(self.overlay.leave(), LEAVE_TIMEOUT_S)
+        except TimeoutError:
+            log.warning("goodbye not heard by all", waited_s=LEAVE_TIMEOUT_S)
+            await self.overlay.stop()
+        if self._leaving:
+            self.data.mark_left(self._token.network.name, time.time())
+        log.info("left the network" if self._leaving else "stopped", network=self._token.network.name)
+
+    def _listen_for_the_end(self, lifeline: int | None) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(number, self._signalled, number)
+        if lifeline is not None:
+            # The starter holds the other end: when it is gone, however it went, this becomes readable.
+            loop.add_reader(lifeline, self._lifeline_cut, lifeline)
+
+    def _signalled(self, number: signal.Signals) -> None:
+        if self._stop.is_set():
+            self.data.remove_traces()
+            os._exit(128 + number)
+        self.request_stop(number.name)
+
+    def _lifeline_cut(self, lifeline: int) -> None:
+        asyncio.get_running_loop().remove_reader(lifeline)
+        self.request_stop("the process that started this peer has gone")
+
+    async def _unless_stopped(self, work: Coroutine[Any, Any, Result]) -> Result | None:
+        """The result of the work, or None if the daemon is asked to stop before it is done."""
+        task, stop = asyncio.ensure_future(work), asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait([task, stop], return_when=asyncio.FIRST_COMPLETED)
+            return task.result() if task.done() else None
+        finally:
+            for each in (task, stop):
+                each.cancel()
+            await asyncio.gather(task, stop, return_exceptions=True)
+
+
+def run_daemon(
+    config: Config, data: DataDir, *, join_within_s: float | None = None, lifeline: int | None = None
+) -> None:
+    """Run the peer of a data directory in this process until it is stopped."""
+    configure_logs(config.log_level, config.log_format)
+    for sentence in unknown_variables(os.environ):
+        log.warning("misspelt setting", reason=sentence)
+    data.prepare()
+    with data.held():
+        uvloop.run(_run(config, data, join_within_s, lifeline))
+
+
+async def _run(config: Config, data: DataDir, join_within_s: float | None, lifeline: int | None) -> None:
+    await Daemon(config, data, join_within_s=join_within_s).run(lifeline)
