@@ -25,7 +25,7 @@ test: static ## Run everything: formatting, lint, types and every test, containe
 	$(BIN)/pytest
 
 check: static ## Run the quick part of it: formatting, lint, types, fast tests; under a minute.
-	$(BIN)/pytest -q -n auto -m "$(FAST)"
+	$(BIN)/pytest -q -n 4 -m "$(FAST)" # More than cores: many tests wait for the network.
 
 static: $(READY)
 	$(BIN)/ruff format --check --quiet

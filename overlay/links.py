@@ -16,9 +16,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
-
 from overlay.channel import Channel, ChannelClosed
 from overlay.frames import Hello
 from overlay.identity import Address, format_address
@@ -414,10 +411,7 @@ def _proved_peer(transport: asyncio.BaseTransport) -> PeerId:
     connection: ssl.SSLObject = transport.get_extra_info("ssl_object")
     if connection.selected_alpn_protocol() != ALPN:
         raise NotAMember(f"the other side does not speak {ALPN}")
-    try:
-        return peer_id_of(connection)
-    except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion) as error:
-        raise NotAMember(f"the other side's certificate cannot be read: {error}") from error
+    return peer_id_of(connection)
 
 
 def _reason(error: Exception, timeout_s: float) -> str:

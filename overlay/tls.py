@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.x509.oid import NameOID
@@ -50,7 +51,10 @@ def peer_id_of(connection: ssl.SSLObject | ssl.SSLSocket) -> PeerId:
     certificate = connection.getpeercert(binary_form=True)
     if certificate is None:
         raise NotAMember("the other side showed no certificate")
-    key = x509.load_der_x509_certificate(certificate).public_key()
+    try:
+        key = x509.load_der_x509_certificate(certificate).public_key()
+    except (ValueError, UnsupportedAlgorithm, x509.InvalidVersion) as error:
+        raise NotAMember("the other side's certificate cannot be read") from error
     if not isinstance(key, Ed25519PublicKey):
         raise NotAMember("the other side's certificate is not over an Ed25519 key")
     return PeerId.of_public_key(key.public_bytes_raw())

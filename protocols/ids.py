@@ -62,3 +62,16 @@ class PeerId(Key):
 def distance(a: Key, b: Key) -> int:
     """How far apart two points are: their XOR, read as a number."""
     return a.number ^ b.number
+
+
+Millis = int
+"""A duration, or a point of time since 1970, in milliseconds."""
+
+TimerName = str
+StreamName = str
+RequestId = int
+"""One open question of a client, given by the driver and never used again."""
+
+SubscriptionId = str
+LogId = str
+"""Names one append-only log of batches in a peer's journal."""

@@ -280,6 +280,27 @@ async def test_senders_of_control_wait_for_a_peer_that_does_not_read():
         await member.hang_up()
 
 
+@on_both_loops
+async def test_goodbye_comes_after_all_control_messages_that_were_waiting():
+    async with peers(1) as (a,):
+        member = await RawMember().dial(a.address)
+        link = a.links._links[member.identity.peer_id][0]
+        member.writer.transport.pause_reading()
+        sending = [asyncio.create_task(link.control(n.to_bytes(2, "big") * (32 << 10))) for n in range(200)]
+        await until(lambda: link._outbox.is_blocked and link._outbox._control, "senders wait")
+        assert not all(task.done() for task in sending)
+        link.goodbye()
+        with pytest.raises(LinkError, match="is closed"):
+            await link.control(b"too late")
+        member.writer.transport.resume_reading()
+        frames = [await member.read_frame()]
+        while frames[-1][0] != GOODBYE:
+            frames.append(await member.read_frame())
+        assert [int.from_bytes(body[:2], "big") for kind, _, body in frames if kind == CONTROL] == list(range(200))
+        await asyncio.gather(*sending)
+        await member.hang_up()
+
+
 HELLO_FRAME = frame(HELLO, encode(Hello("", 0)))
 OPENED = frame(OPEN, encode(OpenChannel("test", 1000)), 1)
 VIOLATIONS = {

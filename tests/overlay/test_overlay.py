@@ -124,6 +124,7 @@ async def test_a_wrong_network_gets_no_answer_and_no_entry() -> None:
             await stranger.stop()
 
 
+@pytest.mark.slow
 async def test_a_blocked_loop_is_not_held_against_the_others() -> None:
     async with started(8) as peers:
         time.sleep(2.5)  # noqa: ASYNC251 - blocking the loop is what is tested
@@ -146,6 +147,7 @@ async def test_one_datagram_in_a_hundred_lost_costs_nobody_their_life() -> None:
         assert not [member for peer in peers for member in peer.members() if member.status == "dead"], f"seed={seed}"
 
 
+@pytest.mark.slow
 async def test_two_peers_that_lost_sight_of_each_other_find_back_when_the_cut_heals() -> None:
     async with started(4, shaped=True) as peers:
         left, right = peers[:2], peers[2:]

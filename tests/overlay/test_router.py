@@ -96,6 +96,7 @@ async def test_messages_to_a_dead_owner_reach_its_heir() -> None:
         assert inboxes.copies(b"after") == 100
 
 
+@pytest.mark.slow
 async def test_each_message_arrives_once_although_links_break_all_the_time() -> None:
     seed = 5
     luck = random.Random(seed)

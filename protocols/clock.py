@@ -1,0 +1,46 @@
+"""Hybrid logical time: stamps that follow the wall clock and never contradict what was known before them.
+
+If a query's acknowledgement happened before a publish, the tuple's stamp is higher than the query's, whatever the
+skew of the clocks in between: each peer stamps above all it has seen (Kulkarni et al., 2014). A stamp is one integer:
+milliseconds since 1970, times 2^16, plus a count within the millisecond.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from protocols.ids import Millis
+
+Stamp = int
+COUNT_BITS: Final = 16
+SKEW_MAX_MS: Final = 500
+
+
+@dataclass(slots=True)
+class HybridClock:
+    """One peer's source of stamps."""
+
+    _latest: Stamp = 0
+
+    def tick(self, now: Millis) -> Stamp:
+        """A stamp above all before it."""
+        self._latest = max(self._latest + 1, now << COUNT_BITS)
+        return self._latest
+
+    def witness(self, stamp: Stamp) -> None:
+        """Take note of another peer's, or a client's, stamp."""
+        self._latest = max(self._latest, stamp)
+
+    def is_ahead(self, now: Millis) -> bool:
+        """Whether what we have seen runs too far ahead of our own clock: then one of the clocks is wrong."""
+        return wall_ms(self._latest) - now > SKEW_MAX_MS
+
+
+def wall_ms(stamp: Stamp) -> Millis:
+    """The wall-clock part of a stamp.
+
+    >>> wall_ms(HybridClock().tick(1234))
+    1234
+    """
+    return stamp >> COUNT_BITS

@@ -1,0 +1,89 @@
+"""What a peer can do to the world: the outputs of its machines, in the imperative.
+
+An effect returns nothing: its outcome is a later event. The driver performs the effects of one event in order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocols.events import StoredBatch
+from protocols.ids import Key, LogId, Millis, PeerId, RequestId, TimerName
+from protocols.messages import Answer, Message, Record
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One thing to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send(Effect):
+    """Hand a message to a peer; Unreachable tells if that failed."""
+
+    peer: PeerId
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Route(Effect):
+    """Hand a message to the live peer nearest to a key; Unroutable tells if that failed."""
+
+    key: Key
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer(Effect):
+    """Ask for TimerFired(name) after the delay. Setting the same name again replaces the timer."""
+
+    name: TimerName
+    after_ms: Millis
+
+
+@dataclass(frozen=True, slots=True)
+class Append(Effect):
+    """Write a record to the journal, to be restored after a crash."""
+
+    record: Record
+
+
+@dataclass(frozen=True, slots=True)
+class AppendBatch(Effect):
+    """Write tuples to a log of the journal."""
+
+    log: LogId
+    batch: StoredBatch
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseLog(Effect):
+    """Nobody needs what a log holds below this sequence any more."""
+
+    log: LogId
+    below: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLog(Effect):
+    """Ask for LogRead: the batches of a log from the one that holds `first`, as many as fit, at least one."""
+
+    log: LogId
+    first: int
+    bytes_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class AfterSync(Effect):
+    """Perform these once everything appended so far is on the disk; never, if the peer crashes before."""
+
+    effects: tuple[Effect, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply(Effect):
+    """Tell a client; `last` ends the request."""
+
+    request: RequestId
+    answer: Answer
+    last: bool = True
