@@ -38,7 +38,8 @@ class Coordinate:
     def is_sane(self) -> bool:
         """Whether the numbers can be computed with; another peer may send anything."""
         parts = (*self.position, self.height, self.error)
-        return all(math.isfinite(part) and abs(part) <= _ROUND_TRIP_MAX_MS for part in parts) and self.height >= 0
+        in_bounds = all(math.isfinite(part) and abs(part) <= _ROUND_TRIP_MAX_MS for part in parts)
+        return in_bounds and self.height >= 0 and self.error >= 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ async def crawl(dht: _Walker, peers_max: int) -> list[Member]:
             while (reply := await dht.ask(candidate, ListPeers(after))) and isinstance(reply.message, Found):
                 hints = reply.message.hints
                 learn(reply, [hint.candidate() for hint in hints])
-                if len(hints) < HINTS_MAX:
+                if len(hints) < HINTS_MAX or hints[-1].peer_id <= after:  # The last page, or one that leads nowhere.
                     break
                 after = hints[-1].peer_id
 

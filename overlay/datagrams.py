@@ -27,15 +27,20 @@ HINTS_MAX: Final = 16
 _Id = Annotated[bytes, msgspec.Meta(min_length=20, max_length=20)]
 _Port = Annotated[int, msgspec.Meta(gt=0, lt=65536)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+_Record = Annotated[bytes, msgspec.Meta(max_length=400)]
 
 
 class Hint(msgspec.Struct, array_like=True, frozen=True):
     """Where a peer is said to be. The host is packed: 4 or 16 bytes."""
 
     peer_id: _Id
-    host: Annotated[bytes, msgspec.Meta(min_length=4, max_length=16)]
+    host: bytes
     port: _Port
     incarnation: _Count
+
+    def __post_init__(self) -> None:
+        if len(self.host) not in (4, 16):
+            raise ValueError(f"a host has 4 or 16 bytes, not {len(self.host)}")
 
     @classmethod
     def of(cls, candidate: Candidate) -> Hint:
@@ -68,7 +73,7 @@ class Ping(msgspec.Struct, array_like=True, frozen=True, tag="PING"):
 class Pong(msgspec.Struct, array_like=True, frozen=True, tag="PONG"):
     """I am, and this is how I see you."""
 
-    host: str  # Where the question came from.
+    host: Annotated[str, msgspec.Meta(max_length=45)]  # Where the question came from.
     settled: bool  # You are in my table, or there is no place for you in it: nothing more to wait for.
     incarnation: _Count  # The highest record of yours that I know; above the one you sent, it tells you to renew.
 
@@ -97,7 +102,7 @@ class Obituary(msgspec.Struct, array_like=True, frozen=True, tag="OBITUARY"):
 
     peer_id: _Id
     incarnation: _Count
-    farewell: bytes  # The peer's record with `left` set, or empty.
+    farewell: _Record  # The peer's record with `left` set, or empty.
     forced: bool  # An operator says that this dead peer will not come back.
 
 
@@ -109,7 +114,7 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
     """One datagram, opened."""
 
     call: _Count  # An answer repeats the number of its question.
-    record: Annotated[bytes, msgspec.Meta(max_length=400)]
+    record: _Record
     coordinate: WireCoordinate
     message: Message
 

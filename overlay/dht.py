@@ -51,11 +51,13 @@ REFRESH_SELF_S: Final = 10.0
 REFRESH_LEVEL_S: Final = 3.0
 SEEK_ALONE_S: Final = 2.0  # Between two tries at the seeds while we know nobody.
 SEEK_S: Final = 30.0  # And otherwise: two networks that grew apart meet again at a seed.
+RESOLVE_S: Final = 3.0  # The name of a seed that takes longer must not hold up the others.
 FAREWELL_S: Final = 1.5
 RETRIES_PER_PROBE: Final = 3
 STALEST_PER_PROBE: Final = 2
 HEARSAY_PER_PROBE: Final = 8
 OWNER_WIDTH: Final = 4
+FIRST_PEERS: Final = 16  # Whom a lookup begins with: the nearest few may have died together, or be cut off.
 
 log = structlog.get_logger("overlay.dht")
 
@@ -106,11 +108,19 @@ class Dht(Server):
     async def listen(self, port: int, interface: str = "127.0.0.1", advertise: str | None = None) -> None:
         """Open the socket and sign a first record. `advertise` is the host others shall use, if not the interface."""
         self._loop = asyncio.get_running_loop()
-        self.transport, self.protocol = await self._loop.create_datagram_endpoint(
-            lambda: SealedProtocol(self._network, self.table, self, self.shaper), local_addr=(interface, port)
-        )
-        bound = self.transport.get_extra_info("sockname")
-        self._own = OwnRecord(self._identity, self._version, bound[:2], advertise, time.time())
+        found = await self._loop.getaddrinfo(interface, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, bind_address = found[0]
+        endpoint = socket.socket(family, socket.SOCK_DGRAM)
+        try:
+            endpoint.setblocking(False)
+            endpoint.bind(bind_address)
+            # Ready before the first datagram, which may be there before this coroutine goes on.
+            self._own = OwnRecord(self._identity, self._version, endpoint.getsockname()[:2], advertise, time.time())
+            self.protocol = SealedProtocol(self._network, self.table, self, self.shaper)
+            self.transport, _ = await self._loop.create_datagram_endpoint(lambda: self.protocol, sock=endpoint)
+        except BaseException:
+            endpoint.close()
+            raise
 
     def start(self) -> None:
         """Begin to look after the neighbourhood."""
@@ -326,7 +336,8 @@ class Dht(Server):
         refresh_self_at = now + REFRESH_SELF_S * self._rng.uniform(0.1, 1)
         refresh_level_at = now + REFRESH_LEVEL_S * self._rng.uniform(0.1, 1)
         seek_at = now + SEEK_S * self._rng.uniform(0.5, 1)
-        await asyncio.sleep(PROBE_S * self._rng.random())
+        seeking = self._tasks.spawn(asyncio.sleep(PROBE_S * self._rng.random()))
+        await seeking
         while True:
             now = self._loop.time()
             self._hearsay_left = HEARSAY_PER_PROBE
@@ -334,9 +345,9 @@ class Dht(Server):
             for record in self.gone.due(time.time(), RETRIES_PER_PROBE):
                 self._verify(Candidate(record.peer_id, record.address, record.incarnation))
             self._own.renew_if_due(time.time())
-            if now > seek_at:
+            if now > seek_at and seeking.done():
                 seek_at = now + (SEEK_S if len(self.table) else SEEK_ALONE_S) * self._rng.uniform(0.7, 1.3)
-                self._tasks.spawn(self._seek())
+                seeking = self._tasks.spawn(self._seek())
             elif not len(self.table):
                 seek_at = min(seek_at, now + SEEK_ALONE_S)
             if now > refresh_self_at:
@@ -410,6 +421,8 @@ class Dht(Server):
     def _pong(self, record: PeerRecord, source: Address) -> Pong:
         contact, gone = self.table.get(record.peer_id), self.gone.record(record.peer_id)
         known = [known.incarnation for known in (contact and contact.record, gone) if known]
+        if self._has_left(record) and not record.left:  # Forced to leave, and back: only a newer record counts.
+            known.append(record.incarnation + 1)
         settled = contact is not None and same_place(contact.record.address, record.address)
         return Pong(source[0], settled or not self.table.has_room_for(record.peer_id), max(known, default=0))
 
@@ -438,16 +451,18 @@ class Dht(Server):
         lookup = Lookup(target, count)
         records = {self.peer_id: self.record}
         lookup.learn(Candidate(self.peer_id, self.record.address, self.record.incarnation), answered=True)
-        for contact in self.table.nearest(target, max(count, PARALLEL)):
+        for contact in self.table.nearest(target, max(count, FIRST_PEERS)):
             lookup.learn(contact.candidate)
         finished: asyncio.Future[None] = self._loop.create_future()
         question = FindNode(bytes(target), min(width, HINTS_MAX))
 
         def step() -> None:
+            if finished.done():  # Or whoever waited for it has given up.
+                return
             for candidate in lookup.ask():
                 peer = candidate.peer_id
                 self.protocol.call(peer, candidate.address, question, partial(replied, peer), partial(slow, peer))
-            if lookup.finished and not finished.done():
+            if lookup.finished:
                 finished.set_result(None)
 
         def replied(peer: PeerId, reply: Reply | None) -> None:
@@ -492,12 +507,13 @@ class Dht(Server):
 async def _resolve(addresses: Sequence[Address]) -> list[Address]:
     """Turn host names into numbers; a name that does not resolve now is left out, it may later."""
     loop = asyncio.get_running_loop()
-    resolved: dict[Address, None] = {}
-    for host, port in addresses:
+
+    async def resolve(host: str, port: int) -> list[Address]:
         try:
-            found = await loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+            found = await asyncio.wait_for(loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM), RESOLVE_S)
         except OSError:
-            continue
-        for entry in found:
-            resolved[(str(entry[4][0]), port)] = None
-    return list(resolved)
+            return []
+        return [(str(entry[4][0]), port) for entry in found]
+
+    found = await asyncio.gather(*(resolve(host, port) for host, port in addresses))
+    return list(dict.fromkeys(address for each in found for address in each))

@@ -197,9 +197,16 @@ class PeerRecord:
             raise IdentityError("a peer record has a port or version out of bounds")
         if not now_s - CLOCK_SKEW_MAX_S < body.expires_at < now_s + RECORD_LIFE_S + CLOCK_SKEW_MAX_S:
             raise IdentityError("a peer record has expired, or a clock is wrong")
+        if not 0 <= body.incarnation <= highest_incarnation(now_s, 3 * CLOCK_SKEW_MAX_S):
+            raise IdentityError("a peer record is numbered ahead of its time")
         peer_id = PeerId.of_public_key(body.public_key)
         address = (body.host, body.port)
         return cls(peer_id, address, body.incarnation, body.expires_at, body.version, body.left, raw)
+
+
+def highest_incarnation(now_s: float, ahead_s: float) -> int:
+    """The highest incarnation there can be now: they follow the clock, in ms, and clocks agree to some seconds."""
+    return int((now_s + ahead_s) * 1000)
 
 
 def read_secret(path: Path) -> bytes:

@@ -113,6 +113,7 @@ class Links:
         bound_port = int(listener.getsockname()[1])
         self.address = ("" if host in _WILDCARDS else str(bind_address[0]), bound_port)
         self._listener = listener
+        self._is_closed = False  # It may be the second try, after a close().
         self._acceptor = asyncio.create_task(self._accept(listener))
         return bound_port
 
@@ -129,6 +130,11 @@ class Links:
             # A link may be gone again before we get to run: then there is another one, or it takes another dial.
             await asyncio.shield(self._first_link(peer, address))
         raise LinkError(f"no link to peer {peer.short}: {_TRIES_MAX} links were lost as soon as they were made")
+
+    def address_of(self, peer: PeerId) -> Address | None:
+        """Where a peer that we have a link to listens."""
+        link = self._current(peer)
+        return link.address if link else None
 
     def close_peer(self, peer: PeerId) -> None:
         """Close the link to a peer and forget how dialling it went."""

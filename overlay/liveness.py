@@ -24,6 +24,7 @@ from overlay.table import Candidate, Contact, Table
 from overlay.tasks import Tasks
 from protocols.ids import PeerId
 
+REFUSED_MAX_S: Final = 0.1  # A host that refuses connections answers no datagram within this: the peer is dead.
 SILENT_MAX_S: Final = 1.4  # A host that answers neither datagram nor connection is dead after this.
 STALLED_MAX_S: Final = 10.0  # A process whose kernel still accepts connections may be paused this long.
 GOSSIP_FANOUT: Final = 6  # One peer in 400 misses a rumour passed on by everybody to six.
@@ -84,9 +85,13 @@ class Liveness:
             while contact.silent_since is not None and self._table.get(contact.peer_id) is contact:
                 answer = asyncio.ensure_future(self._voice.ask(contact.candidate, Ping()))
                 verdict = await knock(contact.record.address, contact.rtt_ms, self._shaper)
-                if verdict is Knock.REFUSED:
+                if verdict is Knock.REFUSED:  # Wait for one round trip: a firewall may refuse what a peer would accept.
+                    await asyncio.wait([answer], timeout=max(REFUSED_MAX_S, 2 * (contact.rtt_ms or 0) / 1000))
+                    has_answered = answer.done() and answer.result() is not None
                     answer.cancel()
-                elif await answer or contact.silent_since is None:
+                else:
+                    has_answered = await answer is not None
+                if has_answered or contact.silent_since is None:
                     return
                 silent_s = loop.time() - contact.silent_since
                 limit_s = {Knock.REFUSED: 0.0, Knock.SILENT: SILENT_MAX_S, Knock.OPEN: STALLED_MAX_S}[verdict]
@@ -120,15 +125,16 @@ class Liveness:
     def read(self, message: Obituary, sender: PeerId) -> None:
         """Somebody tells us that a peer is gone."""
         peer = PeerId(message.peer_id)
-        self._gossip(message, sender)
         if message.farewell:
             try:
                 record = PeerRecord.verify(message.farewell, time.time())
             except IdentityError:
                 return
             if record.peer_id == peer and record.left:
+                self._gossip(message, sender)
                 self.farewell(record)
             return
+        self._gossip(message, sender)
         gone = self._gone.record(peer)
         if message.forced and gone is not None and self._gone.status(peer) == "dead":
             self.force_leave(gone)

@@ -12,7 +12,7 @@ import socket
 from collections import Counter, OrderedDict
 from typing import Final
 
-from overlay.identity import RECORD_LIFE_S, Address, Identity, PeerRecord
+from overlay.identity import CLOCK_SKEW_MAX_S, RECORD_LIFE_S, Address, Identity, PeerRecord, highest_incarnation
 from protocols.ids import PeerId
 
 _VOTERS_MAX: Final = 8
@@ -32,8 +32,12 @@ class OwnRecord:
         self.record = self._sign((host, bound[1]), now_s)
 
     def renew(self, now_s: float, at_least: int = 0) -> None:
-        """Sign anew, with an incarnation no lower than asked: what others remember of us must not be newer."""
-        self.record = self._sign(self.record.address, now_s, at_least=at_least)
+        """Sign anew, with an incarnation no lower than asked: what others remember of us must not be newer.
+
+        Nobody can remember one that our clock has yet to reach: to follow it would make our record one to refuse.
+        """
+        if at_least <= highest_incarnation(now_s, 2 * CLOCK_SKEW_MAX_S):
+            self.record = self._sign(self.record.address, now_s, at_least=at_least)
 
     def renew_if_due(self, now_s: float) -> None:
         if self.record.expires_at - now_s < RECORD_LIFE_S / 2:
@@ -48,7 +52,7 @@ class OwnRecord:
         Two voices are enough, or the only one there is. A loopback address says nothing about other interfaces.
         """
         own = self.record.address[0]
-        if self._is_certain or _is_loopback(host) != _is_loopback(own):
+        if self._is_certain or not _is_address(host) or _is_loopback(host) != _is_loopback(own):
             return False
         self._voters.pop(by, None)
         self._voters[by] = host
@@ -79,8 +83,13 @@ def likely_host(wildcard: str) -> str:
             return "::1" if family == socket.AF_INET6 else "127.0.0.1"
 
 
-def _is_loopback(host: str) -> bool:
+def _is_address(host: str) -> bool:
     try:
-        return ipaddress.ip_address(host).is_loopback
+        ipaddress.ip_address(host)
     except ValueError:
         return False
+    return True
+
+
+def _is_loopback(host: str) -> bool:
+    return _is_address(host) and ipaddress.ip_address(host).is_loopback

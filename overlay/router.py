@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import structlog
@@ -34,6 +34,7 @@ TIMEOUT_S: Final = 8.0
 RECEIPT_WAIT_S: Final = 2.0
 LOOKUPS_AT_ONCE: Final = 32
 FRAMES_IN_FLIGHT_MAX: Final = 256  # To one peer; far below what a receiver remembers.
+_BUSY_MAX: Final = 2 * FRAMES_IN_FLIGHT_MAX
 _RECEIPTS_KEPT: Final = 1024
 _SENDERS_MAX: Final = 4096
 
@@ -83,9 +84,8 @@ class _Outgoing:
 
 @dataclass(slots=True)
 class _Remote:
-    """What we remember of one peer that we send to."""
+    """A peer that we are sending to."""
 
-    next_number: int = 0
     waiting: dict[int, asyncio.Future[list[Hint | None]]] = field(default_factory=dict)
     turns: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FRAMES_IN_FLIGHT_MAX))
 
@@ -99,26 +99,34 @@ class Router:
         self._dht = dht
         self._links = links
         self._boot = os.urandom(8)
+        self._next_number = 0
         self._cache: OrderedDict[Key, PeerRecord | Candidate] = OrderedDict()
         self._keys_of: dict[PeerId, dict[Key, None]] = {}
         self._remotes: dict[PeerId, _Remote] = {}
         # (sender, its boot) -> number -> receipt; a frame still being looked at has none yet.
-        self._received: OrderedDict[tuple[PeerId, bytes], OrderedDict[int, _Receipt | None]] = OrderedDict()
+        self._received: OrderedDict[tuple[PeerId, bytes], OrderedDict[int, bytes | None]] = OrderedDict()
+        self._busy: Counter[PeerId] = Counter()  # Frames of each peer that we are looking at or answering.
         self._tasks = Tasks("router")
         links.on_control = self._read
         dht.on_down.append(self._peer_down)
 
     # Sending.
 
-    async def send(self, peer: PeerId, payload: bytes, timeout_s: float = TIMEOUT_S) -> None:
-        """Hand a message to one peer, whatever keys it owns."""
-        _check_size(payload)
+    async def send(self, peer: PeerId, *payloads: bytes, timeout_s: float = TIMEOUT_S) -> None:
+        """Hand messages to one peer, whatever keys it owns: one frame, and all of them arrive or none."""
+        for payload in payloads:
+            _check_size(payload)
         if peer == self._dht.peer_id:
-            self.on_message(peer, None, payload)
+            for payload in payloads:
+                self.on_message(peer, None, payload)
             return
         deadline = asyncio.get_running_loop().time() + timeout_s
-        target = await self._whereabouts(peer)
-        await self._frame(target, [(b"", payload)], deadline)
+        try:
+            async with asyncio.timeout_at(deadline):
+                target = await self._whereabouts(peer)
+        except TimeoutError:
+            raise Unreachable(f"peer {peer.short} was not found in time") from None
+        await self._frame(target, [(b"", payload) for payload in payloads], deadline)
 
     async def route(self, key: Key, payload: bytes, timeout_s: float = TIMEOUT_S) -> Delivery:
         """Hand a message to the owner of a key."""
@@ -138,7 +146,11 @@ class Router:
         for item in pending:
             _check_size(item.payload)
         while pending and loop.time() < deadline:
-            await self._resolve(pending)
+            try:
+                async with asyncio.timeout_at(deadline):
+                    await self._resolve(pending)
+            except TimeoutError:
+                break
             groups: dict[PeerId, list[_Outgoing]] = {}
             for item in pending:
                 assert item.target is not None
@@ -199,7 +211,7 @@ class Router:
                     self._remember(item.key, target)
                 continue
             self.counters["redirects_total"] += 1
-            self._cache.pop(item.key, None)
+            self._forget_key(item.key)
             candidate = nearer.candidate()
             too_far = item.hops >= HOPS_MAX or self._dht.gone.knows(candidate)
             item.target = None if too_far else candidate
@@ -210,7 +222,7 @@ class Router:
         loop = asyncio.get_running_loop()
         peer = target.peer_id
         remote = self._remotes.setdefault(peer, _Remote())
-        number, remote.next_number = remote.next_number, remote.next_number + 1
+        number, self._next_number = self._next_number, self._next_number + 1
         body = _encode(_Deliver(self._boot, number, items))
         receipt: asyncio.Future[list[Hint | None]] = loop.create_future()
         remote.waiting[number] = receipt
@@ -224,11 +236,14 @@ class Router:
                         await self._links.send(peer, address, body)
                         self.counters["frames_out_total"] += 1
                         done, _ = await asyncio.wait([receipt], timeout=RECEIPT_WAIT_S)
+                        if done and len(receipt.result()) != len(items):
+                            self.counters["frames_malformed_total"] += 1
+                            raise Unreachable(f"peer {peer.short} sent a receipt of another frame")
                         if done:
                             return receipt.result()
                     except LinkError as error:
                         why = str(error)
-                        if self._dht.find(peer) is None:
+                        if error.retry_in_s and self._dht.find(peer) is None:  # It cannot be dialled.
                             raise Unreachable(f"peer {peer.short} is not reachable: {why}") from error
                         self._dht.suspect(peer)
                         await asyncio.sleep(0.1)
@@ -237,10 +252,14 @@ class Router:
             raise Unreachable(f"peer {peer.short} is not reachable: {why}") from None
         finally:
             del remote.waiting[number]
+            if not remote.waiting:
+                del self._remotes[peer]
             receipt.cancel()
 
     async def _whereabouts(self, peer: PeerId) -> Candidate:
         known = self._dht.find(peer)
+        if known is None and (linked := self._links.address_of(peer)) is not None:
+            return Candidate(peer, linked, 0)
         if known is None:
             nearest = await self._dht.closest(peer, 2)
             known = next((record for record in nearest if record.peer_id == peer), None)
@@ -265,6 +284,9 @@ class Router:
             self._receive(peer, message)
 
     def _receive(self, peer: PeerId, message: _Deliver) -> None:
+        if self._busy[peer] >= _BUSY_MAX:  # It sends without reading our receipts, or more than it should.
+            self.counters["frames_refused_total"] += 1
+            return
         receipts = self._received.setdefault((peer, message.boot), OrderedDict())
         self._received.move_to_end((peer, message.boot))
         if message.number in receipts:
@@ -281,7 +303,7 @@ class Router:
         table = self._dht.table
         strange = [key for key in keys if table.nearer(key) is None and not table.is_home(key)]
         if strange:  # Far from home our table may be wrong: look before we accept.
-            self._tasks.spawn(self._receive_after_lookup(peer, message, strange))
+            self._spawn_for(peer, self._receive_after_lookup(peer, message, strange))
         else:
             self._accept(peer, message, {})
 
@@ -306,8 +328,10 @@ class Router:
             verdicts.append(nearer)
             if nearer is None:
                 self.on_message(peer, key, payload)
-        receipt = _Receipt(message.boot, message.number, verdicts)
-        self._received[(peer, message.boot)][message.number] = receipt
+        receipt = _encode(_Receipt(message.boot, message.number, verdicts))
+        receipts = self._received.get((peer, message.boot))
+        if receipts is not None:  # Else many others have sent us something while we looked.
+            receipts[message.number] = receipt
         self._reply(peer, receipt)
 
     def _is_ours(self, key: Key) -> bool:
@@ -320,27 +344,43 @@ class Router:
         contact = self._dht.table.nearer(key)
         return Hint.of(contact.candidate) if contact else None
 
-    def _reply(self, peer: PeerId, receipt: _Receipt) -> None:
+    def _reply(self, peer: PeerId, receipt: bytes) -> None:
         async def reply() -> None:
             try:
                 target = await self._whereabouts(peer)
-                await self._links.send(peer, target.address, _encode(receipt))
+                await self._links.send(peer, target.address, receipt)
             except (LinkError, Unreachable):
                 self.counters["receipts_unsent_total"] += 1  # It will ask again, over a new link.
 
-        self._tasks.spawn(reply())
+        self._spawn_for(peer, reply())
+
+    def _spawn_for(self, peer: PeerId, work: Coroutine[Any, Any, None]) -> None:
+        """Work on a frame of a peer, and count how many of its frames are being worked on."""
+
+        def done(_: asyncio.Task[None]) -> None:
+            self._busy[peer] -= 1
+            if not self._busy[peer]:
+                del self._busy[peer]
+
+        self._busy[peer] += 1
+        self._tasks.spawn(work).add_done_callback(done)
 
     # The cache.
 
     def _remember(self, key: Key, owner: Candidate) -> None:
-        previous = self._cache.pop(key, None)
-        if previous is not None:
-            self._keys_of[previous.peer_id].pop(key, None)
+        self._forget_key(key)
         self._cache[key] = owner
         self._keys_of.setdefault(owner.peer_id, {})[key] = None
         if len(self._cache) > CACHE_KEYS_MAX:
-            oldest, gone = self._cache.popitem(last=False)
-            self._keys_of[gone.peer_id].pop(oldest, None)
+            self._forget_key(next(iter(self._cache)))
+
+    def _forget_key(self, key: Key) -> None:
+        owner = self._cache.pop(key, None)
+        if owner is not None:
+            keys = self._keys_of[owner.peer_id]
+            del keys[key]
+            if not keys:
+                del self._keys_of[owner.peer_id]
 
     def _forget_peer(self, peer: PeerId) -> None:
         for key in self._keys_of.pop(peer, {}):

@@ -82,6 +82,7 @@ class SealedProtocol(KademliaProtocol):
         self._loop = asyncio.get_running_loop()
         self._calls: dict[int, _Call] = {}
         self._next_call = 1
+        self._is_abandoned = False
         self._verified: OrderedDict[bytes, PeerRecord] = OrderedDict()
         self._mapped = False  # An IPv6 socket reaches IPv4 peers by mapped addresses.
 
@@ -100,6 +101,9 @@ class SealedProtocol(KademliaProtocol):
         slow: Callable[[], None] | None = None,
     ) -> None:
         """Ask; `done` gets the reply or None, `slow` is told once when the first answer is overdue."""
+        if self._is_abandoned:
+            self._loop.call_soon(done, None)
+            return
         number = self._next_call
         self._next_call += 1
         contact = self.router.get(peer) if peer else None
@@ -122,7 +126,8 @@ class SealedProtocol(KademliaProtocol):
         self._transmit(self._encode(0, message), address)
 
     def abandon_calls(self) -> None:
-        """End every open call without a reply: nobody may wait for a stopped peer."""
+        """End every open call without a reply, and every later one: nobody may wait for a stopped peer."""
+        self._is_abandoned = True
         for number in list(self._calls):
             self._end(number, None)
 
@@ -210,8 +215,12 @@ class SealedProtocol(KademliaProtocol):
         except (msgspec.DecodeError, IdentityError, RecursionError, ValueError):
             self.counters["datagrams_malformed_total"] += 1
             return
-        if self._sealer.has_sealed(datagram):  # We called one of our own addresses; nobody else will answer.
-            self._end(envelope.call, None)
+        if self._sealer.has_sealed(datagram):
+            # We called a seed that is ourselves; nobody else will answer. A question to a known peer that comes back
+            # says nothing of that peer: whoever can listen can send it.
+            call = self._calls.get(envelope.call)
+            if call is not None and call.peer is None:
+                self._end(envelope.call, None)
             return
         address = (plain_host(str(source[0])), int(str(source[1])))
         message = envelope.message

@@ -52,3 +52,12 @@ def test_numbers_that_cannot_be_are_ignored() -> None:
     for rubbish in (Coordinate(position=(math.nan,) * 4), Coordinate(height=-5), Coordinate(error=math.inf)):
         here.observe(peer_id(1), rubbish, 10.0)
     assert here.coordinate == Coordinate()
+
+
+def test_a_peer_that_claims_to_be_better_than_right_moves_nobody() -> None:
+    here = Vivaldi(random.Random(SEED))
+    for _ in range(100):
+        here.observe(peer_id(1), Coordinate(error=0.1), 20.0)
+    before = here.coordinate
+    here.observe(peer_id(2), Coordinate(error=-before.error), 20.0)
+    assert here.coordinate == before

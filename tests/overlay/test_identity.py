@@ -101,6 +101,13 @@ def test_a_record_expires_and_one_from_the_future_is_refused() -> None:
             PeerRecord.verify(signed.raw, now)
 
 
+@pytest.mark.parametrize("incarnation", [-1, int(NOW * 1000) + 3_600_000, 2**63])
+def test_a_record_numbered_ahead_of_its_time_is_refused(incarnation: int) -> None:
+    signed = PeerRecord.sign(ALICE, ("127.0.0.1", 7400), incarnation=incarnation, now_s=NOW, version="1.2")
+    with pytest.raises(IdentityError, match="ahead of its time"):
+        PeerRecord.verify(signed.raw, NOW)
+
+
 @pytest.mark.parametrize("text", ["127.0.0.1:7401", "[::1]:7401", "peer1:7401"])
 def test_an_address_is_written_as_it_is_read(text: str) -> None:
     assert format_address(parse_address(text, 7400)) == text

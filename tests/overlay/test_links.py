@@ -404,6 +404,15 @@ async def test_a_taken_port_is_refused():
 
 
 @on_both_loops
+async def test_links_that_were_closed_can_listen_and_dial_again():
+    async with peers() as (a, b):
+        await a.links.close()
+        await a.listen()
+        await a.send(b, b"x")
+        await until(lambda: b.received, "it arrives")
+
+
+@on_both_loops
 async def test_a_shaped_delay_is_what_messages_take():
     async with peers() as (a, b):
         await a.send(b, b"link")

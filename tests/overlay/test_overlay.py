@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 import statistics
 import time
+from typing import Any
 
 import pytest
 
 from overlay.identity import Identity, Network
+from overlay.knock import Knock
 from overlay.overlay import JoinError, Overlay
 from overlay.shaping import Shaper
 from protocols.ids import Key, PeerId
@@ -96,6 +99,115 @@ async def test_a_peer_killed_without_a_word_is_dead_everywhere_within_3_s_and_ca
         await until(lambda: all(status_of(peer, victim.peer_id) == "left" for peer in others), 2, "left everywhere")
         with pytest.raises(ValueError, match="not dead"):
             await others[0].force_leave(others[1].peer_id)
+
+
+async def test_a_peer_that_answers_datagrams_is_alive_although_its_port_refuses_connections() -> None:
+    async with started(3) as peers:
+        firewalled = peers[0]
+        assert firewalled.links._acceptor is not None
+        assert firewalled.links._listener is not None
+        firewalled.links._acceptor.cancel()
+        firewalled.links._listener.close()
+        deaths: list[str] = []
+        for peer in peers[1:]:
+            peer.on_down.append(lambda record, why: deaths.append(why))
+            peer.dht.suspect(firewalled.peer_id)
+        await asyncio.sleep(0.5)
+        assert deaths == []
+        assert {status_of(peer, firewalled.peer_id) for peer in peers} == {"alive"}
+
+
+async def test_an_answer_that_comes_while_a_port_is_knocked_at_clears_a_suspect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def refused_after_the_answer(*_: object) -> Knock:
+        await asyncio.sleep(0.05)
+        return Knock.REFUSED
+
+    monkeypatch.setattr("overlay.liveness.knock", refused_after_the_answer)
+    unhandled: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+    async with started(2) as (one, other):
+        one.dht.suspect(other.peer_id)
+        await asyncio.sleep(0.3)
+        assert status_of(one, other.peer_id) == "alive"
+        assert unhandled == []
+
+
+async def test_the_owner_is_found_although_those_nearest_to_the_key_have_just_died() -> None:
+    async with started(12) as peers:
+        asking = peers[0]
+        key = next(key for key in KEYS if true_owner(key, peers) != asking.peer_id)
+        victims = sorted(peers[1:], key=lambda peer: peer.peer_id.number ^ key.number)[:4]
+        alive = [peer for peer in peers if peer not in victims]
+        await asyncio.gather(*(victim.stop() for victim in victims))
+        assert (await asking.owner(key)).peer_id == true_owner(key, alive)
+
+
+async def test_a_peer_forced_to_leave_is_welcome_once_it_is_back() -> None:
+    async with started(3, shaped=True) as peers:
+        *others, lost = peers
+        await cut(others, [lost])
+        await until(lambda: all(status_of(peer, lost.peer_id) == "dead" for peer in others), 10, "dead")
+        await others[0].force_leave(lost.peer_id)
+        await until(lambda: all(status_of(peer, lost.peer_id) == "left" for peer in others), 2, "left")
+        for peer in peers:
+            shaper_of(peer).heal()
+        await until(lambda: all(status_of(peer, lost.peer_id) == "alive" for peer in others), 15, "alive again")
+
+
+async def test_nobody_waits_for_a_peer_that_has_stopped() -> None:
+    async with started(12, shaped=True) as peers:
+        shaper_of(peers[0]).shape(cut=True)
+        asking = asyncio.ensure_future(peers[0].owner(KEYS[0]))
+        await asyncio.sleep(0.02)
+        await peers[0].stop()
+        async with asyncio.timeout(0.5):
+            await asking
+            await peers[0].owner(KEYS[1])
+
+
+async def test_a_port_free_for_tcp_alone_is_passed_over() -> None:
+    async with started(1) as (first,):
+        second = Overlay(Identity.generate(), first.network, port=0, seeds=[first.address])
+        listen, ports = second.dht.listen, []
+
+        async def listen_at_second_try(port: int, *rest: str | None) -> None:
+            ports.append(port)
+            if len(ports) == 1:
+                raise OSError(errno.EADDRINUSE, "taken")
+            await listen(port, *rest)
+
+        second.dht.listen = listen_at_second_try
+        await second.start()
+        try:
+            await second.join()
+            await second.router.send(first.peer_id, b"hello")
+            assert len(ports) == 2
+        finally:
+            await second.stop()
+
+
+async def test_the_name_of_a_seed_that_does_not_resolve_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with started(1) as (first,):
+        loop = asyncio.get_running_loop()
+        resolve, asked = loop.getaddrinfo, []
+
+        async def resolve_slowly(host: str, *rest: Any, **options: Any) -> Any:
+            if host == "nowhere":
+                asked.append(host)
+                await asyncio.sleep(60)
+            return await resolve(host, *rest, **options)
+
+        monkeypatch.setattr(loop, "getaddrinfo", resolve_slowly)
+        monkeypatch.setattr("overlay.dht.RESOLVE_S", 0.3)
+        second = Overlay(Identity.generate(), first.network, port=0, seeds=[("nowhere", 1), first.address])
+        await second.start()
+        try:
+            await second.join(timeout_s=5)
+            assert status_of(second, first.peer_id) == "alive"
+        finally:
+            await second.stop()
 
 
 async def test_a_restarted_peer_is_welcome_under_its_old_id_at_a_new_port() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
+from typing import NoReturn
 
 import pytest
 
+from overlay import router
 from overlay.identity import Identity
 from overlay.overlay import Overlay
 from overlay.router import MESSAGE_BYTES_MAX, Delivery, Unreachable
@@ -161,3 +163,114 @@ async def test_rubbish_in_a_frame_is_counted_and_harms_nobody() -> None:
         await sender.router.send(receiver.peer_id, b"still there")
         assert inboxes.of[receiver.peer_id] == [(sender.peer_id, None, b"still there")], f"seed={seed}"
         assert receiver.router.counters["frames_malformed_total"] > 250
+
+
+async def test_a_peer_outside_the_table_is_sent_to_over_its_link_without_asking_around() -> None:
+    async with started(4) as peers:
+        inboxes = Inboxes(peers)
+        sender, receiver = peers[:2]
+        await sender.router.send(receiver.peer_id, b"link")
+        for one, other in ((sender, receiver), (receiver, sender)):  # As in a large network, where tables are full.
+            contact = one.dht.table.get(other.peer_id)
+            assert contact is not None
+            one.dht.table.remove_contact(contact)
+            one.dht.closest = _nobody_is_asked
+        for number in range(20):
+            await sender.router.send(receiver.peer_id, str(number).encode())
+        assert [payload for _, _, payload in inboxes.of[receiver.peer_id]][1:] == [str(n).encode() for n in range(20)]
+
+
+async def _nobody_is_asked(*_: object) -> NoReturn:
+    raise AssertionError("a lookup for a peer that a link leads to")
+
+
+async def test_a_message_to_a_peer_outside_the_table_survives_the_loss_of_its_link() -> None:
+    async with started(2, shaped=True) as (sender, receiver):
+        inboxes = Inboxes([sender, receiver])
+        assert sender.dht.shaper is not None
+        sender.dht.shaper.shape(delay_ms=50)  # A dial takes a while then.
+        sender.dht.find = lambda peer: None  # As in a large network, where tables are full.
+        sending = asyncio.ensure_future(sender.router.send(receiver.peer_id, b"hello"))
+        await until(lambda: sender.links.stats()["links_dialling"], 2, "it is dialling")
+        sender.links.close_peer(receiver.peer_id)
+        await sending
+        assert inboxes.copies(b"hello") == 1
+
+
+async def test_a_receipt_of_the_wrong_length_is_a_failure_of_the_peer_not_of_ours() -> None:
+    async with started(2) as (sender, liar):
+
+        def answer_too_much(peer: PeerId, body: bytes) -> None:
+            frame = router._decode(body)
+            receipt = router._encode(router._Receipt(frame.boot, frame.number, [None, None]))
+            replies.append(asyncio.ensure_future(liar.links.send(peer, sender.address, receipt)))
+
+        replies: list[asyncio.Future[None]] = []
+        liar.links.on_control = answer_too_much
+        key = next(key for key in KEYS if not sender.router._is_ours(key))
+        with pytest.raises(Unreachable):
+            await sender.router.route(key, b"hello", timeout_s=0.3)
+        assert sender.router.counters["frames_malformed_total"] > 0
+
+
+async def test_a_member_that_sends_and_never_reads_its_receipts_costs_a_bounded_amount() -> None:
+    async with started(2) as (peer, other):
+        Inboxes([peer, other])
+        stuck = asyncio.Event()
+
+        async def send_when_read(*_: object) -> None:
+            await stuck.wait()
+
+        peer.links.send = send_when_read
+        for number in range(3 * router._BUSY_MAX):
+            body = router._encode(router._Deliver(b"bootboot", number, [(b"", b"payload")]))
+            peer.router._read(other.peer_id, body)
+        assert peer.router._busy[other.peer_id] == router._BUSY_MAX
+        assert peer.router.counters["frames_refused_total"] == 2 * router._BUSY_MAX
+        stuck.set()
+        await until(lambda: not peer.router._busy, 2, "everything is answered")
+
+
+async def test_a_frame_looked_at_for_long_is_accepted_although_its_sender_was_forgotten() -> None:
+    async with started(2) as (peer, other):
+        inboxes = Inboxes([peer, other])
+        key = next(key for key in KEYS if peer.router._is_ours(key))
+        peer.dht.table.is_home = lambda _: False
+        peer.router._read(other.peer_id, router._encode(router._Deliver(b"bootboot", 1, [(bytes(key), b"hello")])))
+        peer.router._received.clear()
+        await until(lambda: inboxes.copies(b"hello") == 1, 2, "it is accepted")
+        await until(lambda: not peer.router._busy, 2, "it is answered")
+
+
+async def test_nothing_is_kept_of_a_key_that_has_moved_nor_of_a_peer_that_has_answered() -> None:
+    async with started(3) as peers:
+        Inboxes(peers)
+        sender = peers[0]
+        for number in range(3):
+            keys = [Key.of(str(number), str(each)) for each in range(100)]
+            await sender.router.multisend([(key, b"before") for key in keys])
+            guest = Overlay(Identity.generate(), sender.network, port=0, seeds=[sender.address])
+            await guest.start()
+            await guest.join()
+            await sender.router.multisend([(key, b"after") for key in keys])
+            await guest.leave()
+        cached = {key: owner.peer_id for key, owner in sender.router._cache.items()}
+        assert {key: peer for peer, keys in sender.router._keys_of.items() for key in keys} == cached
+        assert sum(map(len, sender.router._keys_of.values())) == len(cached)
+        assert sender.router._remotes == {}
+
+
+async def test_a_lookup_that_takes_too_long_ends_with_the_time_of_the_message() -> None:
+    async with started(2) as (sender, _):
+
+        async def never(*_: object) -> NoReturn:
+            await asyncio.sleep(60)
+            raise AssertionError
+
+        sender.dht.owner = sender.dht.closest = never
+        key = next(key for key in KEYS if not sender.router._is_ours(key))
+        async with asyncio.timeout(2):
+            with pytest.raises(Unreachable):
+                await sender.router.route(key, b"hello", timeout_s=0.2)
+            with pytest.raises(Unreachable, match="not found in time"):
+                await sender.router.send(PeerId(bytes(20)), b"hello", timeout_s=0.2)
