@@ -21,20 +21,20 @@ SKEW_MAX_MS: Final = 500
 class HybridClock:
     """One peer's source of stamps."""
 
-    _latest: Stamp = 0
+    latest: Stamp = 0
 
     def tick(self, now: Millis) -> Stamp:
         """A stamp above all before it."""
-        self._latest = max(self._latest + 1, now << COUNT_BITS)
-        return self._latest
+        self.latest = max(self.latest + 1, now << COUNT_BITS)
+        return self.latest
 
     def witness(self, stamp: Stamp) -> None:
         """Take note of another peer's, or a client's, stamp."""
-        self._latest = max(self._latest, stamp)
+        self.latest = max(self.latest, stamp)
 
     def is_ahead(self, now: Millis) -> bool:
         """Whether what we have seen runs too far ahead of our own clock: then one of the clocks is wrong."""
-        return wall_ms(self._latest) - now > SKEW_MAX_MS
+        return wall_ms(self.latest) - now > SKEW_MAX_MS
 
 
 def wall_ms(stamp: Stamp) -> Millis:

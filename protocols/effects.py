@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from protocols.events import StoredBatch
+from protocols.events import Event, StoredBatch
 from protocols.ids import Key, LogId, Millis, PeerId, RequestId, TimerName
 from protocols.messages import Answer, Message, Record
 
@@ -87,3 +87,13 @@ class Reply(Effect):
     request: RequestId
     answer: Answer
     last: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Tell(Effect):
+    """Hand an event to another role of this same peer, before anything else happens to it.
+
+    The peer does that itself. Only inside AfterSync is it the driver that hands the event back, once the disk is there.
+    """
+
+    event: Event

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from protocols.ids import Key, LogId, Millis, PeerId, RequestId, TimerName
+from protocols.clock import Stamp
+from protocols.ids import Key, LogId, PeerId, RequestId, TimerName
 from protocols.messages import Command, Message
 
 
@@ -91,8 +92,21 @@ class StoredBatch:
 
     first: int
     count: int
-    published_at: Millis
+    published_at: Stamp
     rows: bytes
+
+    @property
+    def next(self) -> int:
+        return self.first + self.count
+
+
+@dataclass(frozen=True, slots=True)
+class LogBounds:
+    """What a log holds: the sequences from `first` up to, not including, `next`, and when they were published."""
+
+    first: int
+    next: int
+    stamps: tuple[tuple[int, Stamp], ...] = ()  # First sequence and stamp of each batch, in order.
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,3 +24,20 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """What a peer tells its client: once for most commands, again and again for a subscription."""
+
+
+class Refused(Answer, frozen=True, kw_only=True, tag="REFUSED"):
+    """The command was understood and will not be done: says which object, the facts, and a next step."""
+
+    code: str  # unknown | exists | invalid | busy | full | unavailable
+    error: str
+    detail: str = ""
+    hint: str = ""
+    retry_after_ms: int = 0  # Above 0: the same command may succeed then.
+
+
+class Done(Answer, frozen=True, kw_only=True, tag="DONE"):
+    """It is done, and promised."""
+
+    stamp: int  # Of the peer that did it; a client carries it to its next command, so that time never runs backwards.
+    replicas: int = 1  # How many peers hold it on disk; below 2 a network of one peer says what it cannot promise.

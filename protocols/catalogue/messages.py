@@ -1,0 +1,57 @@
+"""What clients ask of the catalogue, and what it answers."""
+
+from __future__ import annotations
+
+from protocols.catalogue.streams import StreamDefinition
+from protocols.ids import Millis, PeerId, StreamName
+from protocols.messages import Answer, Command
+
+
+class CreateStream(Command, frozen=True, kw_only=True, tag="CREATE_STREAM"):
+    """Make a stream. Answered with Done, or Refused if another of that name exists."""
+
+    definition: StreamDefinition
+
+
+class DropStream(Command, frozen=True, kw_only=True, tag="DROP_STREAM"):
+    """Remove a stream: its definition goes at once, its tuples with it."""
+
+    name: StreamName
+
+
+class ListStreams(Command, frozen=True, kw_only=True, tag="LIST_STREAMS"):
+    """Which streams are there?"""
+
+
+class ShowStream(Command, frozen=True, kw_only=True, tag="SHOW_STREAM"):
+    """Tell all about one stream."""
+
+    name: StreamName
+
+
+class StreamsListed(Answer, frozen=True, kw_only=True, tag="STREAMS"):
+    """All streams, by name."""
+
+    streams: tuple[StreamDefinition, ...]
+
+
+class PublisherShown(Answer, frozen=True, kw_only=True, tag="PUBLISHER"):
+    """One peer that publishes to a stream, and what it has counted (G6: accepted = processed + pending + expired)."""
+
+    peer: PeerId
+    epoch: Millis
+    backup: PeerId | None
+    accepted: int
+    processed: int
+    pending: int
+    expired: int
+    rate_per_s: float
+    row_bytes: float
+
+
+class StreamShown(Answer, frozen=True, kw_only=True, tag="STREAM"):
+    """One stream, its publishers and how many subscriptions read it."""
+
+    definition: StreamDefinition
+    publishers: tuple[PublisherShown, ...]
+    subscriptions: int

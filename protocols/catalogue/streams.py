@@ -1,0 +1,34 @@
+"""A stream as the network knows it: a name, a typed schema, and the promises made for its tuples."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from protocols.clock import Stamp
+from protocols.ids import Key, Millis, StreamName
+from queries.schema import Schema
+
+Durability = Literal["memory", "disk", "replicated"]
+Policy = Literal["block", "drop-oldest"]
+
+DAY_MS: Final = 24 * 3600 * 1000
+
+
+class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """What `peer stream create` decides."""
+
+    name: StreamName
+    schema: Schema
+    event_time: str | None = None
+    lateness_ms: Millis = 0
+    retention_ms: Millis = DAY_MS
+    durability: Durability = "disk"
+    policy: Policy = "block"
+    created_at: Stamp = 0
+
+
+def stream_key(name: StreamName) -> Key:
+    """Where a stream's definition, publishers and subscribers are kept."""
+    return Key.of("stream", name)

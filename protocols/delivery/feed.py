@@ -1,0 +1,299 @@
+"""One origin's tuples, served to everyone who reads them: the upstream end of delivery.
+
+A feed knows what its log holds, how far that is safe (committed), and where each consumer stands. It sends within a
+consumer's credit, sends again what stays unacknowledged, and says so (GAP) when it no longer has what is due. The
+ingress peer of a stream has a feed; so has the backup of one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocols.clock import Stamp
+from protocols.delivery.messages import Batch, BatchMessage, Gap, Origin, Subscribe
+from protocols.effects import Effect, ReadLog, ReleaseLog, Send
+from protocols.events import LogBounds, StoredBatch
+from protocols.ids import LogId, Millis, PeerId, SubscriptionId
+from protocols.limits import Limits
+
+BATCH_OVERHEAD_BYTES: Final = 128  # About what goes with the rows of a batch: many tiny ones make a large message, too.
+
+
+@dataclass(slots=True)
+class Consumer:
+    """One subscription, as its upstream sees it."""
+
+    peer: PeerId
+    acked: int
+    sent: int
+    credit: int
+    in_flight: deque[tuple[int, int, Millis]] = field(default_factory=deque)  # Next sequence, bytes, when sent.
+    in_flight_bytes: int = 0
+    is_reading: bool = False  # The log has been asked for what comes next.
+    unlisted: int = 0  # How often the catalogue did not know it.
+
+    def rewind(self) -> None:
+        """Forget what is in flight: it will be sent again."""
+        self.sent = self.acked
+        self.in_flight.clear()
+        self.in_flight_bytes = 0
+
+
+@dataclass(slots=True)
+class Feed:
+    """The log of one origin and its consumers.
+
+    Invariant: acked <= sent <= committed <= next for every consumer; first <= settled <= next
+    """
+
+    origin: Origin
+    log: LogId
+    limits: Limits
+    is_logged: bool = True  # False: a `memory` stream; all there is, is recent.
+    first: int = 0  # The lowest sequence still kept.
+    next: int = 0
+    committed: int = 0
+    counted_from: int = 0  # The counters speak of the sequences from here on: those found at the last start.
+    settled: int = 0  # Below: read by all consumers, or expired.
+    processed: int = 0
+    expired: int = 0
+    consumers: dict[SubscriptionId, Consumer] = field(default_factory=dict)
+    recent_bytes: int = 0
+    row_bytes: float = 0.0  # Smoothed.
+    _recent: dict[int, StoredBatch] = field(default_factory=dict)  # By first sequence, oldest first.
+    _firsts: list[int] = field(default_factory=list)  # Of every batch kept, in order.
+    _stamps: list[Stamp] = field(default_factory=list)
+
+    @classmethod
+    def restored(cls, origin: Origin, log: LogId, limits: Limits, bounds: LogBounds) -> Feed:
+        """The feed of a log found on disk: all of it is safe."""
+        feed = cls(origin, log, limits, first=bounds.first, next=bounds.next)
+        feed.committed, feed.settled, feed.counted_from = bounds.next, bounds.first, bounds.first
+        feed._firsts = [first for first, _ in bounds.stamps]
+        feed._stamps = [stamp for _, stamp in bounds.stamps]
+        return feed
+
+    def append(self, batch: StoredBatch) -> None:
+        """Take in a batch; it is served once committed."""
+        assert batch.first == self.next
+        self.next = batch.next
+        self._firsts.append(batch.first)
+        self._stamps.append(batch.published_at)
+        self._recent[batch.first] = batch
+        self.recent_bytes += len(batch.rows)
+        size = len(batch.rows) / batch.count
+        self.row_bytes += (size - self.row_bytes) / 16 if self.row_bytes else size
+        while self.is_logged and self.recent_bytes > self.limits.recent_bytes and len(self._recent) > 1:
+            oldest = next(iter(self._recent))
+            if oldest >= self.committed:  # Not safe yet: the disk may not have it to read back.
+                break
+            self.recent_bytes -= len(self._recent.pop(oldest).rows)
+
+    def skip_to(self, first: int) -> None:
+        """Begin anew at a later sequence; what lay between is kept nowhere any more."""
+        assert not self._firsts
+        assert first >= self.next
+        self.expired += first - self.settled
+        self.first = self.next = self.committed = self.settled = first
+
+    def commit(self, upto: int, now: Millis) -> list[Effect]:
+        """Everything below is safe: let consumers have it."""
+        if upto <= self.committed:
+            return []
+        self.committed = min(upto, self.next)
+        return self.pump(now)
+
+    # Consumers.
+
+    def subscribe(
+        self,
+        subscription: SubscriptionId,
+        peer: PeerId,
+        position: int | None,
+        since: Stamp,
+        credit: int,
+        *,
+        restart: bool,
+    ) -> int:
+        """A subscription reads from here on; returns where it stands. Repeating it changes nothing but the credit."""
+        start = self._start(since) if position is None else min(position, self.next)
+        consumer = self.consumers.get(subscription)
+        if consumer is None or consumer.peer != peer or start < consumer.acked or restart:
+            consumer = self.consumers[subscription] = Consumer(peer, acked=start, sent=start, credit=credit)
+        else:
+            consumer.credit = credit
+            self._advance(consumer, start)
+        self._settle()
+        return start
+
+    def accept(self, message: Subscribe, sender: PeerId) -> int:
+        """A SUBSCRIBE arrived; returns where that subscription stands with us."""
+        known = {position.origin: position.next for position in message.positions}
+        return self.subscribe(
+            message.subscription,
+            sender,
+            known.get(self.origin),
+            message.since,
+            message.credit,
+            restart=message.restart,
+        )
+
+    def expect(self, listed: Mapping[SubscriptionId, PeerId]) -> None:
+        """Hold a place for every subscription the catalogue lists, heard of or not, and for no other for long."""
+        for subscription, peer in listed.items():
+            if subscription not in self.consumers:
+                self.consumers[subscription] = Consumer(peer, acked=self.first, sent=self.first, credit=0)
+        for subscription, consumer in list(self.consumers.items()):
+            if subscription in listed:
+                consumer.unlisted = 0
+            elif consumer.unlisted:  # Not just too new to be listed: it has ended, and its word to us was lost.
+                del self.consumers[subscription]
+            else:
+                consumer.unlisted = 1
+        self._settle()
+
+    def ack(self, subscription: SubscriptionId, upto: int, now: Millis) -> list[Effect]:
+        consumer = self.consumers.get(subscription)
+        if consumer is None:
+            return []
+        self._advance(consumer, min(upto, self.next))
+        self._settle()
+        return self._pump_one(subscription, consumer, now, {})
+
+    def unsubscribe(self, subscription: SubscriptionId) -> None:
+        self.consumers.pop(subscription, None)
+        self._settle()
+
+    def unreachable(self, peer: PeerId) -> None:
+        """What was on its way to a peer may be lost: send it again when the peer asks, or when it is time."""
+        for consumer in self.consumers.values():
+            if consumer.peer == peer:
+                consumer.rewind()
+                consumer.credit = 0  # Until it says again that it is there.
+
+    def resend(self, now: Millis) -> list[Effect]:
+        """Send again what has been in flight for too long."""
+        for consumer in self.consumers.values():
+            if consumer.in_flight and now - consumer.in_flight[0][2] >= self.limits.resend_after_ms:
+                consumer.rewind()
+        return self.pump(now)
+
+    def pump(self, now: Millis) -> list[Effect]:
+        effects: list[Effect] = []
+        for subscription, consumer in self.consumers.items():
+            effects += self._pump_one(subscription, consumer, now, {})
+        return effects
+
+    def read(self, batches: tuple[StoredBatch, ...], now: Millis) -> list[Effect]:
+        """The log has been read for consumers that are behind."""
+        loaded = {batch.first: batch for batch in batches}
+        effects: list[Effect] = []
+        for subscription, consumer in self.consumers.items():
+            if consumer.is_reading:
+                consumer.is_reading = False
+                if batches:  # Else wait for the next resend: asking at once would ask for ever.
+                    effects += self._pump_one(subscription, consumer, now, loaded)
+        return effects
+
+    def _pump_one(
+        self, subscription: SubscriptionId, consumer: Consumer, now: Millis, loaded: dict[int, StoredBatch]
+    ) -> list[Effect]:
+        effects: list[Effect] = []
+        if consumer.sent < self.first:
+            if not consumer.credit:
+                return []
+            gap = Gap(subscription=subscription, origin=self.origin, first=consumer.sent, next=self.first)
+            effects.append(Send(consumer.peer, gap))
+            consumer.rewind()
+            consumer.sent = consumer.acked = self.first
+        while consumer.sent < self.committed and consumer.in_flight_bytes < consumer.credit:
+            batches: list[Batch] = []
+            size = 0
+            while consumer.sent < self.committed and size < self.limits.message_bytes:
+                found = self.find(consumer.sent, loaded)
+                if found is None or (batches and size + len(found.rows) > self.limits.message_bytes):
+                    break
+                batches.append(Batch(self.origin, found.first, found.count, found.published_at, found.rows))
+                size += len(found.rows) + BATCH_OVERHEAD_BYTES
+                consumer.sent = found.next
+            if not batches:
+                if not consumer.is_reading:
+                    consumer.is_reading = True
+                    effects.append(ReadLog(self.log, consumer.sent, self.limits.message_bytes))
+                break
+            consumer.in_flight.append((consumer.sent, size, now))
+            consumer.in_flight_bytes += size
+            effects.append(Send(consumer.peer, BatchMessage(subscription=subscription, batches=tuple(batches))))
+        return effects
+
+    def find(self, sequence: int, loaded: dict[int, StoredBatch]) -> StoredBatch | None:
+        """The batch that holds a sequence, if it is in memory."""
+        first = self._firsts[bisect_right(self._firsts, sequence) - 1]
+        return self._recent.get(first) or loaded.get(first)
+
+    def _advance(self, consumer: Consumer, upto: int) -> None:
+        consumer.acked = max(consumer.acked, upto)
+        consumer.sent = max(consumer.sent, consumer.acked)
+        while consumer.in_flight and consumer.in_flight[0][0] <= consumer.acked:
+            consumer.in_flight_bytes -= consumer.in_flight.popleft()[1]
+
+    def _start(self, since: Stamp) -> int:
+        """The first sequence published at this stamp or later."""
+        place = bisect_left(self._stamps, since)
+        return self._firsts[place] if place < len(self._firsts) else self.next
+
+    # What need not be kept.
+
+    def _settle(self) -> None:
+        """Count what all consumers have read."""
+        if self.consumers:
+            read = min(consumer.acked for consumer in self.consumers.values())
+            if read > self.settled:
+                self.processed += read - self.settled
+                self.settled = read
+
+    def expire(self, before: Stamp) -> list[Effect]:
+        """Let go of what was published before a stamp; whoever has not read it is told of the gap."""
+        place = bisect_left(self._stamps, before)
+        keep = self._firsts[place] if place < len(self._firsts) else self.next
+        return self.drop(min(keep, self.committed))
+
+    def drop(self, below: int) -> list[Effect]:
+        """Let go of everything below a batch's first sequence."""
+        if below <= self.first:
+            return []
+        place = bisect_left(self._firsts, below)
+        for first in self._firsts[:place]:
+            batch = self._recent.pop(first, None)
+            if batch is not None:
+                self.recent_bytes -= len(batch.rows)
+        del self._firsts[:place], self._stamps[:place]
+        if below > self.settled:
+            self.expired += below - self.settled
+            self.settled = below
+        self.first = below
+        return [ReleaseLog(self.log, below)] if self.is_logged else []
+
+    def drop_oldest(self) -> None:
+        """Let go of the oldest batch, read or not."""
+        self.drop(self._firsts[1] if len(self._firsts) > 1 else self.next)
+
+    def drop_settled(self, before: Stamp) -> None:
+        """Let go of what all consumers have read and was published before a stamp; for streams in memory only."""
+        settled = bisect_right(self._firsts, self.settled) - 1
+        place = min(settled, bisect_left(self._stamps, before))
+        if self.consumers and place > 0:
+            self.drop(self._firsts[place])
+
+    def validate(self) -> None:
+        assert self.first <= self.settled <= self.next
+        assert self.committed <= self.next
+        for consumer in self.consumers.values():
+            assert consumer.acked <= consumer.sent <= max(self.committed, self.first, consumer.acked)
+            assert consumer.in_flight_bytes == sum(size for _, size, _ in consumer.in_flight)
+        assert self.recent_bytes == sum(len(batch.rows) for batch in self._recent.values())
+        assert self.processed + self.expired == self.settled - self.counted_from

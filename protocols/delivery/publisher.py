@@ -1,0 +1,498 @@
+"""The ingress peer of streams: takes tuples from clients, makes them safe, and serves them to subscribers."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocols.catalogue.events import Advertised, AdvertiseFailed, LookupFailed, PublisherEntry, StreamFound
+from protocols.catalogue.machine import CatalogueMachine
+from protocols.catalogue.refusals import unknown_stream
+from protocols.catalogue.streams import StreamDefinition
+from protocols.clock import COUNT_BITS, HybridClock, Stamp
+from protocols.delivery.feed import Feed
+from protocols.delivery.messages import (
+    Ack,
+    Backed,
+    Origin,
+    OutboxClosed,
+    OutboxOpened,
+    Position,
+    Publish,
+    Published,
+    PublisherNews,
+    PublishNoted,
+    Subscribe,
+    Subscribed,
+    Unsubscribe,
+)
+from protocols.delivery.mirror import Mirror
+from protocols.delivery.sessions import Sessions
+from protocols.effects import AfterSync, Append, AppendBatch, Effect, ReleaseLog, Reply, Send, SetTimer, Tell
+from protocols.events import (
+    DiskSpace,
+    Event,
+    LogBounds,
+    LogRead,
+    NearestPeers,
+    PeerDown,
+    Received,
+    Requested,
+    Started,
+    StoredBatch,
+    TimerFired,
+    Unreachable,
+)
+from protocols.ids import LogId, Millis, PeerId, RequestId, StreamName
+from protocols.limits import Limits
+from protocols.messages import Record, Refused
+from queries.schema import RowError
+
+ROLE: Final = "publisher"
+TICK: Final = "publisher/tick"
+BUSY_RETRY_MS: Final = 50
+GRACE_MS: Final = 2000  # Clocks differ: a subscription may be stamped that much below what it was opened after.
+
+
+@dataclass(frozen=True, slots=True)
+class LogSynced(Event):
+    """Our own disk has everything of a stream's epoch below this sequence."""
+
+    stream: StreamName
+    epoch: Millis
+    next: int
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A publish whose tuples are not safe yet."""
+
+    request: RequestId
+    first: int
+    count: int
+    stamp: Stamp
+    size: int
+
+
+@dataclass(slots=True)
+class Outbox:
+    """What this peer publishes to one stream."""
+
+    definition: StreamDefinition
+    feed: Feed
+    mirror: Mirror | None  # The copy at the backup, for `replicated` streams.
+    is_open: bool = False  # Advertised in this run: whoever subscribes finds us.
+    durable: int = 0  # On our own disk.
+    waiting: deque[_Waiting] = field(default_factory=deque)
+    advertised: PublisherEntry | None = None
+    advertised_at: Millis = 0
+    checked_at: Millis = 0  # When the catalogue was last asked about the stream,
+    known_at: Millis = 0  # and when for the last answer: every subscription of before then has its place.
+
+    def safe(self, *, is_alone: bool) -> int:
+        """Everything below is as safe as the stream promises."""
+        return self.durable if self.mirror is None else self.mirror.safe(self.durable, is_alone=is_alone)
+
+
+@dataclass(slots=True)
+class Publisher:
+    """Publishing at one peer.
+
+    In:        PUBLISH from clients; SUBSCRIBE, ACK, UNSUBSCRIBE from subscribers; BACKED from the backup
+    Out:       Published or Refused; SUBSCRIBED, BATCH, GAP; BACKUP; PUBLISHER_NEWS
+    Keeps:     a log for each stream published to, for as long as the stream's retention
+    Invariant: nothing is acknowledged or served before it is as safe as its stream promises
+    """
+
+    peer_id: PeerId
+    catalogue: CatalogueMachine
+    clock: HybridClock
+    limits: Limits
+    outboxes: dict[StreamName, Outbox] = field(default_factory=dict)
+    _streams_of_logs: dict[LogId, StreamName] = field(default_factory=dict)
+    _early: dict[StreamName, deque[tuple[RequestId, Publish]]] = field(default_factory=dict)  # Outbox not open yet.
+    _sessions: Sessions = field(default_factory=Sessions)
+    _near: tuple[PeerId, ...] = ()
+    _has_met: bool = False  # Any other peer, ever: a network that only looks empty may be cut in two.
+    _is_alone: bool = False
+    _unsafe_bytes: int = 0
+    _disk_is_low: bool = False
+
+    def restore(self, record: Record, logs: Mapping[LogId, LogBounds]) -> None:
+        match record:
+            case OutboxOpened():
+                bounds = logs.get(_log(record.definition.name, record.epoch), LogBounds(0, 0))
+                self._open(record.definition, record.epoch, record.backup, bounds)
+            case OutboxClosed():
+                self._forget(record.stream)
+            case PublishNoted():
+                self._sessions.add(record)
+
+    def snapshot(self) -> list[Record]:
+        opened = [_opened(outbox) for outbox in self.outboxes.values() if outbox.feed.is_logged]
+        return [*opened, *self._sessions.notes()]
+
+    def handle(self, event: Event, now: Millis) -> list[Effect]:  # noqa: C901 - one branch for each thing that happens
+        match event:
+            case Requested(request=request, command=Publish() as command):
+                return self._publish(request, command, now)
+            case LogSynced():
+                return self._synced(event, now)
+            case Received(sender=sender, message=Subscribe() as message) if not message.copies_of:
+                return self._subscribe(sender, message, now)
+            case Received(message=Ack() as message):
+                return self._ack(message, now)
+            case Received(message=Unsubscribe() as message):
+                outbox = self.outboxes.get(message.stream)
+                if outbox is not None:
+                    outbox.feed.unsubscribe(message.subscription)
+                return []
+            case Received(sender=sender, message=Backed() as message):
+                return self._backed(sender, message, now)
+            case StreamFound():
+                return self._found(event, now)
+            case Advertised(token=(_, "open", str(stream), str(backup))):
+                return [*self._listed(stream, backup, now), *self._opened(stream, now)]
+            case Advertised(token=(_, "news", str(stream), str(backup))):
+                return self._listed(stream, backup, now)
+            case AdvertiseFailed(token=(_, "news", str(stream), _)) if stream in self.outboxes:
+                self.outboxes[stream].advertised = None  # The next tick tries again.
+            case LookupFailed(token=(_, "open", str(stream))) | AdvertiseFailed(token=(_, "open", str(stream), _)):
+                return self._refuse_early(stream, _unavailable(stream, event.reason))
+            case LogRead():
+                return self._log_read(event, now)
+            case TimerFired(name="publisher/tick"):
+                return [*self._tick(now), SetTimer(TICK, self.limits.tick_ms)]
+            case Started():
+                return [SetTimer(TICK, self.limits.tick_ms)]
+            case NearestPeers():
+                self._near = event.peers
+                self._has_met = self._has_met or bool(event.peers)
+                self._is_alone = not self._has_met
+            case PeerDown(peer=peer) | Unreachable(peer=peer):
+                return self._lost(peer, now)
+            case DiskSpace():
+                self._disk_is_low = event.is_low
+        return []
+
+    # Taking tuples.
+
+    def _publish(self, request: RequestId, command: Publish, now: Millis) -> list[Effect]:
+        self.clock.witness(command.witness)
+        outbox = self.outboxes.get(command.stream)
+        if outbox is not None and outbox.is_open:
+            return self._accept(outbox, request, command, now)
+        early = self._early.setdefault(command.stream, deque())
+        if len(early) >= self.limits.waiting_publishes_max:
+            return [Reply(request, _busy(command.stream, "its stream is still being looked up"))]
+        early.append((request, command))
+        if len(early) > 1:
+            return []
+        return self.catalogue.lookup(command.stream, (ROLE, "open", command.stream), now)
+
+    def _accept(self, outbox: Outbox, request: RequestId, command: Publish, now: Millis) -> list[Effect]:
+        note = self._sessions.find(command)
+        if note is not None:  # Asked again: the first answer was lost, or is still to come.
+            outbox.waiting.append(_Waiting(request, note.first, note.count, note.stamp, 0))
+            return self._commit(outbox, now)
+        refusal = self._refusal(outbox, command)
+        if refusal is not None:
+            return [Reply(request, refusal)]
+        feed, size = outbox.feed, len(command.rows)
+        batch = StoredBatch(feed.next, command.count, self.clock.tick(now), command.rows)
+        feed.append(batch)
+        effects: list[Effect] = []
+        if command.session:
+            note = PublishNoted(
+                stream=command.stream,
+                session=command.session,
+                number=command.number,
+                first=batch.first,
+                count=batch.count,
+                stamp=batch.published_at,
+            )
+            self._sessions.add(note)
+            effects = [Append(note)] if feed.is_logged else []
+        if not feed.is_logged:
+            outbox.durable = feed.next
+            answer = Published(first=batch.first, count=batch.count, stamp=batch.published_at)
+            return [Reply(request, answer), *feed.commit(feed.next, now)]
+        self._unsafe_bytes += size
+        outbox.waiting.append(_Waiting(request, batch.first, batch.count, batch.published_at, size))
+        synced = LogSynced(outbox.definition.name, feed.origin.epoch, feed.next)
+        return [AppendBatch(feed.log, batch), *effects, AfterSync((Tell(synced),))]
+
+    def _refusal(self, outbox: Outbox, command: Publish) -> Refused | None:
+        name, feed, size = command.stream, outbox.feed, len(command.rows)
+        if size > self.limits.publish_bytes_max:
+            most = self.limits.publish_bytes_max
+            return _invalid(name, f"a publish of {size} bytes is too large", f"At most {most} bytes at once.")
+        try:
+            count = outbox.definition.schema.check(command.rows)
+        except RowError as error:
+            return _invalid(name, str(error), "No row of this publish was accepted.")
+        if count != command.count or not count:
+            return _invalid(name, f"{command.count} rows were announced and {count} came", "")
+        if feed.is_logged:
+            if self._disk_is_low:
+                return Refused(
+                    code="full",
+                    error=f'stream "{name}" takes no tuples: the disk of its ingress peer is almost full',
+                    hint="Free some space there, or publish at another peer.",
+                    retry_after_ms=self.limits.poll_ms,
+                )
+            if self._unsafe_bytes and self._unsafe_bytes + size > self.limits.unsafe_bytes_max:
+                return _busy(name, f"{self._unsafe_bytes} bytes wait for the disk")
+            return None
+        feed.drop_settled((outbox.known_at - GRACE_MS) << COUNT_BITS)
+        while feed.recent_bytes and feed.recent_bytes + size > self.limits.memory_stream_bytes_max:
+            if outbox.definition.policy == "block":
+                return _busy(name, f"{feed.recent_bytes} bytes in memory wait for their subscribers")
+            feed.drop_oldest()
+        return None
+
+    def _synced(self, event: LogSynced, now: Millis) -> list[Effect]:
+        outbox = self.outboxes.get(event.stream)
+        if outbox is None or outbox.feed.origin.epoch != event.epoch:
+            return []
+        outbox.durable = max(outbox.durable, event.next)
+        effects = outbox.mirror.feed_on(outbox.durable, now) if outbox.mirror else []
+        return effects + self._commit(outbox, now)
+
+    def _commit(self, outbox: Outbox, now: Millis) -> list[Effect]:
+        """Answer the clients whose tuples are safe now, and let subscribers have them."""
+        effects = outbox.feed.commit(outbox.safe(is_alone=self._is_alone), now)
+        while outbox.waiting and outbox.waiting[0].first + outbox.waiting[0].count <= outbox.feed.committed:
+            done = outbox.waiting.popleft()
+            self._unsafe_bytes -= done.size
+            effects.append(Reply(done.request, Published(first=done.first, count=done.count, stamp=done.stamp)))
+        return effects
+
+    # Opening and closing outboxes.
+
+    def _found(self, event: StreamFound, now: Millis) -> list[Effect]:
+        definition, outbox = event.definition, self.outboxes.get(event.name)
+        if definition is None:
+            effects = self._close(event.name) if outbox and event.is_dropped else []
+            return effects + self._refuse_early(event.name, unknown_stream(event.name, event.nearest_name))
+        is_other = outbox is not None and outbox.definition.created_at != definition.created_at
+        effects = self._close(event.name) if is_other else []
+        outbox = self.outboxes.get(event.name)
+        if outbox is not None and event.token[1] == "check":
+            outbox.feed.expect({entry.subscription: entry.peer for entry in event.subscribers})
+            outbox.known_at = outbox.checked_at
+        if event.token[1] != "open":
+            return effects
+        outbox = self.outboxes.get(event.name)
+        if outbox is None:
+            outbox = self._open(definition, now, self._nearest_other(), LogBounds(0, 0))
+            if outbox.feed.is_logged:
+                effects.append(Append(_opened(outbox)))
+        news = [Send(entry.peer, PublisherNews(stream=event.name)) for entry in event.subscribers]
+        advertise = self._advertise(outbox, "open", now)
+        # Subscribers are told after the advertisement is on its way; one that looks too early looks again in time.
+        return [*effects, AfterSync((*advertise, *news))]
+
+    def _open(self, definition: StreamDefinition, epoch: Millis, backup: PeerId | None, bounds: LogBounds) -> Outbox:
+        name = definition.name
+        known = self.outboxes.get(name)
+        if known is not None and known.feed.origin.epoch == epoch:  # Replayed: only the backup has changed.
+            if known.mirror:
+                known.mirror.move_to(backup)
+            self._has_met = self._has_met or backup is not None
+            return known
+        self._forget(name)
+        log = _log(name, epoch)
+        feed = Feed.restored(Origin(self.peer_id, name, epoch), log, self.limits, bounds)
+        feed.is_logged = definition.durability != "memory"
+        mirror = None
+        if definition.durability == "replicated":  # What our disk holds may not have reached the other one.
+            mirror = Mirror(feed, backup, definition.retention_ms, confirmed_next=feed.first, sent=feed.first)
+            feed.committed = feed.first
+        outbox = self.outboxes[name] = Outbox(definition, feed, mirror, durable=bounds.next)
+        self._streams_of_logs[log] = name
+        self._has_met = self._has_met or backup is not None
+        return outbox
+
+    def _opened(self, stream: StreamName, now: Millis) -> list[Effect]:
+        outbox = self.outboxes.get(stream)
+        if outbox is None:
+            return []
+        outbox.is_open = True
+        effects: list[Effect] = []
+        for request, command in self._early.pop(stream, ()):
+            effects += self._accept(outbox, request, command, now)
+        return effects
+
+    def _refuse_early(self, stream: StreamName, refusal: Refused) -> list[Effect]:
+        return [Reply(request, refusal) for request, _ in self._early.pop(stream, ())]
+
+    def _close(self, stream: StreamName) -> list[Effect]:
+        """The stream is gone: so are its tuples, and nobody waits for them."""
+        outbox = self.outboxes[stream]
+        gone = unknown_stream(stream, None)
+        effects: list[Effect] = [Reply(waiting.request, gone) for waiting in outbox.waiting]
+        self._unsafe_bytes -= sum(waiting.size for waiting in outbox.waiting)
+        self._forget(stream)
+        if outbox.feed.is_logged:
+            effects += [Append(OutboxClosed(stream=stream)), ReleaseLog(outbox.feed.log, outbox.feed.next)]
+        return effects
+
+    def _forget(self, stream: StreamName) -> None:
+        outbox = self.outboxes.pop(stream, None)
+        if outbox is not None:
+            self._sessions.forget(stream)
+            self._streams_of_logs.pop(outbox.feed.log, None)
+
+    # Serving subscribers.
+
+    def _subscribe(self, sender: PeerId, message: Subscribe, now: Millis) -> list[Effect]:
+        self.clock.witness(message.since)
+        positions: tuple[Position, ...] = ()
+        effects: list[Effect] = []
+        outbox = self.outboxes.get(message.stream)
+        if outbox is not None:
+            start = outbox.feed.accept(message, sender)
+            positions = (Position(outbox.feed.origin, start),)
+            effects = outbox.feed.pump(now)
+        answer = Subscribed(subscription=message.subscription, stream=message.stream, positions=positions)
+        return [Send(sender, answer), *effects]
+
+    def _ack(self, message: Ack, now: Millis) -> list[Effect]:
+        effects: list[Effect] = []
+        for position in message.positions:
+            outbox = self.outboxes.get(position.origin.stream)
+            if outbox is not None and outbox.feed.origin == position.origin:
+                effects += outbox.feed.ack(message.subscription, position.next, now)
+        return effects
+
+    def _log_read(self, event: LogRead, now: Millis) -> list[Effect]:
+        stream = self._streams_of_logs.get(event.log)
+        if stream is None:
+            return []
+        outbox = self.outboxes[stream]
+        effects = outbox.feed.read(event.batches, now)
+        if outbox.mirror:
+            effects += outbox.mirror.read(event.batches, outbox.durable, now)
+        return effects
+
+    # The copy at the backup.
+
+    def _backed(self, sender: PeerId, message: Backed, now: Millis) -> list[Effect]:
+        outbox = self.outboxes.get(message.origin.stream)
+        if outbox is None or outbox.mirror is None or outbox.feed.origin != message.origin:
+            return []
+        effects = outbox.mirror.confirmed(sender, message.next, outbox.durable, now)
+        return effects + self._commit(outbox, now)
+
+    def _listed(self, stream: StreamName, backup: str, now: Millis) -> list[Effect]:
+        """The catalogue names a backup of ours: what it confirms counts from now on."""
+        outbox = self.outboxes.get(stream)
+        if outbox is None or outbox.mirror is None or outbox.mirror.backup is None:
+            return []
+        outbox.mirror.is_listed = outbox.mirror.backup.hex() == backup
+        return self._commit(outbox, now)
+
+    def _lost(self, peer: PeerId, now: Millis) -> list[Effect]:
+        effects: list[Effect] = []
+        self._near = tuple(near for near in self._near if near != peer)
+        for outbox in self.outboxes.values():
+            outbox.feed.unreachable(peer)
+            if outbox.mirror and outbox.mirror.backup == peer:
+                effects += self._move_backup(outbox, now)
+        return effects
+
+    def _move_backup(self, outbox: Outbox, now: Millis) -> list[Effect]:
+        assert outbox.mirror is not None
+        outbox.mirror.move_to(self._nearest_other())
+        advertise = self._advertise(outbox, "news", now)
+        effects = outbox.mirror.feed_on(outbox.durable, now)
+        return [Append(_opened(outbox)), AfterSync(tuple(advertise)), *effects, *self._commit(outbox, now)]
+
+    def _nearest_other(self) -> PeerId | None:
+        return next((peer for peer in self._near if peer != self.peer_id), None)
+
+    # From time to time.
+
+    def _tick(self, now: Millis) -> list[Effect]:
+        effects: list[Effect] = []
+        for name, outbox in list(self.outboxes.items()):
+            effects += outbox.feed.expire((now - outbox.definition.retention_ms) << COUNT_BITS)
+            effects += outbox.feed.resend(now)
+            if outbox.mirror:
+                if outbox.mirror.backup is None and self._nearest_other():
+                    effects += self._move_backup(outbox, now)
+                effects += outbox.mirror.hurry(outbox.durable, now)
+            if outbox.advertised is None or now - outbox.advertised_at >= self.limits.advertise_every_ms:
+                effects += self._advertise_changes(outbox, now)
+            if now - outbox.checked_at >= self.limits.advertise_every_ms:
+                outbox.checked_at = now
+                effects += self.catalogue.lookup(name, (ROLE, "check", name), now)
+        return effects
+
+    def _advertise_changes(self, outbox: Outbox, now: Millis) -> list[Effect]:
+        if outbox.is_open and self._entry(outbox, now) == outbox.advertised:
+            outbox.advertised_at = now
+            return []
+        return self._advertise(outbox, "news" if outbox.is_open else "open", now)
+
+    def _advertise(self, outbox: Outbox, purpose: str, now: Millis) -> list[Effect]:
+        entry = outbox.advertised = self._entry(outbox, now)
+        outbox.advertised_at = now
+        name, life = outbox.definition.name, self.limits.advertisement_life_ms
+        token = (ROLE, purpose, name, entry.backup.hex() if entry.backup else "")
+        return self.catalogue.advertise_publisher(name, entry, life, token, now)
+
+    def _entry(self, outbox: Outbox, now: Millis) -> PublisherEntry:
+        feed, before = outbox.feed, outbox.advertised
+        elapsed_s = max(now - outbox.advertised_at, 1) / 1000
+        fresh = feed.next - feed.counted_from - (before.accepted if before else 0)
+        return PublisherEntry(
+            peer=self.peer_id,
+            epoch=feed.origin.epoch,
+            backup=outbox.mirror.backup if outbox.mirror else None,
+            accepted=feed.next - feed.counted_from,
+            processed=feed.processed,
+            pending=feed.next - feed.settled,
+            expired=feed.expired,
+            rate_per_s=round(fresh / elapsed_s, 1) if before else 0.0,
+            row_bytes=round(feed.row_bytes, 1),
+        )
+
+    def validate(self) -> None:
+        unsafe = sum(waiting.size for outbox in self.outboxes.values() for waiting in outbox.waiting)
+        assert self._unsafe_bytes == unsafe
+        for outbox in self.outboxes.values():
+            outbox.feed.validate()
+            assert outbox.feed.committed <= max(outbox.durable, outbox.feed.first)
+
+
+def _log(stream: StreamName, epoch: Millis) -> LogId:
+    return f"out/{stream}/{epoch}"
+
+
+def _opened(outbox: Outbox) -> OutboxOpened:
+    backup = outbox.mirror.backup if outbox.mirror else None
+    return OutboxOpened(definition=outbox.definition, epoch=outbox.feed.origin.epoch, backup=backup)
+
+
+def _unavailable(name: StreamName, reason: str) -> Refused:
+    return Refused(
+        code="unavailable",
+        error=f'stream "{name}" cannot be looked up now',
+        detail=reason,
+        hint="Try again; the network may be healing.",
+        retry_after_ms=1000,
+    )
+
+
+def _invalid(name: StreamName, what: str, detail: str) -> Refused:
+    return Refused(code="invalid", error=f'stream "{name}": {what}', detail=detail)
+
+
+def _busy(name: StreamName, detail: str) -> Refused:
+    return Refused(
+        code="busy", error=f'stream "{name}" is busy', detail=detail.capitalize() + ".", retry_after_ms=BUSY_RETRY_MS
+    )

@@ -1,0 +1,451 @@
+"""The subscriber's end of delivery: finds the publishers of a stream, takes each tuple once, and remembers how far."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from protocols.catalogue.events import (
+    Advertised,
+    AdvertiseFailed,
+    LookupFailed,
+    PublisherEntry,
+    StreamFound,
+    SubscriberEntry,
+)
+from protocols.catalogue.machine import CatalogueMachine
+from protocols.catalogue.refusals import unknown_stream
+from protocols.clock import HybridClock, Stamp
+from protocols.delivery.messages import (
+    Ack,
+    Batch,
+    BatchMessage,
+    CloseSubscription,
+    CursorMoved,
+    Gap,
+    Missed,
+    Opened,
+    OpenSubscription,
+    Origin,
+    Position,
+    PublisherNews,
+    Rows,
+    Seen,
+    Subscribe,
+    Subscribed,
+    SubscriptionOpened,
+    Unsubscribe,
+)
+from protocols.effects import AfterSync, Append, Effect, Reply, Send, SetTimer
+from protocols.events import Abandoned, Event, PeerDown, Received, Requested, Started, TimerFired, Unreachable
+from protocols.ids import Millis, PeerId, RequestId, StreamName, SubscriptionId
+from protocols.limits import Limits
+from protocols.messages import Done, Record, Refused
+
+ROLE: Final = "subscriber"
+POLL: Final = "subscriber/poll"
+
+
+@dataclass(slots=True)
+class Subscription:
+    """One reader of a stream at this peer."""
+
+    subscription: SubscriptionId
+    stream: StreamName
+    since: Stamp
+    keep: bool
+    request: RequestId | None = None  # The client that reads now.
+    is_open: bool = False  # Advertised, and the client told so.
+    advertised_at: Millis = 0
+    seen: dict[Origin, int] = field(default_factory=dict)  # The client has everything below behind it.
+    taken: dict[Origin, int] = field(default_factory=dict)  # Handed to the client, or held for it.
+    held: deque[Batch] = field(default_factory=deque)  # For a client that is slower than the network.
+    unseen: deque[tuple[Origin, int, int]] = field(default_factory=deque)  # Origin, next sequence, bytes.
+    unseen_bytes: int = 0
+    publishers: dict[Origin, PublisherEntry] = field(default_factory=dict)
+    served_by: dict[Origin, PeerId] = field(default_factory=dict)
+    absent: dict[Origin, None] = field(default_factory=dict)  # Its ingress peer cannot serve it: ask the backup.
+    told: dict[tuple[PeerId, bool], None] = field(default_factory=dict)  # Asked since this client came; for copies?
+
+    def attach(self, request: RequestId) -> None:
+        """A client reads from here on, beginning with what it has not seen."""
+        self.request = request
+        self.taken = dict(self.seen)
+        self.held.clear()
+        self.unseen.clear()
+        self.unseen_bytes = 0
+        self.told.clear()
+
+    def positions_at(self, origins: list[Origin]) -> tuple[Position, ...]:
+        return tuple(Position(origin, self.seen[origin]) for origin in origins if origin in self.seen)
+
+
+@dataclass(slots=True)
+class Subscriber:
+    """Subscribing at one peer.
+
+    In:        OPEN, SEEN, CLOSE from clients; SUBSCRIBED, BATCH, GAP, PUBLISHER_NEWS from publishers and backups
+    Out:       Opened, Rows, Missed; SUBSCRIBE, ACK, UNSUBSCRIBE
+    Keeps:     how far each kept subscription has been seen; never tuples
+    Invariant: a client gets each tuple of an origin once and in order while it stays; after it comes back, from
+               where it had seen
+    """
+
+    peer_id: PeerId
+    catalogue: CatalogueMachine
+    clock: HybridClock
+    limits: Limits
+    subscriptions: dict[SubscriptionId, Subscription] = field(default_factory=dict)
+    _requests: dict[RequestId, SubscriptionId] = field(default_factory=dict)
+
+    def restore(self, record: Record) -> None:
+        match record:
+            case SubscriptionOpened(ended=True):
+                self.subscriptions.pop(record.subscription, None)
+            case SubscriptionOpened():
+                restored = Subscription(record.subscription, record.stream, record.since, keep=True)
+                self.subscriptions.setdefault(record.subscription, restored)
+            case CursorMoved():
+                subscription = self.subscriptions.get(record.subscription)
+                if subscription is not None:
+                    for position in record.positions:
+                        before = subscription.seen.get(position.origin, 0)
+                        subscription.seen[position.origin] = max(before, position.next)
+
+    def snapshot(self) -> list[Record]:
+        records: list[Record] = []
+        for each in self.subscriptions.values():
+            if each.keep:
+                positions = tuple(Position(origin, upto) for origin, upto in each.seen.items())
+                records += [_opened(each), CursorMoved(subscription=each.subscription, positions=positions)]
+        return records
+
+    def handle(self, event: Event, now: Millis) -> list[Effect]:  # noqa: C901 - one branch for each thing that happens
+        match event:
+            case Requested(request=request, command=OpenSubscription() as command):
+                return self._open(request, command, now)
+            case Requested(command=Seen() as command):
+                return self._seen(command)
+            case Requested(request=request, command=CloseSubscription() as command):
+                return self._close(request, command, now)
+            case Abandoned(request=request):
+                return self._abandoned(request, now)
+            case StreamFound(token=(_, _, str(subscription))) if subscription in self.subscriptions:
+                return self._found(self.subscriptions[subscription], event, now)
+            case Advertised(token=(_, "open", str(subscription))) if subscription in self.subscriptions:
+                return self._advertised(self.subscriptions[subscription])
+            case (
+                LookupFailed(token=(_, "open", str(subscription)), reason=reason)
+                | AdvertiseFailed(token=(_, "open", str(subscription)), reason=reason)
+            ):
+                return self._give_up(subscription, reason)
+            case Received(sender=sender, message=Subscribed() as message):
+                return self._subscribed(sender, message)
+            case Received(sender=sender, message=BatchMessage() as message):
+                return self._take(sender, message)
+            case Received(sender=sender, message=Gap() as message):
+                return self._gap(sender, message)
+            case Received(message=PublisherNews() as message):
+                return self._poll(now, message.stream)
+            case Unreachable(peer=peer, message=Subscribe()) | PeerDown(peer=peer):
+                return self._lost(peer)
+            case TimerFired(name="subscriber/poll"):
+                return [*self._poll(now), SetTimer(POLL, self.limits.poll_ms)]
+            case Started():
+                return [SetTimer(POLL, self.limits.poll_ms)]
+        return []
+
+    # Clients come and go.
+
+    def _open(self, request: RequestId, command: OpenSubscription, now: Millis) -> list[Effect]:
+        self.clock.witness(command.witness)
+        effects: list[Effect] = []
+        known = self.subscriptions.get(command.subscription)
+        if known is not None and known.stream != command.stream:
+            error = f'subscription "{known.subscription}" reads stream "{known.stream}", not "{command.stream}"'
+            return [Reply(request, Refused(code="exists", error=error, hint="Choose another name for it."))]
+        if known is None:
+            if len(self.subscriptions) >= self.limits.subscriptions_max:
+                error = f"this peer has {self.limits.subscriptions_max} subscriptions, its limit"
+                return [Reply(request, Refused(code="full", error=error, hint="Close some, or ask another peer."))]
+            match command.since:
+                case "now":
+                    since = self.clock.tick(now)
+                case "start":
+                    since = 0
+                case stamp:
+                    since = stamp
+            known = Subscription(command.subscription, command.stream, since, command.keep)
+            self.subscriptions[command.subscription] = known
+        elif known.request is not None:
+            taken_over = Refused(code="exists", error=f'subscription "{known.subscription}" was taken over')
+            effects.append(Reply(known.request, taken_over))
+            self._requests.pop(known.request, None)
+        for position in command.positions:
+            known.seen[position.origin] = max(known.seen.get(position.origin, 0), position.next)
+        known.attach(request)
+        self._requests[request] = known.subscription
+        return [*effects, *self.catalogue.lookup(known.stream, (ROLE, "open", known.subscription), now)]
+
+    def _found(self, subscription: Subscription, event: StreamFound, now: Millis) -> list[Effect]:
+        if event.definition is None:
+            if not event.is_dropped and (subscription.is_open or (subscription.keep and subscription.seen)):
+                return []  # It was there: it is out of sight, not gone.
+            return self._refuse(subscription, unknown_stream(event.name, event.nearest_name), now)
+        subscription.publishers = {Origin(entry.peer, event.name, entry.epoch): entry for entry in event.publishers}
+        effects = self._ask_all(subscription)
+        if event.token[1] == "open" and not subscription.is_open:
+            effects += self._advertise(subscription, "open", now)
+            if subscription.keep:
+                effects.append(Append(_opened(subscription)))
+        elif event.token[1] == "open":
+            effects += self._advertised(subscription)
+        return effects
+
+    def _advertise(self, subscription: Subscription, purpose: str, now: Millis) -> list[Effect]:
+        subscription.advertised_at = now
+        entry = SubscriberEntry(subscription=subscription.subscription, peer=self.peer_id)
+        token = (ROLE, purpose, subscription.subscription)
+        return self.catalogue.advertise_subscriber(subscription.stream, entry, self._life(subscription), token, now)
+
+    def _life(self, subscription: Subscription) -> Millis:
+        return self.limits.advertisement_life_ms if subscription.keep else self.limits.passing_life_ms
+
+    def _advertised(self, subscription: Subscription) -> list[Effect]:
+        """The client may rely on it now: nothing published from here on is missed."""
+        subscription.is_open = True
+        if subscription.request is None:
+            return []
+        opened = Opened(subscription=subscription.subscription, stamp=max(subscription.since, self.clock.latest))
+        return [AfterSync((Reply(subscription.request, opened, last=False),))]
+
+    def _refuse(self, subscription: Subscription, refusal: Refused, now: Millis) -> list[Effect]:
+        request = subscription.request
+        effects = self._end(subscription, now)
+        return [*effects, Reply(request, refusal)] if request is not None else effects
+
+    def _give_up(self, name: SubscriptionId, reason: str) -> list[Effect]:
+        """The stream's owners did not answer: the client may try again."""
+        subscription = self.subscriptions.get(name)
+        if subscription is None or subscription.request is None:
+            return []
+        request, subscription.request = subscription.request, None
+        self._requests.pop(request, None)
+        if not subscription.keep or not subscription.is_open:
+            del self.subscriptions[name]
+        error = f'stream "{subscription.stream}" cannot be looked up now'
+        refusal = Refused(code="unavailable", error=error, detail=reason, hint="Try again.", retry_after_ms=1000)
+        return [Reply(request, refusal)]
+
+    def _abandoned(self, request: RequestId, now: Millis) -> list[Effect]:
+        name = self._requests.pop(request, None)
+        subscription = self.subscriptions.get(name) if name is not None else None
+        if subscription is None:
+            return []
+        subscription.request = None
+        if not subscription.keep:
+            return self._end(subscription, now)
+        return self._ask_all(subscription)  # With no credit: nothing more is sent until somebody reads.
+
+    def _close(self, request: RequestId, command: CloseSubscription, now: Millis) -> list[Effect]:
+        subscription = self.subscriptions.get(command.subscription)
+        if subscription is None:
+            error = f'subscription "{command.subscription}" is not known at this peer'
+            return [Reply(request, Refused(code="unknown", error=error))]
+        effects = self._end(subscription, now)
+        return [*effects, AfterSync((Reply(request, Done(stamp=self.clock.tick(now))),))]
+
+    def _end(self, subscription: Subscription, now: Millis) -> list[Effect]:
+        name = subscription.subscription
+        del self.subscriptions[name]
+        if subscription.request is not None:
+            self._requests.pop(subscription.request, None)
+        effects: list[Effect] = []
+        if subscription.keep:
+            effects.append(Append(_opened(subscription, ended=True)))
+        effects += [
+            Send(peer, Unsubscribe(subscription=name, stream=subscription.stream))
+            for peer in dict.fromkeys([*(peer for peer, _ in subscription.told), *subscription.served_by.values()])
+        ]
+        return effects + self.catalogue.withdraw_subscriber(subscription.stream, name, (ROLE, "end", name), now)
+
+    # Finding publishers.
+
+    def _poll(self, now: Millis, stream: StreamName | None = None) -> list[Effect]:
+        effects: list[Effect] = []
+        for name, subscription in self.subscriptions.items():
+            if subscription.request is not None and stream in (None, subscription.stream):
+                purpose = "poll" if subscription.is_open else "open"
+                effects += self.catalogue.lookup(subscription.stream, (ROLE, purpose, name), now)
+            is_known = subscription.is_open or subscription.keep
+            if is_known and now - subscription.advertised_at > self._life(subscription) / 3:
+                effects += self._advertise(subscription, "renew", now)
+        return effects
+
+    def _ask_all(self, subscription: Subscription) -> list[Effect]:
+        """Ask every publisher for its tuples, and the backups of those that cannot answer."""
+        groups: dict[tuple[PeerId, bool], list[Origin]] = {}
+        for origin, entry in subscription.publishers.items():
+            groups.setdefault((origin.publisher, False), []).append(origin)
+            if origin in subscription.absent and entry.backup is not None:
+                groups.setdefault((entry.backup, True), []).append(origin)
+        return [self._ask(subscription, peer, origins, copies) for (peer, copies), origins in groups.items()]
+
+    def _ask(self, subscription: Subscription, peer: PeerId, origins: list[Origin], copies: bool) -> Effect:
+        is_first = (peer, copies) not in subscription.told
+        subscription.told[peer, copies] = None
+        message = Subscribe(
+            subscription=subscription.subscription,
+            stream=subscription.stream,
+            positions=subscription.positions_at(origins),
+            since=subscription.since,
+            credit=self.limits.credit_bytes if subscription.request is not None else 0,
+            copies_of=tuple(origins) if copies else (),
+            restart=is_first,
+        )
+        return Send(peer, message)
+
+    def _subscribed(self, sender: PeerId, message: Subscribed) -> list[Effect]:
+        subscription = self.subscriptions.get(message.subscription)
+        if subscription is None:
+            return [Send(sender, Unsubscribe(subscription=message.subscription, stream=message.stream))]
+        served = {position.origin: position.next for position in message.positions}
+        fresh = [position for position in message.positions if position.origin not in subscription.seen]
+        for position in fresh:
+            subscription.seen[position.origin] = subscription.taken[position.origin] = position.next
+        for origin in served:
+            subscription.served_by[origin] = sender
+            if origin.publisher == sender:
+                subscription.absent.pop(origin, None)
+        effects: list[Effect] = []
+        if fresh and subscription.keep:
+            effects.append(Append(CursorMoved(subscription=subscription.subscription, positions=tuple(fresh))))
+        missing = [o for o in subscription.publishers if o.publisher == sender and o not in served]
+        if missing and not any(origin.publisher != sender for origin in served):
+            effects += self._ask_backups(subscription, missing)
+        return effects
+
+    def _lost(self, peer: PeerId) -> list[Effect]:
+        effects: list[Effect] = []
+        for subscription in self.subscriptions.values():
+            gone = [origin for origin in subscription.publishers if origin.publisher == peer]
+            subscription.told.pop((peer, False), None)
+            subscription.told.pop((peer, True), None)
+            effects += self._ask_backups(subscription, gone)
+        return effects
+
+    def _ask_backups(self, subscription: Subscription, origins: list[Origin]) -> list[Effect]:
+        """The ingress peer of these cannot serve them now: their backups may."""
+        effects: list[Effect] = []
+        for origin in origins:
+            backup = subscription.publishers[origin].backup
+            if origin not in subscription.absent:
+                subscription.absent[origin] = None
+                if backup is not None and subscription.request is not None:
+                    effects.append(self._ask(subscription, backup, [origin], copies=True))
+        return effects
+
+    # Taking tuples.
+
+    def _take(self, sender: PeerId, message: BatchMessage) -> list[Effect]:
+        subscription = self.subscriptions.get(message.subscription)
+        if subscription is None:
+            stream = message.batches[0].origin.stream if message.batches else ""
+            return [Send(sender, Unsubscribe(subscription=message.subscription, stream=stream))]
+        repeated: dict[Origin, None] = {}
+        for batch in message.batches:
+            origin = batch.origin
+            subscription.served_by[origin] = sender
+            upto = subscription.taken.get(origin)
+            if upto is None or batch.first > upto or subscription.request is None:
+                continue  # Something before it is missing: it will come again.
+            if batch.next <= upto:
+                repeated[origin] = None
+                continue
+            subscription.taken[origin] = batch.next
+            subscription.held.append(batch if batch.first == upto else _tail(batch, upto))
+        effects = self._hand_on(subscription)
+        if repeated:  # The sender did not hear our last word on these.
+            positions = subscription.positions_at(list(repeated))
+            effects.append(Send(sender, Ack(subscription=subscription.subscription, positions=positions)))
+        return effects
+
+    def _hand_on(self, subscription: Subscription) -> list[Effect]:
+        """Give the client what it can bear."""
+        batches = []
+        while subscription.held and subscription.unseen_bytes < self.limits.client_bytes_max:
+            batch = subscription.held.popleft()
+            subscription.unseen.append((batch.origin, batch.next, len(batch.rows)))
+            subscription.unseen_bytes += len(batch.rows)
+            batches.append(batch)
+        if not batches or subscription.request is None:
+            return []
+        return [Reply(subscription.request, Rows(batches=tuple(batches)), last=False)]
+
+    def _gap(self, sender: PeerId, message: Gap) -> list[Effect]:
+        subscription = self.subscriptions.get(message.subscription)
+        if subscription is None or subscription.request is None:
+            return []
+        origin, upto = message.origin, subscription.taken.get(message.origin, message.first)
+        if message.next <= upto:
+            return []
+        subscription.taken[origin] = message.next
+        subscription.unseen.append((origin, message.next, 0))
+        missed = Missed(origin=origin, first=max(upto, message.first), next=message.next)
+        return [Reply(subscription.request, missed, last=False)]
+
+    def _seen(self, command: Seen) -> list[Effect]:
+        subscription = self.subscriptions.get(command.subscription)
+        if subscription is None:
+            return []
+        moved: list[Position] = []
+        for position in command.positions:
+            origin = position.origin
+            upto = min(position.next, subscription.taken.get(origin, 0))
+            if upto > subscription.seen.get(origin, 0):
+                subscription.seen[origin] = upto
+                moved.append(Position(origin, upto))
+        while subscription.unseen:
+            origin, upto, size = subscription.unseen[0]
+            if upto > subscription.seen.get(origin, 0):
+                break
+            subscription.unseen.popleft()
+            subscription.unseen_bytes -= size
+        if not moved:
+            return self._hand_on(subscription)
+        acks = self._acks(subscription, moved)
+        if subscription.keep:
+            record = CursorMoved(subscription=subscription.subscription, positions=tuple(moved))
+            return [Append(record), AfterSync(tuple(acks)), *self._hand_on(subscription)]
+        return [*acks, *self._hand_on(subscription)]
+
+    def _acks(self, subscription: Subscription, moved: list[Position]) -> list[Effect]:
+        by_peer: dict[PeerId, list[Position]] = {}
+        for position in moved:
+            peer = subscription.served_by.get(position.origin, position.origin.publisher)
+            by_peer.setdefault(peer, []).append(position)
+        name = subscription.subscription
+        return [Send(peer, Ack(subscription=name, positions=tuple(group))) for peer, group in by_peer.items()]
+
+    def validate(self) -> None:
+        for request, name in self._requests.items():
+            assert self.subscriptions[name].request == request
+        for subscription in self.subscriptions.values():
+            assert subscription.unseen_bytes == sum(size for _, _, size in subscription.unseen)
+            for origin, upto in subscription.seen.items():
+                assert upto <= subscription.taken.get(origin, upto)
+
+
+def _opened(subscription: Subscription, *, ended: bool = False) -> SubscriptionOpened:
+    return SubscriptionOpened(
+        subscription=subscription.subscription, stream=subscription.stream, since=subscription.since, ended=ended
+    )
+
+
+def _tail(batch: Batch, first: int) -> Batch:
+    """What a batch holds from a sequence on."""
+    rows = msgspec.msgpack.decode(batch.rows, type=list[msgspec.Raw])[first - batch.first :]
+    return Batch(batch.origin, first, len(rows), batch.published_at, msgspec.msgpack.encode(rows))

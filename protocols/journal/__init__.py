@@ -1,0 +1,1 @@
+"""What a peer has promised, on its disk: checksummed records and batches, group commit, snapshots, recovery."""

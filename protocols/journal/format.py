@@ -1,0 +1,133 @@
+"""The bytes of the journal: checksummed entries, one after another, in segments and snapshots.
+
+    entry    crc32 of all that follows (4) | size of the body (4) | kind (1) | body         integers: little endian
+    MARK     magic (8) | segment (8) | offset (8)
+    RECORD   as its encoder made it
+    BATCH    first (8) | count (4) | published_at (8) | length of the name (2) | name of the log | rows
+    RELEASE  below (8) | name of the log
+    END      number of records in the snapshot (8) | number of releases in it (8)
+
+Every write to a segment begins with a MARK that says where it stands, and is synced before the next one is made. So
+a valid MARK proves that all before it had reached the disk: damage before the last MARK is damage, while damage
+after it may be no more than a write that a crash cut short. A segment therefore begins with a MARK too; so does a
+snapshot, which also ends with an END.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import Final
+from zlib import crc32
+
+from protocols.clock import Stamp
+from protocols.events import StoredBatch
+from protocols.ids import LogId
+
+MARK: Final = 1
+RECORD: Final = 2
+BATCH: Final = 3
+RELEASE: Final = 4
+END: Final = 5
+
+_MAGIC: Final = b"peerd\xffJ1"  # The last character is the version of this format.
+_HEADER: Final = Struct("<IIB")
+_CHECKED: Final = Struct("<IB")  # What of the header the checksum covers.
+_CRC_BYTES: Final = 4
+_MARK: Final = Struct("<8sQQ")
+_BATCH: Final = Struct("<QIQH")
+_RELEASE: Final = Struct("<Q")
+_END: Final = Struct("<QQ")
+
+HEADER_BYTES: Final = _HEADER.size
+_BATCH_BYTES: Final = HEADER_BYTES + _BATCH.size
+
+
+class JournalCorrupt(Exception):
+    """Bytes that were safe on the disk have changed or gone: what this peer promised cannot be told from the rest."""
+
+    def __init__(self, name: str, offset: int, reason: str) -> None:
+        super().__init__(f'journal file "{name}" is damaged at byte {offset}: {reason}')
+        self.name = name
+        self.offset = offset
+
+
+def seal(kind: int, *body: bytes) -> bytes:
+    """An entry with its checksum."""
+    checked = _CHECKED.pack(sum(map(len, body)), kind)
+    crc = crc32(checked)
+    for part in body:
+        crc = crc32(part, crc)
+    return b"".join((crc.to_bytes(_CRC_BYTES, "little"), checked, *body))
+
+
+def seal_mark(segment: int, offset: int) -> bytes:
+    return seal(MARK, _MARK.pack(_MAGIC, segment, offset))
+
+
+def seal_batch(log: LogId, batch: StoredBatch) -> bytes:
+    name = log.encode()
+    return seal(BATCH, _BATCH.pack(batch.first, batch.count, batch.published_at, len(name)), name, batch.rows)
+
+
+def seal_release(log: LogId, below: int) -> bytes:
+    return seal(RELEASE, _RELEASE.pack(below), log.encode())
+
+
+def seal_end(records: int, releases: int) -> bytes:
+    return seal(END, _END.pack(records, releases))
+
+
+def scan(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """Kind, offset and end of each entry, up to the first place where there is no whole and valid one.
+
+    >>> [(kind, end - offset) for kind, offset, end in scan(seal(RECORD, b"abc") + seal(RECORD, b"torn")[:-1])]
+    [(2, 12)]
+    """
+    view, offset, size = memoryview(data), 0, len(data)
+    while offset + HEADER_BYTES <= size:
+        crc, length, kind = _HEADER.unpack_from(data, offset)
+        end = offset + HEADER_BYTES + length
+        if end > size or crc32(view[offset + _CRC_BYTES : end]) != crc:
+            return
+        yield kind, offset, end
+        offset = end
+
+
+def body(data: bytes, offset: int, end: int) -> bytes:
+    return data[offset + HEADER_BYTES : end]
+
+
+def open_batch_header(data: bytes, offset: int) -> tuple[LogId, int, int, Stamp]:
+    """The log, the first sequence, the number of tuples and the stamp of a BATCH; its rows stay unread."""
+    first, count, published_at, length = _BATCH.unpack_from(data, offset + HEADER_BYTES)
+    return data[offset + _BATCH_BYTES : offset + _BATCH_BYTES + length].decode(), first, count, published_at
+
+
+def open_batch(entry: bytes) -> StoredBatch | None:
+    """The batch of exactly one entry; None if the bytes are not what was written."""
+    if [(BATCH, 0, len(entry))] != list(scan(entry)):
+        return None
+    first, count, published_at, length = _BATCH.unpack_from(entry, HEADER_BYTES)
+    return StoredBatch(first, count, published_at, entry[_BATCH_BYTES + length :])
+
+
+def open_release(data: bytes, offset: int, end: int) -> tuple[LogId, int]:
+    (below,) = _RELEASE.unpack_from(data, offset + HEADER_BYTES)
+    return data[offset + HEADER_BYTES + _RELEASE.size : end].decode(), below
+
+
+def find_mark(data: bytes, segment: int, start: int) -> int | None:
+    """Where the first MARK of this segment stands, at `start` or behind it, whatever lies between."""
+    at = data.find(_MAGIC, start + HEADER_BYTES)
+    while at >= 0:
+        offset = at - HEADER_BYTES
+        if is_mark(data, segment, offset):
+            return offset
+        at = data.find(_MAGIC, at + 1)
+    return None
+
+
+def is_mark(data: bytes, segment: int, offset: int) -> bool:
+    """Whether exactly this MARK stands here: its own checksum, and the place that it states."""
+    return data.startswith(seal_mark(segment, offset), offset)

@@ -1,0 +1,29 @@
+"""The bounds of one peer: every queue, window and wait has a name here, and a scenario may shrink it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocols.ids import Millis
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one peer allows itself and others."""
+
+    publish_bytes_max: int = 1 << 20  # Of rows in one publish.
+    unsafe_bytes_max: int = 8 << 20  # Accepted from clients and not yet safe on disk, over all streams.
+    waiting_publishes_max: int = 1000  # Before their stream has been looked up.
+    recent_bytes: int = 4 << 20  # Of each stream, kept in memory for readers that keep up.
+    memory_stream_bytes_max: int = 64 << 20  # Of a stream that is not on disk.
+    message_bytes: int = 256 << 10  # Of tuples in one message.
+    credit_bytes: int = 1 << 20  # On their way to one subscription from one publisher.
+    client_bytes_max: int = 4 << 20  # Handed to a client and not yet seen by it.
+    resend_after_ms: Millis = 3000
+    poll_ms: Millis = 2000  # Between two looks of a subscriber at who publishes.
+    tick_ms: Millis = 1000
+    advertise_every_ms: Millis = 10_000  # Live statistics.
+    advertisement_life_ms: Millis = 24 * 3600 * 1000
+    passing_life_ms: Millis = 60_000  # The advertisement of a subscription that is not kept; renewed while it lasts.
+    subscriptions_max: int = 10_000
+    streams_max: int = 10_000

@@ -1,0 +1,157 @@
+"""One peer: its roles side by side, and which of them each event is for."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from protocols.catalogue.events import Advertised, AdvertiseFailed, LookupFailed, StreamFound
+from protocols.catalogue.machine import CatalogueMachine
+from protocols.catalogue.messages import CreateStream, DropStream, ListStreams, ShowStream
+from protocols.clock import HybridClock
+from protocols.delivery.keeper import CopySynced, Keeper
+from protocols.delivery.messages import (
+    Ack,
+    Backed,
+    Backup,
+    BackupOpened,
+    BatchMessage,
+    CloseSubscription,
+    CursorMoved,
+    Gap,
+    OpenSubscription,
+    OutboxClosed,
+    OutboxOpened,
+    Publish,
+    PublisherNews,
+    PublishNoted,
+    Seen,
+    Subscribe,
+    Subscribed,
+    SubscriptionOpened,
+    Unsubscribe,
+)
+from protocols.delivery.publisher import LogSynced, Publisher
+from protocols.delivery.subscriber import Subscriber
+from protocols.effects import Effect, Tell
+from protocols.errors import LocalProtocolError
+from protocols.events import Event, LogBounds, Received, Requested, TimerFired
+from protocols.ids import LogId, Millis, PeerId
+from protocols.limits import Limits
+from protocols.messages import Command, Message, Record
+from protocols.store.events import StoreFailed, StoreRead, StoreWritten
+from protocols.store.machine import StoreMachine
+
+
+class Role(Protocol):
+    """One machine of a peer."""
+
+    def handle(self, event: Event, now: Millis) -> list[Effect]: ...
+
+
+class Peer:
+    """All roles of one peer behind one door: one event in, a list of effects out."""
+
+    def __init__(self, peer_id: PeerId, rng: random.Random, limits: Limits | None = None) -> None:
+        limits = limits or Limits()
+        self.peer_id = peer_id
+        self.clock = HybridClock()
+        self.store = StoreMachine(peer_id, self.clock, rng)
+        self.catalogue = CatalogueMachine(peer_id, self.store, self.clock)
+        self.publisher = Publisher(peer_id, self.catalogue, self.clock, limits)
+        self.keeper = Keeper(limits)
+        self.subscriber = Subscriber(peer_id, self.catalogue, self.clock, limits)
+        self._by_name: dict[str, Role] = {
+            "store": self.store,
+            "catalogue": self.catalogue,
+            "publisher": self.publisher,
+            "keeper": self.keeper,
+            "subscriber": self.subscriber,
+        }
+        self._everyone = tuple(self._by_name.values())
+        self._by_message: dict[type[Message], tuple[Role, ...]] = {
+            Subscribe: (self.publisher, self.keeper),
+            Ack: (self.publisher, self.keeper),
+            Unsubscribe: (self.publisher, self.keeper),
+            Backup: (self.keeper,),
+            Backed: (self.publisher,),
+            Subscribed: (self.subscriber,),
+            BatchMessage: (self.subscriber,),
+            Gap: (self.subscriber,),
+            PublisherNews: (self.subscriber,),
+        }
+        self._by_command: dict[type[Command], Role] = {
+            CreateStream: self.catalogue,
+            DropStream: self.catalogue,
+            ListStreams: self.catalogue,
+            ShowStream: self.catalogue,
+            Publish: self.publisher,
+            OpenSubscription: self.subscriber,
+            Seen: self.subscriber,
+            CloseSubscription: self.subscriber,
+        }
+
+    def restore(self, records: Sequence[Record], logs: Mapping[LogId, LogBounds], now: Millis) -> None:
+        """Become again what the journal says we were."""
+        for record in records:
+            match record:
+                case OutboxOpened() | OutboxClosed() | PublishNoted():
+                    self.publisher.restore(record, logs)
+                case BackupOpened():
+                    self.keeper.restore(record, logs)
+                case SubscriptionOpened() | CursorMoved():
+                    self.subscriber.restore(record)
+                case _:
+                    self.store.restore(record)
+        # No stamp given before the crash may be given again.
+        self.clock.witness(max((stamp for log in logs.values() for _, stamp in log.stamps[-1:]), default=0))
+        self.clock.tick(now)
+
+    def snapshot(self) -> list[Record]:
+        """Records that restore this state, in place of all that were written before."""
+        roles = (self.store, self.publisher, self.keeper, self.subscriber)
+        return [record for role in roles for record in role.snapshot()]
+
+    def handle(self, event: Event, now: Millis) -> list[Effect]:
+        """What to do about one event; what roles tell each other is settled on the way."""
+        effects: list[Effect] = []
+        pending = [event]
+        while pending:
+            current = pending.pop(0)
+            for role in self._roles_for(current):
+                for effect in role.handle(current, now):
+                    if isinstance(effect, Tell):
+                        pending.append(effect.event)
+                    else:
+                        effects.append(effect)
+        return effects
+
+    def _roles_for(self, event: Event) -> Sequence[Role]:
+        match event:
+            case Received(message=message):
+                return self._by_message.get(type(message), (self.store,))
+            case Requested(command=command):
+                return (self._by_command[type(command)],)
+            case TimerFired(name=name):
+                return (self._named(name.partition("/")[0]),)
+            case StoreRead() | StoreWritten() | StoreFailed():
+                return (self._named(str(event.token[0])),)
+            case StreamFound() | LookupFailed() | Advertised() | AdvertiseFailed():
+                return (self._named(str(event.token[0])),)
+            case LogSynced():
+                return (self.publisher,)
+            case CopySynced():
+                return (self.keeper,)
+        return self._everyone
+
+    def _named(self, name: str) -> Role:
+        role = self._by_name.get(name)
+        if role is None:
+            raise LocalProtocolError(f'no role is called "{name}"')
+        return role
+
+    def validate(self) -> None:
+        """State what must hold between any two events."""
+        for role in (self.store, self.publisher, self.keeper, self.subscriber):
+            role.validate()

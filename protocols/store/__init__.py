@@ -1,0 +1,1 @@
+"""Replicated keyed entries: the R peers nearest to a key hold what the network knows under it."""

@@ -1,0 +1,173 @@
+"""Anti-entropy: two peers compare what both should hold, and each takes from the other what it lacks."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from protocols.clock import HybridClock
+from protocols.effects import Effect, Send
+from protocols.ids import Key, Millis, PeerId
+from protocols.store.messages import ItemName, Round, StoreDigest, StoreOffer, StorePull, Version
+from protocols.store.neighbourhood import Neighbourhood
+from protocols.store.table import BUCKETS, EntryTable
+
+
+@dataclass(slots=True)
+class _Comparison:
+    """One pass over all buckets with one other peer."""
+
+    round: Round
+    neighbours: tuple[PeerId, ...]
+    is_meant: Callable[[Key], bool]
+    next_at: Millis  # When we ask again, for want of an answer.
+    wait_ms: Millis
+    start: int = 0  # The first bucket not yet compared.
+    is_compared: bool = False  # The offer came; what is wanted of it is being pulled.
+    wanted: deque[Version] = field(default_factory=deque)
+
+
+@dataclass(slots=True)
+class Comparisons:
+    """All comparisons that this peer has begun, one with each other peer at most.
+
+    In:        STORE_OFFER, STORE_REPLICATE as answers; STORE_DIGEST of others
+    Out:       STORE_DIGEST, STORE_PULL; STORE_OFFER
+    Keeps:     how far each comparison has come
+    Invariant: when one is over, we hold all the other held for us when we began it, and it knows that we are here
+    """
+
+    table: EntryTable
+    neighbourhood: Neighbourhood
+    clock: HybridClock
+    _open: dict[PeerId, _Comparison] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def begin(self, peer: PeerId, now: Millis) -> list[Effect]:
+        """Compare from the first bucket on; a comparison under way begins anew."""
+        neighbours = self.neighbourhood.others
+        self._open[peer] = _Comparison(
+            round=self.clock.tick(now),
+            neighbours=neighbours,
+            is_meant=self.neighbourhood.both_own(peer, neighbours),
+            next_at=now + self.table.limits.retry_ms,
+            wait_ms=self.table.limits.retry_ms,
+        )
+        return [self._ask(peer)]
+
+    def begin_missing(self, peers: list[PeerId], now: Millis) -> list[Effect]:
+        """Compare with those with whom no comparison is under way."""
+        return [effect for peer in peers if peer not in self._open for effect in self.begin(peer, now)]
+
+    def end(self, peer: PeerId) -> None:
+        self._open.pop(peer, None)
+
+    def retry(self, now: Millis) -> list[Effect]:
+        effects: list[Effect] = []
+        for peer, comparison in list(self._open.items()):
+            if peer not in self.neighbourhood.others:
+                self.end(peer)
+            elif comparison.next_at <= now:
+                wait_ms = min(2 * comparison.wait_ms, self.table.limits.retry_ms_max)
+                effects += self.begin(peer, now)
+                self._open[peer].wait_ms = wait_ms
+                self._open[peer].next_at = now + wait_ms
+        return effects
+
+    def compare(self, sender: PeerId, message: StoreDigest) -> list[Effect]:
+        """Another compares with us: list what we hold in the buckets that differ."""
+        is_meant = self.neighbourhood.both_own(sender, message.neighbours)
+        ours, theirs = self.table.digests(is_meant, message.start), dict(message.digests)
+        differing = [bucket for bucket in sorted(ours | theirs) if ours.get(bucket) != theirs.get(bucket)]
+        held = self.table.buckets(is_meant) if differing else {}
+        listed, versions, end = list[int](), list[Version](), BUCKETS
+        for bucket in differing:
+            if len(versions) >= self.table.limits.versions_max:
+                end = bucket
+                break
+            listed.append(bucket)
+            versions += held.get(bucket, ())
+        offer = StoreOffer(round=message.round, versions=tuple(versions), buckets=tuple(listed), end=end)
+        return [Send(sender, offer)]
+
+    def offered(self, sender: PeerId, message: StoreOffer, now: Millis) -> list[Effect]:
+        """Pull what we lack of the answer to a comparison of ours, and offer what the other lacks."""
+        comparison = self._open.get(sender)
+        if comparison is None or comparison.round != message.round or comparison.is_compared:
+            return []
+        is_owner = self.neighbourhood.is_owner
+        comparison.wanted.extend(each for each in message.versions if self.table.lacks(each) and is_owner(each.key))
+        comparison.start, comparison.is_compared = message.end, True
+        return [*self._offer_back(sender, comparison, message), *self._advance(sender, comparison, now)]
+
+    def replicated(self, sender: PeerId, round_: Round, now: Millis) -> list[Effect]:
+        """What we pulled is here, as far as the other still has it; go on."""
+        comparison = self._open.get(sender)
+        if comparison is None or comparison.round != round_ or not comparison.is_compared:
+            return []
+        for _ in range(_fitting(comparison.wanted, self.table.limits.message_bytes)):
+            comparison.wanted.popleft()
+        return self._advance(sender, comparison, now)
+
+    def _advance(self, peer: PeerId, comparison: _Comparison, now: Millis) -> list[Effect]:
+        comparison.next_at = now + comparison.wait_ms
+        if comparison.wanted:
+            count = _fitting(comparison.wanted, self.table.limits.message_bytes)
+            names = tuple(ItemName(each.key, each.item) for each in list(comparison.wanted)[:count])
+            return [Send(peer, StorePull(names=names, round=comparison.round))]
+        if comparison.start < BUCKETS:
+            comparison.round, comparison.is_compared = self.clock.tick(now), False
+            return [self._ask(peer)]
+        del self._open[peer]
+        self.neighbourhood.met(peer)
+        return []
+
+    def _ask(self, peer: PeerId) -> Effect:
+        comparison = self._open[peer]
+        digests = tuple(sorted(self.table.digests(comparison.is_meant, comparison.start).items()))
+        message = StoreDigest(
+            round=comparison.round, neighbours=comparison.neighbours, start=comparison.start, digests=digests
+        )
+        return Send(peer, message)
+
+    def _offer_back(self, peer: PeerId, comparison: _Comparison, message: StoreOffer) -> list[Effect]:
+        if not message.buckets:
+            return []
+        theirs = {(version.key, version.item): version.stamp for version in message.versions}
+        ours = self.table.buckets(comparison.is_meant)
+        lacking = tuple(
+            version
+            for bucket in message.buckets
+            for version in ours.get(bucket, ())
+            if theirs.get((version.key, version.item), -1) < version.stamp
+        )
+        return [Send(peer, StoreOffer(versions=part)) for part in parts_of(lacking, self.table.limits.versions_max)]
+
+    def validate(self) -> None:
+        assert self.neighbourhood.peer_id not in self._open
+
+
+def parts_of(versions: tuple[Version, ...], most: int) -> list[tuple[Version, ...]]:
+    return [versions[start : start + most] for start in range(0, len(versions), most)]
+
+
+def pulls_of(versions: list[Version], bytes_max: int) -> list[StorePull]:
+    """Questions for these entries such that each answer fits a message."""
+    left, pulls = deque(versions), list[StorePull]()
+    while left:
+        chosen = [left.popleft() for _ in range(_fitting(left, bytes_max))]
+        pulls.append(StorePull(names=tuple(ItemName(each.key, each.item) for each in chosen)))
+    return pulls
+
+
+def _fitting(versions: deque[Version], bytes_max: int) -> int:
+    """How many from the front fit one message; one always does."""
+    total = 0
+    for count, version in enumerate(versions):
+        total += version.size
+        if count and total > bytes_max:
+            return count
+    return len(versions)

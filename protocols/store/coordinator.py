@@ -1,0 +1,204 @@
+"""The coordinator of a key: asks its owners on behalf of a writer or a reader, and answers once enough have answered.
+
+It keeps nothing that matters. Whoever asked asks again until there is an answer, and the question may reach another
+coordinator then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from protocols.clock import Stamp
+from protocols.effects import Effect, Send, Tell
+from protocols.events import Received
+from protocols.ids import Key, Millis, PeerId
+from protocols.messages import Message
+from protocols.store.entries import Entry
+from protocols.store.messages import (
+    ItemName,
+    StoreAck,
+    StoreEntries,
+    StoreFetch,
+    StoreFound,
+    StoreGet,
+    StorePut,
+    StorePutDone,
+    StoreReplicate,
+)
+from protocols.store.neighbourhood import Neighbourhood
+
+Question = TypeVar("Question")
+Open = TypeVar("Open", "_Writing", "_Reading")
+
+
+@dataclass(slots=True)
+class _Writing:
+    """One entry on its way to its owners; several writers may be waiting, each for its own version or a newer one."""
+
+    entry: Entry
+    opened_at: Millis
+    waiting: dict[tuple[PeerId, Stamp], None] = field(default_factory=dict)
+    asked: dict[PeerId, Stamp] = field(default_factory=dict)
+    held: dict[PeerId, Stamp] = field(default_factory=dict)  # The owners that answered, and what they hold.
+    refused: dict[PeerId, None] = field(default_factory=dict)
+    closer: dict[PeerId, None] = field(default_factory=dict)  # Owners we know by hearsay.
+
+
+@dataclass(slots=True)
+class _Reading:
+    """One question of a reader."""
+
+    key: Key
+    opened_at: Millis
+    asked: dict[PeerId, None] = field(default_factory=dict)
+    answered: dict[PeerId, None] = field(default_factory=dict)
+    newest: dict[str, Entry] = field(default_factory=dict)
+    closer: dict[PeerId, None] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Coordinator:
+    """Collects the answers of owners.
+
+    In:        STORE_PUT, STORE_GET; STORE_ACK, STORE_ENTRIES
+    Out:       STORE_REPLICATE, STORE_FETCH; STORE_PUT_DONE, STORE_FOUND
+    Keeps:     questions under way, until the deadline of whoever asked
+    Invariant: a write is done once W owners that answer for its key have it on disk; a read is the newest of all that
+               so many of them hold
+    """
+
+    neighbourhood: Neighbourhood
+    _writings: dict[ItemName, _Writing] = field(default_factory=dict)
+    _readings: dict[tuple[PeerId, Stamp], _Reading] = field(default_factory=dict)
+
+    # Writing.
+
+    def put(self, message: StorePut, now: Millis) -> list[Effect]:
+        entry = message.entry
+        name = ItemName(entry.key, entry.item)
+        self._forget(now)
+        writing = self._writings.setdefault(name, _Writing(entry, now))
+        writing.waiting[entry.writer, entry.stamp] = None
+        if entry.supersedes(writing.entry):
+            writing.entry = entry
+        writing.asked.clear()  # This may be a repetition, and what we asked then may be lost.
+        return self._replicate(writing)
+
+    def acked(self, sender: PeerId, message: StoreAck, now: Millis) -> list[Effect]:
+        effects: list[Effect] = []
+        for version in message.kept:
+            writing = self._writings.get(ItemName(version.key, version.item))
+            if writing:
+                writing.held[sender] = max(version.stamp, writing.held.get(sender, 0))
+                effects += self._settle(writing, now)
+        for name in message.refused:
+            writing = self._writings.get(name)
+            if writing:
+                writing.refused[sender] = None
+                effects += self._refuse(writing, now)
+        for name in message.not_mine:
+            writing = self._writings.get(name)
+            if writing:
+                writing.closer |= dict.fromkeys(message.closer)
+                effects += self._replicate(writing)
+        return effects
+
+    def _replicate(self, writing: _Writing) -> list[Effect]:
+        """Hand the entry to those owners that have not been asked, and do not have it."""
+        entry, effects = writing.entry, list[Effect]()
+        for owner in self.neighbourhood.owners(entry.key, writing.closer):
+            if max(writing.asked.get(owner, 0), writing.held.get(owner, 0)) < entry.stamp:
+                writing.asked[owner] = entry.stamp
+                effects.append(self.hand(owner, StoreReplicate(entries=(entry,))))
+        return effects
+
+    def _settle(self, writing: _Writing, now: Millis) -> list[Effect]:
+        effects: list[Effect] = []
+        newest = max(writing.held.values())
+        for writer, stamp in list(writing.waiting):
+            replicas = sum(held >= stamp for held in writing.held.values())
+            if replicas >= self.neighbourhood.needed(now):
+                effects.append(self._done(writing, writer, stamp, newest=newest, replicas=replicas))
+        return effects
+
+    def _refuse(self, writing: _Writing, now: Millis) -> list[Effect]:
+        owners = self.neighbourhood.owners(writing.entry.key, writing.closer)
+        if len(owners) - len(writing.refused) >= self.neighbourhood.needed(now):
+            return []
+        refusal = f"{len(writing.refused)} of {len(owners)} owners of the key have no room for it"
+        return [self._done(writing, writer, stamp, refusal=refusal) for writer, stamp in list(writing.waiting)]
+
+    def _done(
+        self, writing: _Writing, writer: PeerId, stamp: Stamp, newest: Stamp = 0, replicas: int = 0, refusal: str = ""
+    ) -> Effect:
+        name = ItemName(writing.entry.key, writing.entry.item)
+        del writing.waiting[writer, stamp]
+        if not writing.waiting:
+            del self._writings[name]
+        done = StorePutDone(name=name, stamp=stamp, newest=newest, replicas=replicas, refusal=refusal)
+        return self.hand(writer, done)
+
+    # Reading.
+
+    def get(self, message: StoreGet, now: Millis) -> list[Effect]:
+        self._forget(now)
+        question = (message.reader, message.request)
+        reading = self._readings.setdefault(question, _Reading(message.key, now))
+        reading.asked.clear()
+        return self._fetch(question, reading)
+
+    def entries(self, sender: PeerId, message: StoreEntries, now: Millis) -> list[Effect]:
+        question = (message.reader, message.request)
+        reading = self._readings.get(question)
+        if reading is None:
+            return []
+        for entry in message.entries:
+            known = reading.newest.get(entry.item)
+            if known is None or entry.supersedes(known):
+                reading.newest[entry.item] = entry
+        if not message.is_owner:
+            reading.closer |= dict.fromkeys(message.closer)
+            return self._fetch(question, reading)
+        reading.answered[sender] = None
+        if len(reading.answered) < self.neighbourhood.needed(now):
+            return []
+        del self._readings[question]
+        found = tuple(reading.newest[item] for item in sorted(reading.newest))
+        return [self.hand(message.reader, StoreFound(request=message.request, entries=found))]
+
+    def _fetch(self, question: tuple[PeerId, Stamp], reading: _Reading) -> list[Effect]:
+        effects: list[Effect] = []
+        reader, request = question
+        for owner in self.neighbourhood.owners(reading.key, reading.closer):
+            if owner not in reading.asked and owner not in reading.answered:
+                reading.asked[owner] = None
+                effects.append(self.hand(owner, StoreFetch(key=reading.key, reader=reader, request=request)))
+        return effects
+
+    # Both.
+
+    def hand(self, peer: PeerId, message: Message) -> Effect:
+        """To ourselves a message goes without the network."""
+        if peer == self.neighbourhood.peer_id:
+            return Tell(Received(peer, message))
+        return Send(peer, message)
+
+    def _forget(self, now: Millis) -> None:
+        limits = self.neighbourhood.limits
+        _trim(self._writings, now - limits.deadline_ms, limits.operations_max)
+        _trim(self._readings, now - limits.deadline_ms, limits.operations_max)
+
+    def validate(self) -> None:
+        limits = self.neighbourhood.limits
+        assert max(len(self._writings), len(self._readings)) <= limits.operations_max
+        assert all(writing.waiting for writing in self._writings.values())
+
+
+def _trim(table: dict[Question, Open], since: Millis, most: int) -> None:
+    """Let go of what was opened too long ago, and of the oldest where there is no room for one more."""
+    while table:
+        oldest = next(iter(table))
+        if table[oldest].opened_at >= since and len(table) < most:
+            break
+        del table[oldest]

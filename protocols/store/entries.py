@@ -1,0 +1,26 @@
+"""One entry of the replicated store, and how two versions of it become one.
+
+Entries are only ever added or superseded by a newer stamp: whatever the order of arrival, and whatever a partition kept
+apart, all owners end with the same.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from protocols.clock import Stamp
+from protocols.ids import Key, Millis, PeerId
+
+
+class Entry(msgspec.Struct, frozen=True, array_like=True):
+    """A named value under a key; without a value it is a tombstone."""
+
+    key: Key
+    item: str
+    stamp: Stamp
+    writer: PeerId
+    value: bytes | None
+    expires_at: Millis  # 0: never.
+
+    def supersedes(self, other: Entry) -> bool:
+        return (self.stamp, self.writer, self.value or b"") > (other.stamp, other.writer, other.value or b"")

@@ -1,0 +1,94 @@
+"""Handing over: what belongs to other peers now is kept until each of its new owners has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from protocols.clock import Stamp
+from protocols.effects import Append, Effect, Send
+from protocols.ids import Key, Millis, PeerId
+from protocols.store.comparison import parts_of
+from protocols.store.messages import KeyDropped, StoreAck, StoreOffer, Version
+from protocols.store.neighbourhood import Neighbourhood
+from protocols.store.table import EntryTable
+
+
+@dataclass(slots=True)
+class _Handover:
+    """One key that is no longer ours."""
+
+    since: Millis
+    acked: dict[PeerId, dict[str, Stamp]] = field(default_factory=dict)
+    closer: dict[PeerId, None] = field(default_factory=dict)  # Owners we know by hearsay.
+
+
+@dataclass(slots=True)
+class Handovers:
+    """All keys this peer holds and does not own.
+
+    In:        STORE_ACK
+    Out:       STORE_OFFER
+    Keeps:     who of the owners has what
+    Invariant: a key is dropped only when all its R owners answer for every entry we hold of it
+    """
+
+    table: EntryTable
+    neighbourhood: Neighbourhood
+    _open: dict[Key, _Handover] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def review(self, now: Millis) -> None:
+        """See anew which keys are not ours; hearsay about their owners is forgotten, and heard again if still true."""
+        surplus = [key for key in self.table.keys if not self.neighbourhood.is_owner(key)]
+        self._open = {key: self._open.get(key) or _Handover(now) for key in surplus}
+        for handover in self._open.values():
+            handover.closer.clear()
+
+    def advance(self, now: Millis) -> list[Effect]:
+        """Offer to each owner what it has not acknowledged; drop what all have."""
+        effects: list[Effect] = []
+        offers: dict[PeerId, list[Version]] = {}
+        for key, handover in list(self._open.items()):
+            missing = self._missing(key, handover)
+            for peer, versions in missing.items():
+                offers.setdefault(peer, []).extend(versions)
+            if not missing and now >= handover.since + self.table.limits.linger_ms:
+                del self._open[key]
+                self.table.drop(key)
+                effects.append(Append(KeyDropped(key=key)))
+        for peer, versions in offers.items():
+            effects += [
+                Send(peer, StoreOffer(versions=part))
+                for part in parts_of(tuple(versions), self.table.limits.versions_max)
+            ]
+        return effects
+
+    def acked(self, sender: PeerId, message: StoreAck) -> None:
+        for version in message.kept:
+            handover = self._open.get(version.key)
+            if handover:
+                handover.acked.setdefault(sender, {})[version.item] = version.stamp
+        for name in message.not_mine:
+            handover = self._open.get(name.key)
+            if handover:
+                handover.closer |= dict.fromkeys(message.closer)
+
+    def lost(self, peer: PeerId) -> None:
+        """Whatever that peer acknowledged may be gone with it."""
+        for handover in self._open.values():
+            handover.acked.pop(peer, None)
+
+    def _missing(self, key: Key, handover: _Handover) -> dict[PeerId, list[Version]]:
+        held = self.table.held(key)
+        missing: dict[PeerId, list[Version]] = {}
+        for owner in self.neighbourhood.owners(key, handover.closer):
+            acked = handover.acked.get(owner, {})
+            lacking = [each.version for each in held if acked.get(each.entry.item, -1) < each.entry.stamp]
+            if lacking:
+                missing[owner] = lacking
+        return missing
+
+    def validate(self) -> None:
+        assert all(key in self.table for key in self._open)

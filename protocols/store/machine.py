@@ -1,0 +1,386 @@
+"""The store of one peer: entries under keys, each on the R peers nearest to its key, safe once W have it on disk."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Final
+
+from protocols.clock import HybridClock, Stamp
+from protocols.effects import AfterSync, Append, Effect, Route, Send, SetTimer, Tell
+from protocols.errors import LocalProtocolError
+from protocols.events import Event, PeerDown, PeerUp, Received, Started, TimerFired
+from protocols.ids import Key, Millis, PeerId
+from protocols.messages import Message, Record
+from protocols.store.comparison import Comparisons, pulls_of
+from protocols.store.coordinator import Coordinator
+from protocols.store.entries import Entry
+from protocols.store.events import StoreFailed, StoreRead, StoreWritten, Token
+from protocols.store.handover import Handovers
+from protocols.store.limits import StoreLimits
+from protocols.store.messages import (
+    CompanyKept,
+    EntryKept,
+    ItemName,
+    KeyDropped,
+    StoreAck,
+    StoreDigest,
+    StoreEntries,
+    StoreFetch,
+    StoreFound,
+    StoreGet,
+    StoreOffer,
+    StorePull,
+    StorePut,
+    StorePutDone,
+    StoreReplicate,
+    Version,
+)
+from protocols.store.neighbourhood import Neighbourhood
+from protocols.store.table import EntryTable, has_expired, size_of
+
+RETRY: Final = "store/retry"
+COMPARE: Final = "store/compare"
+
+
+@dataclass(slots=True)
+class _Operation:
+    """A read or a write that a role of this peer waits for."""
+
+    token: Token
+    key: Key
+    entry: Entry | None  # Of a write.
+    deadline_at: Millis
+    next_at: Millis
+    wait_ms: Millis
+    is_restamped: bool = False
+
+
+class StoreMachine:
+    """Everything one peer does for the store: asks it, coordinates, owns entries, catches up, hands over.
+
+    In:        read() and write() of other roles; STORE_* of other peers
+    Out:       StoreRead, StoreWritten, StoreFailed; STORE_* to other peers
+    Keeps:     entries of the keys this peer owns, and of those it has not handed over yet, in the journal
+    Invariant: what was acknowledged is on the disks of W owners, and whoever drops an entry has handed it to R others
+    """
+
+    def __init__(
+        self, peer_id: PeerId, clock: HybridClock, rng: random.Random, limits: StoreLimits | None = None
+    ) -> None:
+        self.limits = limits or StoreLimits()
+        self.peer_id = peer_id
+        self._clock = clock
+        self._rng = rng
+        self._table = EntryTable(self.limits)
+        self._neighbourhood = Neighbourhood(peer_id, self.limits)
+        self._coordinator = Coordinator(self._neighbourhood)
+        self._comparisons = Comparisons(self._table, self._neighbourhood, clock)
+        self._handovers = Handovers(self._table, self._neighbourhood)
+        self._operations: dict[Stamp, _Operation] = {}
+        self._timers: dict[str, None] = {}  # Those that are running.
+        self._must_review = False
+
+    # What other roles ask.
+
+    def read(self, key: Key, token: Token, now: Millis) -> list[Effect]:
+        """Everything under a key; told with StoreRead or StoreFailed."""
+        return self._open(self._clock.tick(now), _Operation(token, key, None, *self._times(now)))
+
+    def write(
+        self, key: Key, item: str, value: bytes | None, expires_in_ms: Millis, token: Token, now: Millis
+    ) -> list[Effect]:
+        """Put a value under a key, or remove it (None); told with StoreWritten or StoreFailed.
+
+        It counts as newer than all that was acknowledged before. `expires_in_ms` 0 is for ever.
+        """
+        if len(value or b"") > self.limits.value_bytes_max or len(item) > self.limits.item_chars_max:
+            reason = f"{len(value or b'')} bytes are too many for one entry: at most {self.limits.value_bytes_max}"
+            return [Tell(StoreFailed(token, reason))]
+        if value is None:
+            expires_in_ms = max(expires_in_ms, self.limits.tombstone_ms)
+        expires_at = now + expires_in_ms if expires_in_ms else 0
+        entry = Entry(key, item, self._clock.tick(now), self.peer_id, value, expires_at)
+        return self._open(entry.stamp, _Operation(token, key, entry, *self._times(now)))
+
+    # What survives a crash.
+
+    def restore(self, record: Record) -> None:
+        match record:
+            case EntryKept(entry=entry):
+                self._table.put(entry)
+                self._clock.witness(entry.stamp)
+            case KeyDropped(key=key):
+                if key in self._table:
+                    self._table.drop(key)
+            case CompanyKept(has_company=has_company):
+                self._neighbourhood.has_company = has_company
+            case _:
+                raise LocalProtocolError(f"the store has no rule for the record {record}")
+
+    def snapshot(self) -> list[Record]:
+        company = CompanyKept(has_company=self._neighbourhood.has_company)
+        return [company, *(EntryKept(entry=held.entry) for held in self._table)]
+
+    # What happens.
+
+    def handle(self, event: Event, now: Millis) -> list[Effect]:
+        self._must_review |= self._neighbourhood.fade(now)
+        match event:
+            case Received(sender=sender, message=message):
+                return self._received(sender, message, now)
+            case TimerFired(name="store/retry"):
+                return self._retry(now)
+            case TimerFired(name="store/compare"):
+                return self._compare(now)
+            case PeerUp(peer=peer):
+                return self._up(peer, now)
+            case PeerDown(peer=peer):
+                return self._down(peer, now)
+            case Started():
+                self._neighbourhood.start(now)
+                self._must_review = True
+                return self._set_timers()
+        return []
+
+    def _received(self, sender: PeerId, message: Message, now: Millis) -> list[Effect]:  # noqa: C901 - one branch for each kind
+        match message:
+            case StorePut():
+                return [*self._note_company(now), *self._coordinator.put(message, now)]
+            case StoreGet():
+                return self._coordinator.get(message, now)
+            case StoreReplicate():
+                return self._replicated(sender, message, now)
+            case StoreAck():
+                self._handovers.acked(sender, message)
+                return self._coordinator.acked(sender, message, now)
+            case StorePutDone():
+                return self._put_done(message, now)
+            case StoreFetch():
+                return self._fetched(sender, message, now)
+            case StoreEntries():
+                return self._coordinator.entries(sender, message, now)
+            case StoreFound():
+                return self._found(message, now)
+            case StoreDigest():
+                return self._digest(sender, message, now)
+            case StoreOffer(round=0):
+                return self._offered(sender, message, now)
+            case StoreOffer():
+                return self._comparisons.offered(sender, message, now)
+            case StorePull():
+                return self._pulled(sender, message, now)
+        raise LocalProtocolError(f"the store has no rule for {message}")
+
+    # Asking.
+
+    def _times(self, now: Millis) -> tuple[Millis, Millis, Millis]:
+        return now + self.limits.deadline_ms, now + self.limits.retry_ms, self.limits.retry_ms
+
+    def _open(self, request: Stamp, operation: _Operation) -> list[Effect]:
+        if len(self._operations) >= self.limits.operations_max:
+            return [Tell(StoreFailed(operation.token, f"{len(self._operations)} reads and writes are under way here"))]
+        self._operations[request] = operation
+        return [self._ask(request, operation), *self._set_timers()]
+
+    def _ask(self, request: Stamp, operation: _Operation) -> Effect:
+        if operation.entry is not None:
+            return Route(operation.key, StorePut(entry=operation.entry))
+        return Route(operation.key, StoreGet(key=operation.key, reader=self.peer_id, request=request))
+
+    def _put_done(self, message: StorePutDone, now: Millis) -> list[Effect]:
+        self._clock.witness(message.newest)
+        operation = self._operations.get(message.stamp)
+        if operation is None or operation.entry is None:
+            return []
+        del self._operations[message.stamp]
+        if message.refusal:
+            return [Tell(StoreFailed(operation.token, message.refusal))]
+        if message.newest > message.stamp and not operation.is_restamped:
+            # Our clock was behind that of an earlier writer. Having seen its stamp, we are not.
+            entry = operation.entry
+            operation.entry = Entry(
+                entry.key, entry.item, self._clock.tick(now), entry.writer, entry.value, entry.expires_at
+            )
+            operation.is_restamped = True
+            return self._open(operation.entry.stamp, operation)
+        return [Tell(StoreWritten(operation.token, message.replicas))]
+
+    def _found(self, message: StoreFound, now: Millis) -> list[Effect]:
+        operation = self._operations.pop(message.request, None)
+        if operation is None:
+            return []
+        for entry in message.entries:
+            self._clock.witness(entry.stamp)
+        live = tuple(entry for entry in message.entries if not has_expired(entry, now))
+        return [Tell(StoreRead(operation.token, operation.key, live))]
+
+    def _retry_operations(self, now: Millis) -> list[Effect]:
+        effects: list[Effect] = []
+        for request, operation in list(self._operations.items()):
+            if operation.deadline_at <= now:
+                del self._operations[request]
+                reason = f"fewer than {self.limits.quorum} owners of key {operation.key.short} answered in time"
+                effects.append(Tell(StoreFailed(operation.token, reason)))
+            elif operation.next_at <= now:
+                operation.wait_ms = min(2 * operation.wait_ms, self.limits.retry_ms_max)
+                operation.next_at = now + operation.wait_ms
+                effects.append(self._ask(request, operation))
+        return effects
+
+    # Owning.
+
+    def _replicated(self, sender: PeerId, message: StoreReplicate, now: Millis) -> list[Effect]:
+        kept: list[Version] = []
+        not_mine: list[ItemName] = []
+        refused: list[ItemName] = []
+        effects: list[Effect] = []
+        for entry in message.entries:
+            name = ItemName(entry.key, entry.item)
+            self._clock.witness(entry.stamp)
+            if not self._neighbourhood.is_owner(entry.key):
+                not_mine.append(name)
+                continue
+            if not has_expired(entry, now):
+                if not self._table.has_room_for(entry):
+                    refused.append(name)
+                    continue
+                if self._table.put(entry):
+                    effects.append(Append(EntryKept(entry=entry)))
+            if self._neighbourhood.answers_for(entry.key, now):
+                held = self._table.get(name)
+                kept.append(held.version if held else Version(entry.key, entry.item, entry.stamp, size_of(entry)))
+            else:
+                not_mine.append(name)
+        ack = self._ack(kept, not_mine, refused)
+        effects += [AfterSync((self._coordinator.hand(sender, ack),)), *self._set_timers()]
+        if message.round and not refused:  # Where there is no room, that comparison does not end well.
+            effects += self._comparisons.replicated(sender, message.round, now)
+        return effects
+
+    def _fetched(self, sender: PeerId, message: StoreFetch, now: Millis) -> list[Effect]:
+        is_owner = self._neighbourhood.answers_for(message.key, now)
+        answer = StoreEntries(
+            key=message.key,
+            reader=message.reader,
+            request=message.request,
+            entries=self._table.entries(message.key),
+            is_owner=is_owner,
+            closer=() if is_owner else tuple(self._neighbourhood.owners(message.key)),
+        )
+        # Nobody may see what a crash could still undo.
+        return [AfterSync((self._coordinator.hand(sender, answer),))]
+
+    def _offered(self, sender: PeerId, message: StoreOffer, now: Millis) -> list[Effect]:
+        """Another peer holds entries of ours: pull those we lack, and answer for the others."""
+        lacking: list[Version] = []
+        kept: list[Version] = []
+        not_mine: list[ItemName] = []
+        for version in message.versions:
+            name = ItemName(version.key, version.item)
+            held = self._table.get(name)
+            if not self._neighbourhood.is_owner(version.key):
+                not_mine.append(name)
+            elif held is None or held.entry.stamp < version.stamp:
+                lacking.append(version)
+            elif self._neighbourhood.answers_for(version.key, now):
+                kept.append(held.version)
+        effects: list[Effect] = [Send(sender, pull) for pull in pulls_of(lacking, self.limits.message_bytes)]
+        if kept or not_mine:
+            effects.append(AfterSync((Send(sender, self._ack(kept, not_mine, [])),)))
+        return effects
+
+    def _pulled(self, sender: PeerId, message: StorePull, now: Millis) -> list[Effect]:
+        held = [self._table.get(name) for name in message.names]
+        entries = tuple(each.entry for each in held if each is not None and not has_expired(each.entry, now))
+        return [Send(sender, StoreReplicate(entries=entries, round=message.round))]
+
+    def _ack(self, kept: list[Version], not_mine: list[ItemName], refused: list[ItemName]) -> StoreAck:
+        closer = dict.fromkeys(
+            peer
+            for key in dict.fromkeys(name.key for name in not_mine)
+            for peer in self._neighbourhood.owners(key)
+            if peer != self.peer_id
+        )
+        return StoreAck(kept=tuple(kept), not_mine=tuple(not_mine), closer=tuple(closer), refused=tuple(refused))
+
+    # Neighbours come and go.
+
+    def _up(self, peer: PeerId, now: Millis) -> list[Effect]:
+        self._neighbourhood.up(peer, now)
+        self._must_review = True
+        effects = self._note_company(now)
+        if peer in self._neighbourhood.near:
+            effects += self._comparisons.begin(peer, now)
+        return effects + self._set_timers()
+
+    def _down(self, peer: PeerId, now: Millis) -> list[Effect]:
+        self._comparisons.end(peer)
+        self._handovers.lost(peer)
+        if not self._neighbourhood.down(peer, now):
+            return []
+        self._must_review = True
+        # What was not ours to hold may be now. A comparison begun before that does not tell.
+        effects = [effect for near in self._neighbourhood.near for effect in self._comparisons.begin(near, now)]
+        return effects + self._set_timers()
+
+    def _digest(self, sender: PeerId, message: StoreDigest, now: Millis) -> list[Effect]:
+        if self._neighbourhood.hear(sender, now):
+            self._must_review = True
+        return [*self._comparisons.compare(sender, message), *self._set_timers()]
+
+    def _note_company(self, now: Millis) -> list[Effect]:
+        """Remember across a crash whether there are others."""
+        has_company = bool(self._neighbourhood.others)
+        is_certain = has_company or self._neighbourhood.is_alone(now)
+        if not is_certain or has_company == self._neighbourhood.has_company:
+            return []
+        self._neighbourhood.has_company = has_company
+        return [Append(CompanyKept(has_company=has_company))]
+
+    # From time to time.
+
+    def _retry(self, now: Millis) -> list[Effect]:
+        self._timers.pop(RETRY, None)
+        effects = self._retry_operations(now) + self._comparisons.retry(now)
+        if self._must_review:
+            effects += self._review(now)
+        return effects + self._set_timers()
+
+    def _compare(self, now: Millis) -> list[Effect]:
+        self._timers.pop(COMPARE, None)
+        self._table.expire(now)
+        effects = self._review(now)
+        sharing: dict[PeerId, None] = {}
+        for key in self._table.keys:
+            owners = self._neighbourhood.owners(key)
+            if self.peer_id in owners:
+                sharing |= dict.fromkeys(owners)
+        sharing.pop(self.peer_id, None)
+        return effects + self._comparisons.begin_missing(list(sharing), now) + self._set_timers()
+
+    def _review(self, now: Millis) -> list[Effect]:
+        self._must_review = False
+        self._handovers.review(now)
+        return self._handovers.advance(now)
+
+    def _set_timers(self) -> list[Effect]:
+        """Set the timers there is a need for, unless they run already; a peer with nothing to do sleeps."""
+        effects: list[Effect] = []
+        if RETRY not in self._timers and (self._operations or len(self._comparisons) or self._must_review):
+            self._timers[RETRY] = None
+            effects.append(SetTimer(RETRY, self.limits.retry_ms))
+        if COMPARE not in self._timers and len(self._table):
+            self._timers[COMPARE] = None
+            jitter = self._rng.uniform(0.75, 1.25)
+            effects.append(SetTimer(COMPARE, round(self.limits.compare_ms * jitter)))
+        return effects
+
+    def validate(self) -> None:
+        """State what must hold between any two events."""
+        self._table.validate()
+        self._neighbourhood.validate()
+        self._coordinator.validate()
+        self._comparisons.validate()
+        self._handovers.validate()
+        assert len(self._operations) <= self.limits.operations_max

@@ -1,0 +1,151 @@
+"""The entries one peer holds: the newest version of each, within its quotas, with checksums to compare them by."""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocols.ids import Key, Millis
+from protocols.store.entries import Entry
+from protocols.store.limits import StoreLimits
+from protocols.store.messages import ItemName, Version
+
+BUCKETS: Final = 256
+_ENTRY_BYTES: Final = 64  # Key, stamp, writer and the rest, without item and value.
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One entry in the table."""
+
+    entry: Entry
+    digest: int  # Of its version.
+    bucket: int  # Of its name, so that two versions of one entry are compared with each other.
+
+    @classmethod
+    def of(cls, entry: Entry) -> Held:
+        name = entry.key + entry.item.encode()
+        version = entry.stamp.to_bytes(9, "big", signed=True) + entry.writer + name
+        digest = int.from_bytes(hashlib.blake2b(version, digest_size=8).digest(), "big")
+        return cls(entry, digest, zlib.crc32(name) % BUCKETS)
+
+    @property
+    def version(self) -> Version:
+        return Version(self.entry.key, self.entry.item, self.entry.stamp, size_of(self.entry))
+
+
+@dataclass(slots=True)
+class EntryTable:
+    """What a peer holds, by key and item."""
+
+    limits: StoreLimits
+    _keys: dict[Key, dict[str, Held]] = field(default_factory=dict)
+    _key_bytes: dict[Key, int] = field(default_factory=dict)
+    _count: int = 0
+    _bytes: int = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._keys
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        return tuple(self._keys)
+
+    def held(self, key: Key) -> list[Held]:
+        return list(self._keys.get(key, {}).values())
+
+    def entries(self, key: Key) -> tuple[Entry, ...]:
+        return tuple(held.entry for held in self.held(key))
+
+    def get(self, name: ItemName) -> Held | None:
+        return self._keys.get(name.key, {}).get(name.item)
+
+    def lacks(self, version: Version) -> bool:
+        held = self._keys.get(version.key, {}).get(version.item)
+        return held is None or held.entry.stamp < version.stamp
+
+    def has_room_for(self, entry: Entry) -> bool:
+        """Whether an entry can be taken; a newer version of what we hold always can, short of the key's own bound."""
+        before = self.get(ItemName(entry.key, entry.item))
+        grown = size_of(entry) - (size_of(before.entry) if before else 0)
+        if grown > 0 and self._key_bytes.get(entry.key, 0) + grown > self.limits.key_bytes_max:
+            return False
+        return before is not None or (
+            self._count < self.limits.entries_max and self._bytes + grown <= self.limits.bytes_max
+        )
+
+    def put(self, entry: Entry) -> bool:
+        """Take an entry unless ours is as new; tells whether anything changed."""
+        items = self._keys.setdefault(entry.key, {})
+        before = items.get(entry.item)
+        if before is not None and not entry.supersedes(before.entry):
+            return False
+        items[entry.item] = Held.of(entry)
+        self._account(entry.key, size_of(entry) - (size_of(before.entry) if before else 0), 0 if before else 1)
+        return True
+
+    def drop(self, key: Key) -> None:
+        self._count -= len(self._keys.pop(key))
+        self._bytes -= self._key_bytes.pop(key)
+
+    def expire(self, now: Millis) -> None:
+        """Forget what has run out; every owner does so by its own clock, and nobody takes it up again."""
+        for key in self.keys:
+            for held in self.held(key):
+                if has_expired(held.entry, now):
+                    del self._keys[key][held.entry.item]
+                    self._account(key, -size_of(held.entry), -1)
+            if not self._keys[key]:
+                del self._keys[key], self._key_bytes[key]
+
+    def digests(self, is_meant: Callable[[Key], bool], start: int) -> dict[int, int]:
+        """A checksum over the versions in each bucket from `start` on, of the keys that are meant."""
+        digests: dict[int, int] = {}
+        for held in self._of(is_meant):
+            if held.bucket >= start:
+                digests[held.bucket] = digests.get(held.bucket, 0) ^ held.digest
+        return digests
+
+    def buckets(self, is_meant: Callable[[Key], bool]) -> dict[int, list[Version]]:
+        """The versions in each bucket, of the keys that are meant."""
+        buckets: dict[int, list[Version]] = {}
+        for held in self._of(is_meant):
+            buckets.setdefault(held.bucket, []).append(held.version)
+        return buckets
+
+    def __iter__(self) -> Iterator[Held]:
+        for items in self._keys.values():
+            yield from items.values()
+
+    def validate(self) -> None:
+        assert self._count == sum(map(len, self._keys.values()))
+        assert self._bytes == sum(self._key_bytes.values()) == sum(size_of(held.entry) for held in self)
+        assert all(self._keys.values()), "a key without entries"
+        assert list(self._keys) == list(self._key_bytes)
+        for key, items in self._keys.items():
+            assert all(held.entry.key == key and held.entry.item == item for item, held in items.items())
+
+    def _of(self, is_meant: Callable[[Key], bool]) -> Iterator[Held]:
+        for key, items in self._keys.items():
+            if is_meant(key):
+                yield from items.values()
+
+    def _account(self, key: Key, grown: int, added: int) -> None:
+        self._key_bytes[key] = self._key_bytes.get(key, 0) + grown
+        self._bytes += grown
+        self._count += added
+
+
+def size_of(entry: Entry) -> int:
+    """About how many bytes an entry takes in a message."""
+    return _ENTRY_BYTES + len(entry.item) + len(entry.value or b"")
+
+
+def has_expired(entry: Entry, now: Millis) -> bool:
+    return 0 < entry.expires_at <= now

@@ -1,0 +1,48 @@
+"""Makes an instance of any wire type from its annotations: a fixed one for golden bytes, or a random one."""
+
+from __future__ import annotations
+
+import random
+import types
+import typing
+from collections.abc import Callable
+from typing import Any, Literal
+
+import msgspec
+
+from protocols.ids import Key
+from queries.schema import Schema
+
+SCHEMAS = ("id int, note string null", "at timestamp, price decimal, ok bool", "raw bytes null, delay float")
+
+
+def make(kind: Any, luck: random.Random | None = None) -> Any:
+    """An instance of a type; without luck always the same."""
+    if isinstance(kind, type) and issubclass(kind, Key):
+        return kind(luck.randbytes(20) if luck else bytes(range(20)))
+    if kind is Schema:  # Not every combination of fields is one.
+        return Schema.parse(luck.choice(SCHEMAS) if luck else SCHEMAS[0])
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return kind(**{each.name: make(each.type, luck) for each in msgspec.structs.fields(kind)})
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Annotated:
+        return make(arguments[0], luck)
+    if origin in (typing.Union, types.UnionType):
+        return make(luck.choice(arguments) if luck else arguments[0], luck)
+    if origin is Literal:
+        return luck.choice(arguments) if luck else arguments[0]
+    if origin is tuple:
+        if arguments[-1] is ...:
+            return tuple(make(arguments[0], luck) for _ in range(luck.randrange(4) if luck else 2))
+        return tuple(make(each, luck) for each in arguments)
+    return SIMPLE[kind](luck)
+
+
+SIMPLE: dict[Any, Callable[[random.Random | None], Any]] = {
+    int: lambda luck: luck.randrange(1 << luck.randrange(1, 60)) if luck else 7,
+    float: lambda luck: luck.uniform(0, 1e6) if luck else 0.5,
+    str: lambda luck: "".join(luck.choices("aé漢 /\0", k=luck.randrange(6))) if luck else "name",
+    bytes: lambda luck: luck.randbytes(luck.randrange(40)) if luck else b"\x01\x02",
+    bool: lambda luck: luck.random() < 0.5 if luck else True,
+    type(None): lambda luck: None,
+}
