@@ -1,0 +1,424 @@
+"""One simulated peer: the machine that a daemon runs, driven in virtual time on a disk that may fail.
+
+It performs effects as `peerd/driver.py` does: one event, its effects in order, then the next; one write to the disk at
+a time, and what waits for it only afterwards. A crash forgets everything but the disk.
+"""
+
+from __future__ import annotations
+
+import random
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from overlay.sim.agenda import Agenda
+from overlay.sim.disk import SimDisk
+from overlay.sim.membership import Membership
+from overlay.sim.network import Network
+from overlay.sim.power import FailingDisk, PowerLost
+from overlay.sim.topology import Topology
+from overlay.sim.trace import Trace
+from protocols.commit import SyncGate
+from protocols.effects import (
+    AfterSync,
+    Append,
+    AppendBatch,
+    Effect,
+    ReadLog,
+    ReleaseLog,
+    Reply,
+    Route,
+    Send,
+    SetTimer,
+    Tell,
+)
+from protocols.events import (
+    Abandoned,
+    DiskSpace,
+    Event,
+    LogBounds,
+    LogRead,
+    NearestPeers,
+    PeerDown,
+    PeerUp,
+    Requested,
+    Started,
+    TimerFired,
+)
+from protocols.ids import LogId, Millis, PeerId, RequestId, TimerName
+from protocols.journal.disk import DiskFull
+from protocols.journal.journal import Journal
+from protocols.journal.pending import Pending
+from protocols.messages import Answer, Command, Record
+
+EPOCH_MS: Final = 1_750_000_000_000  # What the wall clocks show when a simulation begins.
+CONTACTS: Final = 24  # Peers beside its neighbours whose distance a peer measures.
+NEAREST: Final = 16
+MEASURE_MS: Final = 10_000
+FULL_DISK_RETRY_MS: Final = 500
+READ_MS: Final = 1
+PLACES: Final = 3
+
+OnAnswer = Callable[[Answer | None, bool], None]
+"""Hears the answers of one request; None when the peer has crashed and the connection with it."""
+
+
+OnCrash = Callable[["SimPeer", bool], None]
+"""Hears of every crash, and again when the disk is lost with it."""
+
+
+class Machine(Protocol):
+    """What runs on a simulated peer: `protocols.peer.Peer`, or another machine of its shape."""
+
+    def handle(self, event: Event, now: Millis) -> list[Effect]: ...
+    def restore(self, records: Sequence[Record], logs: Mapping[LogId, LogBounds], now: Millis) -> None: ...
+    def snapshot(self) -> list[Record]: ...
+    def validate(self) -> None: ...
+
+
+class PeerFailed(Exception):
+    """A machine broke one of its own rules: our mistake."""
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What all peers of a simulation share."""
+
+    seed: int
+    agenda: Agenda
+    membership: Membership
+    network: Network
+    topology: Topology
+    trace: Trace
+    make: Callable[[PeerId, random.Random], Machine]
+    encode_record: Callable[[Record], bytes]
+    decode_record: Callable[[bytes], Record]
+    disk_rng: random.Random
+    rng: random.Random  # How long disks take, whom a peer measures, and the like.
+    validate_every: int = 1
+    segment_bytes: int = 1 << 20
+    sync_ms_max: Millis = 6
+    requests: int = 0
+    contacts: list[int] = field(default_factory=list)  # Whom a peer may measure: everybody.
+    on_crash: OnCrash = lambda peer, with_disk: None
+
+
+class SimPeer:
+    """A peer's place in a simulation; its machine comes and goes with its lives."""
+
+    __slots__ = (
+        "_around",
+        "_contacts",
+        "_gate",
+        "_is_committing",
+        "_is_holding",
+        "_journal",
+        "_machine",
+        "_nearest",
+        "_neighbours",
+        "_pending",
+        "_requests",
+        "_timers",
+        "_unvalidated",
+        "disk",
+        "disk_is_low",
+        "disks",
+        "index",
+        "is_up",
+        "life",
+        "paused_until",
+        "peer_id",
+        "skew_ms",
+        "slow_ms",
+    )
+
+    def __init__(self, index: int, peer_id: PeerId, around: Surroundings) -> None:
+        self.index = index
+        self.peer_id = peer_id
+        self.disk = SimDisk(around.disk_rng, lost_share=0.0, torn_share=0.0)  # Until a fault says otherwise.
+        self.disks = 1  # How many it has had.
+        self.is_up = False
+        self.life = 0
+        self.skew_ms: Millis = 0
+        self.slow_ms: Millis = 0
+        self.paused_until: Millis = 0
+        self._around = around
+        self._contacts: tuple[int, ...] = ()
+        self.disk_is_low = False
+        self._unvalidated = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        """What one life leaves behind is only on the disk."""
+        self._machine: Machine | None = None
+        self._journal: Journal | None = None
+        self._pending: Pending | None = None
+        self._gate = SyncGate()
+        self._is_committing = False
+        self._is_holding = False  # Something new waits for the disk, which may be there already.
+        self._timers: dict[TimerName, int] = {}
+        self._requests: dict[RequestId, OnAnswer] = {}
+        self._neighbours: list[int] = []
+        self._nearest: tuple[PeerId, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"p{self.index}({self.peer_id.short})"
+
+    # Its lives.
+
+    def start(self, *, long_ago: bool = False) -> None:
+        """Recover from the disk and enter the network."""
+        assert not self.is_up
+        around = self._around
+        self.life += 1
+        self._journal = Journal(
+            self.disk, around.encode_record, around.decode_record, segment_bytes=around.segment_bytes
+        )
+        recovered = self._journal.recover()
+        rng = random.Random(f"{around.seed}/{self.peer_id.hex()}/{self.life}")
+        self._machine = around.make(self.peer_id, rng)
+        self._machine.restore(recovered.records, recovered.logs, self.now)
+        self.is_up = True
+        around.membership.came_up(self.index, long_ago=long_ago)
+        self.take(Started(), self.life)
+        if self.disk_is_low:
+            self.take(DiskSpace(is_low=True), self.life)
+        around.agenda.after(0, self.neighbourhood_changed)
+        around.agenda.after(int(around.rng.random() * 500), self._measure, self.life)
+
+    def crash(self) -> None:
+        """Stop between two events, or in the midst of a write."""
+        assert self.is_up
+        self._around.trace.step(self._around.agenda.now, self.index, "crash", ())
+        if self._pending is not None:
+            self._write_some(self._pending)
+        self.disk.crash()
+        requests = self._requests
+        self.is_up = False
+        self.paused_until = 0
+        self._forget()
+        self._around.membership.went_down(self.index)
+        self._around.on_crash(self, False)
+        for on_answer in requests.values():
+            on_answer(None, True)
+
+    def lose_disk(self) -> None:
+        """All that was stored is gone for good; the peer must be down."""
+        assert not self.is_up
+        self._around.trace.step(self._around.agenda.now, self.index, "disk lost", ())
+        self.disk.lose()
+        self.disks += 1
+        self._around.on_crash(self, True)
+
+    def pause(self, for_ms: Millis) -> None:
+        """Answer nobody for a while, then go on as if nothing had been."""
+        self.paused_until = self._around.agenda.now + for_ms
+
+    def disk_space(self, is_low: bool) -> None:
+        """The disk has come close to its end, or has room again."""
+        self.disk_is_low = is_low
+        self.take(DiskSpace(is_low=is_low), self.life)
+
+    @property
+    def now(self) -> Millis:
+        """What its own clock shows."""
+        return self._around.agenda.now + EPOCH_MS + self.skew_ms
+
+    # Its clients.
+
+    def request(self, command: Command, on_answer: OnAnswer) -> RequestId:
+        """Ask the peer something, as a client connected to it."""
+        assert self.is_up
+        self._around.requests = request = self._around.requests + 1
+        self._requests[request] = on_answer
+        self._around.agenda.after(1, self.take, Requested(request, command), self.life)
+        return request
+
+    def tell(self, command: Command) -> None:
+        """Tell the peer something that it does not answer."""
+        self._around.requests = request = self._around.requests + 1
+        self._around.agenda.after(1, self.take, Requested(request, command), self.life)
+
+    def abandon(self, request: RequestId) -> None:
+        """The client goes away."""
+        if self._requests.pop(request, None) is not None:
+            self._around.agenda.after(1, self.take, Abandoned(request), self.life)
+
+    # Events.
+
+    def take(self, event: Event, life: int) -> None:
+        """Let one thing happen to the peer, if it still lives the life it was meant for."""
+        machine = self._machine
+        if machine is None or life != self.life:
+            return
+        around = self._around
+        now = around.agenda.now
+        if now < self.paused_until:
+            around.agenda.at(self.paused_until, self.take, event, life)
+            return
+        try:
+            effects = machine.handle(event, now + EPOCH_MS + self.skew_ms)
+            self._unvalidated += 1
+            if self._unvalidated >= around.validate_every:
+                self._unvalidated = 0
+                machine.validate()
+        except Exception as error:
+            around.trace.step(now, self.index, event, ())
+            raise PeerFailed(f"{self!r} failed: {type(error).__name__}: {error} {places_of(error)}") from error
+        around.trace.step(now, self.index, event, effects)
+        for effect in effects:
+            self._PERFORM[type(effect)](self, effect)
+        journal = self._journal
+        if self._is_holding or (journal is not None and journal.appended != journal.synced):
+            self._commit()
+
+    def neighbourhood_changed(self) -> None:
+        """Look who the neighbours are now, and tell the machine of the difference."""
+        if not self.is_up:
+            return
+        around = self._around
+        before, after = self._neighbours, around.membership.neighbours(self.index)
+        if before != after:
+            self._neighbours = after
+            gone = [index for index in before if index not in after]
+            come = [index for index in after if index not in before]
+            for index in gone:
+                self.take(PeerDown(self._id(index)), self.life)
+            for index in come:
+                self.take(PeerUp(self._id(index)), self.life)
+
+    def _measure(self, life: int) -> None:
+        """Tell the machine who is near in the network, and again from time to time."""
+        if life != self.life or not self.is_up:
+            return
+        around = self._around
+        if not self._contacts:
+            self._contacts = tuple(around.rng.sample(around.contacts, min(CONTACTS, len(around.contacts))))
+        seen = [
+            index
+            for index in dict.fromkeys((*self._neighbours, *self._contacts))
+            if index != self.index and around.membership.sees(self.index, index)
+        ]
+        seen.sort(key=lambda index: (around.topology.delay_ms(self.index, index), index))
+        nearest = tuple(self._id(index) for index in seen[:NEAREST])
+        if nearest != self._nearest:
+            self._nearest = nearest
+            self.take(NearestPeers(nearest), life)
+        around.agenda.after(MEASURE_MS, self._measure, life)
+
+    def _id(self, index: int) -> PeerId:
+        return self._around.membership.peer_id(index)
+
+    # Effects.
+
+    def _send(self, effect: Send) -> None:
+        self._around.network.send(self, effect.peer, effect.message)
+
+    def _route(self, effect: Route) -> None:
+        self._around.network.route(self, effect.key, effect.message)
+
+    def _set_timer(self, effect: SetTimer) -> None:
+        turn = self._timers.get(effect.name, 0) + 1
+        self._timers[effect.name] = turn
+        self._around.agenda.after(effect.after_ms, self._fire, effect.name, turn, self.life)
+
+    def _fire(self, name: TimerName, turn: int, life: int) -> None:
+        if life == self.life and self._timers.get(name) == turn:
+            self.take(TimerFired(name), life)
+
+    def _reply(self, effect: Reply) -> None:
+        on_answer = self._requests.get(effect.request)
+        if on_answer is not None:  # The client may have gone away meanwhile.
+            if effect.last:
+                del self._requests[effect.request]
+            on_answer(effect.answer, effect.last)
+
+    def _append(self, effect: Append) -> None:
+        assert self._journal is not None
+        self._journal.append(effect.record)
+
+    def _append_batch(self, effect: AppendBatch) -> None:
+        assert self._journal is not None
+        self._journal.append_batch(effect.log, effect.batch)
+
+    def _release_log(self, effect: ReleaseLog) -> None:
+        assert self._journal is not None
+        self._journal.release(effect.log, effect.below)
+
+    def _read_log(self, effect: ReadLog) -> None:
+        self._around.agenda.after(READ_MS + self.slow_ms, self._read, effect, self.life)
+
+    def _read(self, effect: ReadLog, life: int) -> None:
+        if life == self.life and self._journal is not None:
+            batches = self._journal.read(effect.log, effect.first, effect.bytes_max)
+            self.take(LogRead(effect.log, effect.first, batches), life)
+
+    def _after_sync(self, effect: AfterSync) -> None:
+        assert self._journal is not None
+        self._gate.hold(self._journal.appended, effect.effects)
+        self._is_holding = True
+
+    def _tell(self, effect: Tell) -> None:
+        self.take(effect.event, self.life)
+
+    # The disk.
+
+    def _commit(self) -> None:
+        """Perform what the disk has made safe, and begin to write the rest, one write at a time."""
+        journal = self._journal
+        if journal is None or self._is_committing:
+            return
+        self._is_committing = True
+        while released := self._gate.release(journal.synced):
+            for effect in released:
+                self._PERFORM[type(effect)](self, effect)
+        self._is_committing = self._is_holding = False
+        if self._pending is None and (pending := journal.take()) is not None:
+            self._pending = pending
+            around = self._around
+            sync_ms = 1 + int(around.rng.random() * around.sync_ms_max)
+            around.agenda.after(sync_ms + self.slow_ms, self._synced, self.life)
+
+    def _synced(self, life: int) -> None:
+        """One write has reached the disk, or found it full."""
+        journal, pending = self._journal, self._pending
+        if life != self.life or journal is None or pending is None:
+            return
+        try:
+            pending.write(self.disk)
+        except DiskFull:
+            self._around.agenda.after(FULL_DISK_RETRY_MS, self._synced, life)
+            return
+        journal.done(pending)
+        self._pending = None
+        if journal.wants_snapshot and self._machine is not None:
+            journal.snapshot(self._machine.snapshot())
+        self._commit()
+
+    def _write_some(self, pending: Pending) -> None:
+        """A crash finds a write under way: some of it is safe, some is up to the disk, the rest never began."""
+        try:
+            pending.write(FailingDisk(self.disk, steps=self._around.disk_rng.randrange(3)))
+        except (DiskFull, PowerLost):
+            pass
+
+    _PERFORM: Final[dict[type[Effect], Callable[[SimPeer, Any], None]]] = {
+        Send: _send,
+        Route: _route,
+        SetTimer: _set_timer,
+        Reply: _reply,
+        Append: _append,
+        AppendBatch: _append_batch,
+        ReleaseLog: _release_log,
+        ReadLog: _read_log,
+        AfterSync: _after_sync,
+        Tell: _tell,
+    }
+
+
+def places_of(error: BaseException) -> str:
+    """Where an error came from: the innermost calls."""
+    frames = traceback.extract_tb(error.__traceback__)[-PLACES:]
+    return ", ".join(f"in {frame.name} ({Path(frame.filename).name}:{frame.lineno})" for frame in reversed(frames))

@@ -1,0 +1,47 @@
+"""A disk whose power fails in the midst of a write: some of its steps are done, the next is begun, the rest is not."""
+
+from __future__ import annotations
+
+from protocols.journal.disk import Disk
+
+
+class PowerLost(Exception):
+    """From here on nothing reaches the disk."""
+
+
+class FailingDisk:
+    """Passes everything on until so many steps have been made safe; then the power is gone."""
+
+    def __init__(self, disk: Disk, steps: int) -> None:
+        self._disk = disk
+        self._steps = steps
+
+    def names(self) -> list[str]:
+        return self._disk.names()
+
+    def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
+        return self._disk.read(name, offset, size)
+
+    def append(self, name: str, data: bytes) -> None:
+        self._disk.append(name, data)  # Not safe yet: what is left of it is up to the crash.
+
+    def sync(self, name: str) -> None:
+        self._step()
+        self._disk.sync(name)
+
+    def replace(self, name: str, data: bytes) -> None:
+        self._step()
+        self._disk.replace(name, data)
+
+    def truncate(self, name: str, size: int) -> None:
+        self._step()
+        self._disk.truncate(name, size)
+
+    def remove(self, name: str) -> None:
+        self._step()
+        self._disk.remove(name)
+
+    def _step(self) -> None:
+        if self._steps == 0:
+            raise PowerLost
+        self._steps -= 1

@@ -1,0 +1,77 @@
+"""What happened in a run: (time, peer, event, effects) of every step, as one hash, as text, and as the last lines.
+
+The hash covers every value of every step, so two runs with one hash did the same. Steps are immutable, so the last ones
+are kept by reference and become text only when somebody reads them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from protocols.effects import Effect
+from protocols.events import Event
+from protocols.ids import Millis
+
+LAST_STEPS: Final = 40
+_HASH_EVERY_BYTES: Final = 1 << 16
+
+
+class Step(NamedTuple):
+    """One event at one peer, and what the peer did about it; a fault is a step without effects."""
+
+    at: Millis
+    peer: int
+    event: Event | str
+    effects: Sequence[Effect]
+
+    def __str__(self) -> str:
+        seconds, ms = divmod(self.at, 1000)
+        return f"{seconds}.{ms:03} p{self.peer} {self.event!r} -> {list(self.effects)!r}"
+
+
+def _encode_plain(value: object) -> object:
+    """Identifiers are bytes with a name; msgspec asks what to do with them."""
+    if isinstance(value, bytes):
+        return bytes(value)
+    raise TypeError(f"a trace cannot hold {value!r}")
+
+
+class Trace:
+    """The record of one run; `write` gets every step as a line, if it is given."""
+
+    def __init__(self, write: Callable[[str], object] | None = None) -> None:
+        self.steps = 0
+        self._write = write
+        self._digest = hashlib.blake2b(digest_size=16)
+        self._encode = msgspec.msgpack.Encoder(enc_hook=_encode_plain).encode_into
+        self._buffer = bytearray()
+        self._last: deque[tuple[Millis, int, Event | str, Sequence[Effect]]] = deque(maxlen=LAST_STEPS)
+
+    def step(self, at: Millis, peer: int, event: Event | str, effects: Sequence[Effect]) -> None:
+        self.steps += 1
+        self._last.append((at, peer, event, effects))
+        buffer = self._buffer
+        # Two kinds of events can have the same fields; effects of one kind have fields no other has.
+        self._encode((at, peer, type(event).__name__, event, effects), buffer, -1)
+        if len(buffer) > _HASH_EVERY_BYTES:
+            self._digest.update(buffer)
+            buffer.clear()
+        if self._write is not None:
+            self._write(f"{Step(at, peer, event, effects)}\n")
+
+    @property
+    def hash(self) -> str:
+        """Of everything so far."""
+        self._digest.update(self._buffer)
+        self._buffer.clear()
+        return self._digest.hexdigest()
+
+    def last_lines(self, peer: int | None = None) -> list[str]:
+        """The latest steps as text, of one peer or of all."""
+        steps = [Step(*parts) for parts in self._last]
+        return [str(step) for step in steps if peer is None or step.peer == peer]

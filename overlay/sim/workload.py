@@ -1,0 +1,346 @@
+"""Clients of a simulated network: they create streams, publish to them and read them, and come back after a crash.
+
+Each behaves as `peerd.client` does: it remembers its own positions, says what it has seen, and tries again what was
+refused with a time to try again. Everything they are told goes to the oracle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Literal
+
+import msgspec
+
+from overlay.sim.oracle import Oracle, Publication, Reading, RowNumber
+from overlay.sim.peer import SimPeer
+from overlay.sim.ranges import IntRange, draw
+from overlay.sim.world import World
+from protocols.catalogue.messages import CreateStream, ShowStream, StreamShown
+from protocols.catalogue.streams import Durability, StreamDefinition
+from protocols.clock import Stamp
+from protocols.delivery.messages import (
+    Missed,
+    Opened,
+    OpenSubscription,
+    Position,
+    Publish,
+    Published,
+    Rows,
+    Seen,
+)
+from protocols.ids import Millis, RequestId, StreamName
+from protocols.messages import Answer, Done, Refused
+from queries.schema import Schema
+
+SCHEMA: Final = Schema.parse("number int")
+DURABILITIES: Final[tuple[Durability, ...]] = ("disk", "replicated", "memory")
+RETRY_MS: Final = 300
+RECONNECT_MS: Final = 200
+LOOK_MS: Final = 5_000
+PATIENCE_MS: Final = 30_000  # After this, a request at a healthy peer should have been answered.
+
+
+class StreamsWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How much clients do; ranges are drawn from the seed."""
+
+    name: Literal["streams"] = "streams"
+
+    streams: IntRange = (2, 4)
+    publishers: IntRange = (2, 5)
+    subscribers: IntRange = (2, 5)
+    rows: IntRange = (1, 4)  # In one publish.
+    every_ms: IntRange = (100, 1500)  # How often a publisher publishes.
+
+
+class _Session:
+    """What clients on one machine know together: the highest stamp anybody told them."""
+
+    def __init__(self) -> None:
+        self.stamp: Stamp = 0
+
+    def witness(self, stamp: Stamp) -> None:
+        self.stamp = max(self.stamp, stamp)
+
+
+class _Creator:
+    """Creates one stream, however often it takes."""
+
+    def __init__(self, workload: Workload, definition: StreamDefinition) -> None:
+        self._workload = workload
+        self.name = definition.name
+        self.is_done = False
+        self._definition = definition
+        self._tried = False
+
+    def create(self) -> None:
+        peer = self._workload.some_peer()
+        if peer is None:
+            self._workload.later(RECONNECT_MS, self.create)
+        else:
+            peer.request(CreateStream(definition=self._definition), self._answered)
+
+    def _answered(self, answer: Answer | None, last: bool) -> None:
+        match answer:
+            case Done(stamp=stamp):
+                self._workload.session.witness(stamp)
+                self._done()
+            case Refused(code="exists") if self._tried:  # An earlier try took effect.
+                self._done()
+            case _:
+                self._tried = True
+                self._workload.later(RETRY_MS, self.create)
+
+    def _done(self) -> None:
+        self.is_done = True
+        self._workload.created(self._definition)
+
+
+class _PublisherClient:
+    """Publishes to one stream at one peer, row after row, until something was accepted in a calm network.
+
+    What was not answered is asked again at times, under the same number: it must take effect once.
+    """
+
+    def __init__(self, workload: Workload, stream: StreamName, peer: SimPeer, session: bytes) -> None:
+        self.peer = peer
+        self.is_content = False
+        self._workload = workload
+        self._stream = stream
+        self._session = session
+        self._every_ms = draw(workload.rng, workload.shape.every_ms)
+        self._open: dict[RowNumber, Publication] = {}
+        workload.later(workload.rng.randrange(self._every_ms), self._publish)
+
+    def complaint(self) -> str | None:
+        """What it is still waiting for."""
+        patience = self._workload.world.now - PATIENCE_MS
+        for publication in self._open.values():
+            if publication.asked_at < patience:
+                return f"{self.peer!r} has not answered since {publication.asked_at} ms: {publication}"
+        return None if self.is_content else f"{self.peer!r} accepts nothing for {self._stream}"
+
+    def _publish(self) -> None:
+        workload = self._workload
+        if self.is_content:
+            return
+        workload.later(self._every_ms, self._publish)
+        if not self.peer.is_up:
+            return
+        rows = workload.new_rows()
+        witness = workload.session.stamp if workload.rng.random() < 0.5 else 0
+        publication = Publication(self._stream, self.peer.peer_id, rows, workload.world.now, witness)
+        workload.oracle.asked(publication)
+        self._open[rows[0]] = publication
+        self._ask(publication, self.peer.disks)
+
+    def _ask(self, publication: Publication, disks: int) -> None:
+        if not self.peer.is_up:
+            self._workload.later(RECONNECT_MS, self._ask, publication, disks)
+            return
+        if disks != self.peer.disks:  # The peer knows nothing of the first time any more.
+            self._give_up(publication)
+            return
+        publication.asked_at = self._workload.world.now
+        rows = publication.rows
+        command = Publish(
+            stream=self._stream,
+            rows=SCHEMA.encode([(row,) for row in rows]),
+            count=len(rows),
+            witness=publication.witness,
+            session=self._session,
+            number=rows[0],
+        )
+        self.peer.request(command, lambda answer, last: self._answered(publication, disks, answer))
+
+    def _answered(self, publication: Publication, disks: int, answer: Answer | None) -> None:
+        workload = self._workload
+        asks_again = workload.rng.random() < 0.5
+        match answer:
+            case Published():
+                del self._open[publication.rows[0]]
+                workload.oracle.accepted(publication, answer)
+                workload.session.witness(answer.stamp)
+                self.is_content = workload.is_calm
+            case Refused(retry_after_ms=wait_ms) if wait_ms and asks_again:
+                workload.later(wait_ms, self._ask, publication, disks)
+            case Refused() if publication.is_sure:
+                del self._open[publication.rows[0]]
+                workload.oracle.refused(publication)
+            case None if asks_again:
+                publication.is_sure = False
+                workload.later(RECONNECT_MS, self._ask, publication, disks)
+            case _:
+                self._give_up(publication)
+
+    def _give_up(self, publication: Publication) -> None:
+        """Whether it took effect will not be known."""
+        del self._open[publication.rows[0]]
+        publication.outcome = "unknown"
+
+
+class _SubscriberClient:
+    """Reads one stream at one peer; goes away at times, and comes back."""
+
+    def __init__(self, workload: Workload, reading: Reading, peer: SimPeer) -> None:
+        self.peer = peer
+        self.reading = reading
+        self._workload = workload
+        self._request: RequestId | None = None
+        self._unseen = False
+        self._is_restless = workload.rng.random() < 0.4
+        workload.later(workload.rng.randrange(3_000), self._open)
+
+    def complaint(self) -> str | None:
+        if self.reading.opened_at >= 0:
+            return None
+        return f"subscription {self.reading.subscription} at {self.peer!r} has never been opened"
+
+    def _open(self) -> None:
+        workload, reading = self._workload, self.reading
+        if self._request is not None:
+            return
+        if not self.peer.is_up:
+            workload.later(RECONNECT_MS, self._open)
+            return
+        command = OpenSubscription(
+            stream=reading.stream,
+            subscription=reading.subscription,
+            since="now" if reading.opened_at < 0 else reading.stamp,
+            positions=reading.where(),
+            keep=True,
+            witness=workload.session.stamp,
+        )
+        self._request = self.peer.request(command, self._answered)
+        if self._is_restless and not workload.is_calm:
+            workload.later(workload.rng.randrange(500, 15_000), self._leave, self._request)
+
+    def _leave(self, request: RequestId) -> None:
+        if request == self._request:
+            self._request = None
+            self.peer.abandon(request)
+            self._workload.later(self._workload.rng.randrange(5_000), self._open)
+
+    def _answered(self, answer: Answer | None, last: bool) -> None:
+        oracle, reading = self._workload.oracle, self.reading
+        match answer:
+            case Opened(stamp=stamp):
+                oracle.opened(reading, stamp, self._workload.world.now)
+                self._workload.session.witness(stamp)
+            case Rows(batches=batches):
+                for batch in batches:
+                    for offset, (row,) in enumerate(SCHEMA.decode(batch.rows)):
+                        oracle.received(reading, batch.origin, batch.first + offset, row)
+                self._see_later()
+            case Missed():
+                oracle.missed(reading, answer)
+                self._see_later()
+        if last:
+            self._request = None
+            self._workload.later(RETRY_MS, self._open)
+
+    def _see_later(self) -> None:
+        """Say what has been seen: soon, or much later and then all at once."""
+        if not self._unseen:
+            self._unseen = True
+            self._workload.later(self._workload.rng.choice((1, 20, 400)), self._see)
+
+    def _see(self) -> None:
+        self._unseen = False
+        if self._request is not None and self.peer.is_up:
+            positions = tuple(Position(origin, upto) for origin, upto in self.reading.positions.items())
+            self.peer.tell(Seen(subscription=self.reading.subscription, positions=positions))
+
+
+class _Looker:
+    """Looks at the counters of a stream from time to time."""
+
+    def __init__(self, workload: Workload, stream: StreamName) -> None:
+        self.stream = stream
+        self._workload = workload
+        self.shown_at: Millis = -1
+        workload.later(workload.rng.randrange(LOOK_MS), self._look)
+
+    def _look(self) -> None:
+        self._workload.later(LOOK_MS, self._look)
+        peer = self._workload.some_peer()
+        if peer is not None:
+            peer.request(ShowStream(name=self.stream), self._answered)
+
+    def _answered(self, answer: Answer | None, last: bool) -> None:
+        if isinstance(answer, StreamShown):
+            self.shown_at = self._workload.world.now
+            self._workload.oracle.shown(answer)
+
+
+class Workload:
+    """All clients of one run."""
+
+    def __init__(self, world: World, shape: StreamsWorkload) -> None:
+        self.world = world
+        self.shape = shape
+        self.oracle = Oracle()
+        self.rng = world.rng("workload")
+        self.session = _Session()
+        self.is_calm = False
+        self._calm_since: Millis = 0
+        self._rows = 0
+        self._publishers: list[_PublisherClient] = []
+        self._subscribers: list[_SubscriberClient] = []
+        self._lookers: list[_Looker] = []
+        definitions = [self._define(number) for number in range(draw(self.rng, shape.streams))]
+        self._creators = [_Creator(self, definition) for definition in definitions]
+        world.on_crash(self._crashed)
+
+    def begin(self) -> None:
+        for creator in self._creators:
+            self.later(self.rng.randrange(2_000), creator.create)
+
+    def calm(self) -> None:
+        """The faults are over: readers stay, publishers publish until something is accepted."""
+        self.is_calm = True
+        self._calm_since = self.world.now
+
+    def due(self) -> list[str]:
+        """What is missing for everything to be well."""
+        missing = [f"{each.name} has not been created" for each in self._creators if not each.is_done]
+        missing += [complaint for client in self._publishers if (complaint := client.complaint())]
+        missing += [complaint for client in self._subscribers if (complaint := client.complaint())]
+        missing += [f"{each.stream} has not been shown" for each in self._lookers if each.shown_at < self._calm_since]
+        return missing + self.oracle.due()
+
+    def _define(self, number: int) -> StreamDefinition:
+        durability = DURABILITIES[number % len(DURABILITIES)]
+        return StreamDefinition(name=f"stream-{number}", schema=SCHEMA, durability=durability)
+
+    def _crashed(self, peer: SimPeer, with_disk: bool) -> None:
+        self.oracle.crashed(peer.peer_id, with_disk=with_disk)
+        if with_disk:  # The subscription went with the disk, and a memory stream keeps nothing for strangers.
+            for client in self._subscribers:
+                if client.peer is peer and self.oracle.durabilities[client.reading.stream] == "memory":
+                    client.reading.excused = True
+
+    # What clients ask of it.
+
+    def later(self, wait_ms: Millis, action: Callable[..., None], *arguments: object) -> None:
+        self.world.agenda.after(wait_ms, action, *arguments)
+
+    def new_rows(self) -> tuple[int, ...]:
+        count = draw(self.rng, self.shape.rows)
+        first, self._rows = self._rows, self._rows + count
+        return tuple(range(first, first + count))
+
+    def some_peer(self) -> SimPeer | None:
+        up = [peer for peer in self.world.peers if peer.is_up]
+        return self.rng.choice(up) if up else None
+
+    def created(self, definition: StreamDefinition) -> None:
+        stream = definition.name
+        self.oracle.durabilities[stream] = definition.durability
+        for peer in self.rng.choices(self.world.peers, k=draw(self.rng, self.shape.publishers)):
+            session = f"{stream}/writer-{len(self._publishers)}".encode()
+            self._publishers.append(_PublisherClient(self, stream, peer, session))
+        for peer in self.rng.choices(self.world.peers, k=draw(self.rng, self.shape.subscribers)):
+            reading = Reading(f"{stream}/reader-{len(self._subscribers)}", stream)
+            self.oracle.readings.append(reading)
+            self._subscribers.append(_SubscriberClient(self, reading, peer))
+        self._lookers.append(_Looker(self, stream))
