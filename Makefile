@@ -16,9 +16,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help: ## Say what can be made.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(READY) ## Start five peers on this machine, show them find each other, stop them.
+demo: $(READY) ## Five peers on this machine: flights published at two, read at a third, and a kill -9 in the middle.
 	@$(FIND_JAVA)
-	@scratch=$$(mktemp -d) && trap 'rm -rf "$$scratch"' EXIT INT TERM && PEER_DATA_DIR="$$scratch" $(BIN)/peer up --peers 5 --for 10 -o table
+	@$(BIN)/peer demo --for 10
 
 test: static ## Run everything: formatting, lint, types and every test, containers included where there is an engine.
 	@$(FIND_JAVA)
@@ -32,7 +32,8 @@ static: $(READY)
 	$(BIN)/ruff check --quiet
 	$(BIN)/mypy
 
-bench: $(READY) ## Measure links and overlay on this machine.
+bench: $(READY) ## Measure delivery, links and overlay on this machine.
+	$(BIN)/python -m experiments.delivery_bench
 	$(BIN)/python -m experiments.link_bench
 	$(BIN)/python -m experiments.overlay_bench
 

@@ -2,12 +2,14 @@
 
 The sender may have one window of bytes on the way. It gets them back when the consumer at the other end says done(),
 not when they arrive, so a slow consumer holds up its own channel and neither its peer's memory nor the other channels.
+A body is no larger than the window, and the last one may begin within it: no channel holds twice its window.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from overlay.frames import CLOSE, CREDIT, DATA, DATA_BYTES_MAX, FRAME_OVERHEAD_BYTES, U32, RemoteProtocolError
@@ -23,15 +25,21 @@ class ChannelClosed(LinkError):
 
 
 class Channel:
-    """One end of a channel; Link.open() makes it here, and on_channel hands it over at the other side."""
+    """One end of a channel; Link.open() makes it here, and on_channel hands it over at the other side.
 
-    def __init__(self, link: Link, outbox: Outbox, number: int, service: str, window: int) -> None:
+    Whoever has one closes it, or receives until it ends: until then it keeps its share of the link's windows.
+    """
+
+    def __init__(
+        self, link: Link, outbox: Outbox, number: int, service: str, window: int, on_emptied: Callable[[], None]
+    ) -> None:
         self.link = link
         self.service = service
         self._outbox = outbox
         self._number = number
         self._window = window
         self._end: LinkError | None = None
+        self._on_emptied: Callable[[], None] | None = on_emptied  # Called once it holds nothing and never will again.
         # Sending.
         self._credit = window
         self._senders = WaitingLine()
@@ -61,8 +69,9 @@ class Channel:
         """Send one body if that needs no waiting; else the caller may drop, merge or store it."""
         if self._end is not None:
             raise self._end.again()
-        if len(body) > DATA_BYTES_MAX:
-            raise ValueError(f"a body of {len(body)} bytes is over the {DATA_BYTES_MAX} that one frame carries")
+        if len(body) > min(self._window, DATA_BYTES_MAX):
+            limit = f"the window of {self._window} bytes" if len(body) > self._window else f"{DATA_BYTES_MAX} bytes"
+            raise ValueError(f"a body of {len(body)} bytes on channel {self.service!r} is over {limit}")
         if self._credit <= 0 or self._senders or not self._outbox.has_room_for_data():
             return False
         self._transmit(body)
@@ -82,6 +91,7 @@ class Channel:
         body = self._inbox.popleft()
         self._undone += len(body)
         self._give_back(FRAME_OVERHEAD_BYTES)
+        self._tell_if_emptied()
         return body
 
     def done(self, n: int) -> None:
@@ -96,12 +106,15 @@ class Channel:
             self.finish(ChannelClosed(f"channel {self.service!r} was closed on this side"))
             self._outbox.put_last(CLOSE, channel=self._number)
         self._inbox.clear()
+        self._tell_if_emptied()
 
     # What the link tells its channel.
 
     def deliver(self, body: memoryview) -> None:
         if self._allowed <= 0:
             raise RemoteProtocolError(f"channel {self.service!r} was sent more than its window of {self._window} bytes")
+        if len(body) > self._window:
+            raise RemoteProtocolError(f"channel {self.service!r} was sent a body larger than its window")
         self._allowed -= len(body) + FRAME_OVERHEAD_BYTES
         if self._end is None:  # Else it crossed our CLOSE.
             self._inbox.append(bytes(body))
@@ -119,6 +132,15 @@ class Channel:
             self._end = end
             self._senders.dismiss(end)
             self._wake_receiver()
+            self._tell_if_emptied()
+
+    # What the outbox tells it.
+
+    def pay(self) -> None:
+        if self._end is None:
+            self._outbox.put_first(CREDIT, U32.pack(self._owed), self._number)
+            self._allowed += self._owed
+            self._owed = 0
 
     def use_turn(self) -> None:
         self._has_turn = False
@@ -133,16 +155,19 @@ class Channel:
             self._outbox.give_turn(self)
 
     def _transmit(self, body: bytes) -> None:
-        # Whoever has any credit may send a whole body, so that one larger than the window does not wait forever.
+        # Whoever has any credit may send a whole body: credit comes by half windows, and a large body may need more.
         self._credit -= len(body) + FRAME_OVERHEAD_BYTES
         self._outbox.put_last(DATA, body, self._number)
 
     def _give_back(self, n: int) -> None:
         self._owed += n
         if 2 * self._owed >= self._window and self._end is None:
-            self._outbox.put_first(CREDIT, U32.pack(self._owed), self._number)
-            self._allowed += self._owed
-            self._owed = 0
+            self._outbox.owe(self)
+
+    def _tell_if_emptied(self) -> None:
+        if self._on_emptied is not None and self._end is not None and not self._inbox:
+            on_emptied, self._on_emptied = self._on_emptied, None
+            on_emptied()
 
     def _wake_receiver(self) -> None:
         if self._receiver is not None and not self._receiver.done():

@@ -29,8 +29,14 @@ class _Walker(Protocol):
 async def crawl(dht: _Walker, peers_max: int) -> list[Member]:
     """Everybody who answered, and those this peer remembers as gone."""
     members = {member.peer_id: member for member in dht.members()}
-    heard_of = {contact.peer_id: contact.candidate for contact in dht.table.contacts()}
-    waiting = list(heard_of.values())
+    heard_of: dict[PeerId, None] = {}
+    turns = asyncio.Semaphore(VISITORS)
+
+    def hear_of(candidate: Candidate) -> None:
+        peer = candidate.peer_id
+        if peer not in heard_of and peer != dht.peer_id and len(heard_of) < peers_max:
+            heard_of[peer] = None
+            visits.create_task(visit(candidate))
 
     def learn(reply: Reply, hints: list[Candidate]) -> None:
         record = reply.record
@@ -38,23 +44,21 @@ async def crawl(dht: _Walker, peers_max: int) -> list[Member]:
         if known is None or known.status in ("left", "dead"):
             members[record.peer_id] = Member(record.peer_id, record.address, record.version, "alive", time.time(), None)
         for candidate in hints:
-            peer = candidate.peer_id
-            if peer not in heard_of and peer != dht.peer_id and len(heard_of) < peers_max:
-                heard_of[peer] = candidate
-                waiting.append(candidate)
+            hear_of(candidate)
 
-    async def visit() -> None:
-        while waiting:
-            candidate = waiting.pop()
-            after = bytes(20)
+    async def visit(candidate: Candidate) -> None:
+        after = bytes(20)
+        async with turns:
             while (reply := await dht.ask(candidate, ListPeers(after))) and isinstance(reply.message, Found):
                 hints = reply.message.hints
                 learn(reply, [hint.candidate() for hint in hints])
                 if len(hints) < HINTS_MAX or hints[-1].peer_id <= after:  # The last page, or one that leads nowhere.
                     break
+                if len(heard_of) >= peers_max:  # Else one that makes up names could go on forever.
+                    break
                 after = hints[-1].peer_id
 
-    # A visitor that finds nothing to do ends, while others may still bring names: go on until none is left.
-    while waiting:
-        await asyncio.gather(*(visit() for _ in range(min(VISITORS, len(waiting)))))
+    async with asyncio.TaskGroup() as visits:
+        for contact in dht.table.contacts():
+            hear_of(contact.candidate)
     return list(members.values())

@@ -53,6 +53,7 @@ SEEK_ALONE_S: Final = 2.0  # Between two tries at the seeds while we know nobody
 SEEK_S: Final = 30.0  # And otherwise: two networks that grew apart meet again at a seed.
 RESOLVE_S: Final = 3.0  # The name of a seed that takes longer must not hold up the others.
 FAREWELL_S: Final = 1.5
+SETTLE_TRIES: Final = 5  # Questions to a neighbour until it says that it has us in its table.
 RETRIES_PER_PROBE: Final = 3
 STALEST_PER_PROBE: Final = 2
 HEARSAY_PER_PROBE: Final = 8
@@ -325,11 +326,13 @@ class Dht(Server):
         await self.closest(own_key, self.table.leaf_peers + 1)
         levels = range(self.table.depth() + 1)
         await asyncio.gather(*(self.closest(self.table.random_key(level, self._rng), PARALLEL) for level in levels))
-        for contact in self.table.leaves():
-            for _ in range(5):
-                reply = await self.ask(contact.candidate, Ping())
-                if reply is None or (isinstance(reply.message, Pong) and reply.message.settled):
-                    break
+        await asyncio.gather(*(self._settle_with(contact) for contact in self.table.leaves()))
+
+    async def _settle_with(self, contact: Contact) -> None:
+        for _ in range(SETTLE_TRIES):
+            reply = await self.ask(contact.candidate, Ping())
+            if reply is None or (isinstance(reply.message, Pong) and reply.message.settled):
+                return
 
     async def _maintain(self) -> None:
         now = self._loop.time()

@@ -50,6 +50,8 @@ _BUFFER_BYTES: Final = 32 << 10  # A process may hold thousands of links, most o
 _WRITE_HIGH_BYTES: Final = 64 << 10
 _WRITE_LOW_BYTES: Final = 16 << 10
 _CLOSE_S: Final = 3.0
+# What the windows of all channels of one link may add up to at this side, whoever opened them.
+CHANNEL_BYTES_MAX: Final = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +80,7 @@ class Link(asyncio.BufferedProtocol):
         *,
         dialled: Address | None,
         shaper: Shaper | None = None,
+        channel_bytes_max: int = CHANNEL_BYTES_MAX,
     ) -> None:
         self.dialled = dialled is not None
         self.address = dialled  # Where the peer listens; an accepted link learns it from HELLO.
@@ -105,6 +108,7 @@ class Link(asyncio.BufferedProtocol):
         self._filled = 0
         # The dialler numbers its channels 1, 3, 5…, the acceptor 2, 4, 6…
         self._channels: dict[int, Channel] = {}
+        self._channel_bytes_left = channel_bytes_max
         self._next_number = 1 if self.dialled else 2
         self._free_numbers: list[int] = []
 
@@ -119,13 +123,19 @@ class Link(asyncio.BufferedProtocol):
     # What its keeper does with a link.
 
     def open(self, service: str, window: int = WINDOW_BYTES) -> Channel:
-        """Open a channel; it can be sent on at once. The window, in bytes, holds for both directions."""
+        """Open a channel; it can be sent on at once. The window, in bytes, holds for both directions.
+
+        The other side closes a channel whose window is more than it can spare.
+        """
         self._check_usable()
         request = encode(OpenChannel(service, window))
         try:
             decode_open(request)
         except RemoteProtocolError as error:
             raise ValueError(f"no channel can be opened for service {service!r} with window {window}") from error
+        if window > self._channel_bytes_left:
+            left = self._channel_bytes_left
+            raise LinkError(f"a window of {window} bytes to peer {self.peer.short} is over the {left} left on its link")
         if self._free_numbers:
             number = self._free_numbers.pop()
         elif self._next_number <= 2 * CHANNELS_MAX:
@@ -133,7 +143,7 @@ class Link(asyncio.BufferedProtocol):
             self._next_number += 2
         else:
             raise LinkError(f"the link to peer {self.peer.short} already has {CHANNELS_MAX} channels of ours")
-        channel = self._channels[number] = Channel(self, self._outbox, number, service, window)
+        channel = self._add_channel(number, service, window)
         self._outbox.put_last(OPEN, request, number)
         return channel
 
@@ -325,9 +335,14 @@ class Link(asyncio.BufferedProtocol):
         if number in self._channels or self._heard_goodbye:
             raise RemoteProtocolError(f"channel {number} opened out of turn")
         request = decode_open(body)
-        channel = Channel(self, self._outbox, number, request.service, request.window)
-        self._channels[number] = channel
-        self._events.channel(channel)
+        self._outbox.count_reply()  # We may close it at once.
+        fits = request.window <= self._channel_bytes_left
+        channel = self._add_channel(number, request.service, request.window)
+        if fits:
+            self._events.channel(channel)
+        else:
+            self._counters.channels_refused += 1
+            channel.close()
 
     def _handle_close(self, number: int) -> None:
         channel = self._channel(number)
@@ -339,6 +354,16 @@ class Link(asyncio.BufferedProtocol):
             self._outbox.put_last(CLOSE, channel=number)
             channel.finish(ChannelClosed(f"channel {channel.service!r} was closed by the other side"))
         self._close_if_over()
+
+    def _add_channel(self, number: int, service: str, window: int) -> Channel:
+        """Its window counts until it has ended and holds nothing any more: a closed one may not have been read yet."""
+
+        def emptied() -> None:
+            self._channel_bytes_left += window
+
+        self._channel_bytes_left -= window
+        channel = self._channels[number] = Channel(self, self._outbox, number, service, window, emptied)
+        return channel
 
     def _channel(self, number: int) -> Channel:
         channel = self._channels.get(number)

@@ -3,7 +3,8 @@
 Two peers may dial each other at the same time; both links then work, and the peer with the higher id, once it has the
 other's link, says goodbye on its own. Only the dialler of the losing link may decide so: it alone knows that it has the
 winner, and frames still on their way over the loser are received before it closes. A dialler dials again only when it
-has lost its link, so a second link from the same dialler replaces the first.
+has lost its link, so a second link from the same dialler replaces the first. A few replaced links of one peer may live
+on until their channels end; the oldest beyond those are dropped.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Final
 from overlay.channel import Channel, ChannelClosed
 from overlay.frames import Hello
 from overlay.identity import Address, format_address
-from overlay.link import Link, LinkEvents
+from overlay.link import CHANNEL_BYTES_MAX, Link, LinkEvents
 from overlay.outbox import LinkCounters, LinkError
 from overlay.shaping import Shaper
 from overlay.tls import ALPN, LinkCredentials, NotAMember, peer_id_of
@@ -47,6 +48,8 @@ class LinkLimits:
     backoff_min_s: float = 0.1
     backoff_max_s: float = 5.0
     drain_s: float = 5.0
+    leaving_max: int = 4  # Links of one peer that were replaced and have not closed yet.
+    channel_bytes_max: int = CHANNEL_BYTES_MAX  # For each link, see Link.
 
 
 @dataclass(slots=True)
@@ -182,6 +185,7 @@ class Links:
             "link_dials_failed_total": self._dials_failed,
             "link_accepts_refused_total": self._refused,
             "link_protocol_errors_total": counters.protocol_errors,
+            "link_channels_refused_total": counters.channels_refused,
             "link_bytes_in_total": counters.bytes_in,
             "link_bytes_out_total": counters.bytes_out,
             "link_control_in_total": counters.control_in,
@@ -331,7 +335,14 @@ class Links:
             goodbye=self._retire,
             lost=self._on_link_lost,
         )
-        return Link(events, self._counters, Hello(*self.address), dialled=dialled, shaper=self._shaper)
+        return Link(
+            events,
+            self._counters,
+            Hello(*self.address),
+            dialled=dialled,
+            shaper=self._shaper,
+            channel_bytes_max=self._limits.channel_bytes_max,
+        )
 
     def _on_ready(self, link: Link) -> None:
         peer = link.peer
@@ -349,6 +360,9 @@ class Links:
                 self._retire(other)
         if self.peer_id > peer and len(links) > 1:
             self._retire(next(link for link in links if link.dialled))
+        leaving = [other for other in self._leaving if other.peer == peer]
+        for oldest in leaving[: -self._limits.leaving_max]:
+            oldest.abort("replaced too often")
         if (dial := self._dials.get(peer)) and not dial.link.done():
             dial.link.set_result(self._links[peer][-1])
 

@@ -44,6 +44,7 @@ class LinkCounters:
     control_in: int = 0
     control_out: int = 0
     protocol_errors: int = 0
+    channels_refused: int = 0
 
 
 class WaitingLine:
@@ -85,10 +86,13 @@ class WaitingLine:
 
 
 class TakesTurns(Protocol):
-    """A channel that has something to send and the credit for it."""
+    """What the outbox knows of a channel."""
 
     def use_turn(self) -> None:
         """Queue one body, and ask for another turn if there is more."""
+
+    def pay(self) -> None:
+        """Queue the credit that is owed to the other side."""
 
 
 class Outbox:
@@ -106,6 +110,7 @@ class Outbox:
         self._replies = 0
         self._control = WaitingLine()
         self._turns: deque[TakesTurns] = deque()
+        self._debtors: dict[TakesTurns, None] = {}
         self._farewell: Callable[[], None] | None = None
         self._transport_is_full = False
         self._is_blocked = False
@@ -154,6 +159,14 @@ class Outbox:
         if not self._is_pumping:
             self._pump()
 
+    def owe(self, channel: TakesTurns) -> None:
+        """Let a channel give credit back at the next write: one frame at most, however often it asks until then.
+
+        The other side cannot send more than it was credited, so one that never reads gets nothing queued here.
+        """
+        self._debtors[channel] = None
+        self._flush_soon()
+
     def when_control_is_queued(self, farewell: Callable[[], None]) -> None:
         """Call back once nobody waits to send control any more, which may be now."""
         self._farewell = farewell
@@ -182,6 +195,7 @@ class Outbox:
         self._is_closed = True
         self._control.dismiss(error)
         self._turns.clear()
+        self._debtors.clear()
         if self._shaped is not None:
             self._shaped.stop()
 
@@ -191,10 +205,15 @@ class Outbox:
             self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
-        self._flush_is_due = False
-        if not self._is_blocked and not self._is_closed:
-            self._write()
-            self._pump()
+        if self._is_blocked or self._is_closed:
+            self._flush_is_due = False
+            return
+        debtors, self._debtors = self._debtors, {}
+        for channel in debtors:
+            channel.pay()
+        self._flush_is_due = False  # From here on, whatever is queued needs another flush.
+        self._write()
+        self._pump()
 
     def _write(self) -> None:
         """Hand everything over in one write: every write to TLS makes at least one record of its own."""

@@ -95,7 +95,8 @@ class Overlay:
         return len(self.dht.table)
 
     async def leave(self) -> None:
-        """Finish what is being sent, tell everyone, stop."""
+        """Finish what is being received and sent, tell everyone, stop."""
+        await self.router.finish()
         await self.links.drain()
         await self.dht.leave()
         await self.stop()

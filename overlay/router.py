@@ -13,7 +13,7 @@ import os
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 import structlog
@@ -21,22 +21,26 @@ import structlog
 from overlay.datagrams import Hint
 from overlay.dht import Dht
 from overlay.identity import PeerRecord
-from overlay.links import LinkError, Links
+from overlay.links import Link, LinkError, Links
 from overlay.table import Candidate
 from overlay.tasks import Tasks
 from protocols.ids import Key, PeerId
 
-MESSAGE_BYTES_MAX: Final = 1 << 20
+MESSAGE_BYTES_MAX: Final = (1 << 20) + (16 << 10)  # A publish of 1 MiB, and what goes with it.
 FRAME_ITEMS_MAX: Final = 1024
 CACHE_KEYS_MAX: Final = 65_536
 HOPS_MAX: Final = 8
 TIMEOUT_S: Final = 8.0
 RECEIPT_WAIT_S: Final = 2.0
+LAST_RECEIPTS_S: Final = 1.0  # What a peer that leaves gives its last receipts.
 LOOKUPS_AT_ONCE: Final = 32
 FRAMES_IN_FLIGHT_MAX: Final = 256  # To one peer; far below what a receiver remembers.
 _BUSY_MAX: Final = 2 * FRAMES_IN_FLIGHT_MAX
 _RECEIPTS_KEPT: Final = 1024
 _SENDERS_MAX: Final = 4096
+_RETRY_S: Final = 0.1
+
+_T = TypeVar("_T")
 
 log = structlog.get_logger("overlay.router")
 
@@ -106,6 +110,7 @@ class Router:
         # (sender, its boot) -> number -> receipt; a frame still being looked at has none yet.
         self._received: OrderedDict[tuple[PeerId, bytes], OrderedDict[int, bytes | None]] = OrderedDict()
         self._busy: Counter[PeerId] = Counter()  # Frames of each peer that we are looking at or answering.
+        self._is_leaving = False
         self._tasks = Tasks("router")
         links.on_control = self._read
         dht.on_down.append(self._peer_down)
@@ -113,7 +118,11 @@ class Router:
     # Sending.
 
     async def send(self, peer: PeerId, *payloads: bytes, timeout_s: float = TIMEOUT_S) -> None:
-        """Hand messages to one peer, whatever keys it owns: one frame, and all of them arrive or none."""
+        """Hand messages to one peer, whatever keys it owns, in this order.
+
+        They take as many frames as they need, one after the other: of messages that fit one frame (1 MiB and 1024 of
+        them) all arrive or none; of more, the first frames may have arrived when this raises Unreachable.
+        """
         for payload in payloads:
             _check_size(payload)
         if peer == self._dht.peer_id:
@@ -126,7 +135,8 @@ class Router:
                 target = await self._whereabouts(peer)
         except TimeoutError:
             raise Unreachable(f"peer {peer.short} was not found in time") from None
-        await self._frame(target, [(b"", payload) for payload in payloads], deadline)
+        for frame in _split(payloads, len):
+            await self._frame(target, [(b"", payload) for payload in frame], deadline)
 
     async def route(self, key: Key, payload: bytes, timeout_s: float = TIMEOUT_S) -> Delivery:
         """Hand a message to the owner of a key."""
@@ -138,7 +148,10 @@ class Router:
     async def multisend(
         self, messages: Sequence[tuple[Key, bytes]], timeout_s: float = TIMEOUT_S
     ) -> list[Delivery | Unreachable]:
-        """Hand many messages to the owners of their keys: one frame to each peer, however many keys it owns."""
+        """Hand many messages to the owners of their keys: one frame to each peer, however many keys it owns.
+
+        Messages beyond the limits of one frame take several at once, so that no order is promised.
+        """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         outcomes: list[Delivery | Unreachable] = [Unreachable("not delivered in time") for _ in messages]
@@ -155,9 +168,8 @@ class Router:
             for item in pending:
                 assert item.target is not None
                 groups.setdefault(item.target.peer_id, []).append(item)
-            settled = await asyncio.gather(
-                *(self._hand_over(group, outcomes, deadline) for whole in groups.values() for group in _split(whole))
-            )
+            frames = [frame for group in groups.values() for frame in _split(group, lambda item: len(item.payload))]
+            settled = await asyncio.gather(*(self._hand_over(frame, outcomes, deadline) for frame in frames))
             if not all(settled):  # A peer failed us: give the overlay a moment to see it.
                 self.counters["route_retries_total"] += 1
                 await asyncio.sleep(0.05)
@@ -233,20 +245,21 @@ class Router:
                     known = self._dht.find(peer)
                     address = known.address if known else target.address
                     try:
-                        await self._links.send(peer, address, body)
+                        link = await self._links.link(peer, address)
+                        await link.control(body)
                         self.counters["frames_out_total"] += 1
-                        done, _ = await asyncio.wait([receipt], timeout=RECEIPT_WAIT_S)
-                        if done and len(receipt.result()) != len(items):
+                        await _arrival(receipt, link)
+                        if receipt.done() and len(receipt.result()) != len(items):
                             self.counters["frames_malformed_total"] += 1
                             raise Unreachable(f"peer {peer.short} sent a receipt of another frame")
-                        if done:
+                        if receipt.done():
                             return receipt.result()
                     except LinkError as error:
                         why = str(error)
                         if error.retry_in_s and self._dht.find(peer) is None:  # It cannot be dialled.
                             raise Unreachable(f"peer {peer.short} is not reachable: {why}") from error
                         self._dht.suspect(peer)
-                        await asyncio.sleep(0.1)
+                        await asyncio.sleep(_RETRY_S)
                     self.counters["frames_repeated_total"] += 1
         except TimeoutError:
             raise Unreachable(f"peer {peer.short} is not reachable: {why}") from None
@@ -293,6 +306,9 @@ class Router:
             self.counters["frames_duplicate_total"] += 1
             if (receipt := receipts[message.number]) is not None:
                 self._reply(peer, receipt)
+            return
+        if self._is_leaving:  # There would be no receipt, and our heir would get it too.
+            self.counters["frames_refused_total"] += 1
             return
         receipts[message.number] = None
         if len(receipts) > _RECEIPTS_KEPT:
@@ -389,7 +405,13 @@ class Router:
     def _peer_down(self, record: PeerRecord, why: str) -> None:
         self._forget_peer(record.peer_id)
 
-    # Tasks.
+    # The end.
+
+    async def finish(self) -> None:
+        """Take nothing more, and send receipts for what was taken: after this the links may say goodbye."""
+        self._is_leaving = True
+        await self._tasks.settle(LAST_RECEIPTS_S)
+        await self._tasks.finish()
 
     async def stop(self) -> None:
         """End what is under way."""
@@ -402,15 +424,23 @@ def _candidate(where: PeerRecord | Candidate) -> Candidate:
     return Candidate(where.peer_id, where.address, where.incarnation)
 
 
-def _split(group: list[_Outgoing]) -> list[list[_Outgoing]]:
-    """Cut a group into frames: at most so many items, and no more bytes than one large message."""
-    frames: list[list[_Outgoing]] = [[]]
+async def _arrival(receipt: asyncio.Future[list[Hint | None]], link: Link) -> None:
+    """Wait for a receipt as long as it may come; once the link has ended only another one could bring it."""
+    either: list[asyncio.Future[Any]] = [receipt, link.gone]
+    await asyncio.wait(either, timeout=RECEIPT_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
+    if not receipt.done() and link.gone.done():
+        await asyncio.wait([receipt], timeout=_RETRY_S)
+
+
+def _split(items: Sequence[_T], bytes_of: Callable[[_T], int]) -> list[list[_T]]:
+    """Cut messages into frames, in order: at most so many of them, and no more bytes than one large message."""
+    frames: list[list[_T]] = []
     size = 0
-    for item in group:
-        size += len(item.payload)
-        if len(frames[-1]) == FRAME_ITEMS_MAX or (frames[-1] and size > MESSAGE_BYTES_MAX):
+    for item in items:
+        size += bytes_of(item)
+        if not frames or len(frames[-1]) == FRAME_ITEMS_MAX or size > MESSAGE_BYTES_MAX:
             frames.append([])
-            size = len(item.payload)
+            size = bytes_of(item)
         frames[-1].append(item)
     return frames
 

@@ -24,6 +24,12 @@ class Tasks:
         for task in list(self._tasks):
             task.cancel()
 
+    async def settle(self, timeout_s: float) -> None:
+        """Wait until nothing is under way, what that starts included, but not longer than so."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while self._tasks and (left_s := deadline - asyncio.get_running_loop().time()) > 0:
+            await asyncio.wait(self._tasks, timeout=left_s)
+
     async def finish(self) -> None:
         """Cancel what is under way and wait until it has ended."""
         self.cancel()

@@ -19,7 +19,7 @@ from peerd.config import DEFAULT_PORT, HTTP_PORT_OFFSET, KEYS, PORT_MAX, write_s
 from peerd.control_client import ControlClient
 from peerd.datadir import DataDir
 from peerd.errors import Exit, PeerError
-from peerd.process import POLL_S, DaemonProcess
+from peerd.process import POLL_S, DaemonProcess, wait_until_member
 from peerd.words import count as counted
 
 HOST: Final = "127.0.0.1"
@@ -49,7 +49,7 @@ class Cluster:
     def __init__(self, base: DataDir) -> None:
         self.base = base
         self.peers: list[EmbeddedPeer] = []
-        self._lifeline: int | None = None
+        self._lifeline: tuple[int, int] | None = None  # A pipe: peers watch one end, and we hold the other.
 
     def start(
         self,
@@ -70,21 +70,15 @@ class Cluster:
         self.base.prepare()
         ports = free_ports(count, first_port)
         token = self._token(name, ports[0])
-        lifeline = None
         if not detached:
-            lifeline, self._lifeline = os.pipe()
-        try:
-            for number, port in enumerate(ports, start=1):
-                data = self.base.embedded(number)
-                data.prepare()
-                store_token(data, token)
-                chosen = {"host": HOST, "port": port, **(settings or {})}
-                write_settings(data.config_file, chosen, note='Written anew by each "peer up --peers".')
-                daemon = DaemonProcess.start(data, lifeline=lifeline, environ=_own_environment())
-                self.peers.append(EmbeddedPeer(number, data, port, daemon))
-        finally:
-            if lifeline is not None:
-                os.close(lifeline)
+            self._lifeline = os.pipe()
+        for number, port in enumerate(ports, start=1):
+            data = self.base.embedded(number)
+            data.prepare()
+            store_token(data, token)
+            chosen = {"host": HOST, "port": port, **(settings or {})}
+            write_settings(data.config_file, chosen, note='Written anew by each "peer up --peers".')
+            self.peers.append(EmbeddedPeer(number, data, port, self._start_daemon(data)))
 
     def _token(self, name: str, port: int) -> JoinToken:
         """The network of the first embedded peer if there was one, with today's address of that peer."""
@@ -117,15 +111,31 @@ class Cluster:
     def client(self, number: int) -> ControlClient:
         return ControlClient(self.base.embedded(number), f" -p {number}")
 
+    def kill(self, number: int) -> None:
+        """End one peer as a power cut would."""
+        process = self.peers[number - 1].daemon.process
+        process.kill()
+        process.wait()
+
+    def restart(self, number: int, timeout_s: float = UP_TIMEOUT_S) -> None:
+        """Start a peer that has ended again, at its old address, and wait until it is a member."""
+        peer = self.peers[number - 1]
+        peer.daemon = self._start_daemon(peer.data)
+        wait_until_member(peer.daemon, timeout_s)
+
     def stop(self) -> int:
         """Stop every peer cleanly; returns how many had to be killed."""
         for peer in self.peers:
             peer.daemon.stop()
         killed = sum(not peer.daemon.ended() for peer in self.peers)
-        if self._lifeline is not None:
-            os.close(self._lifeline)
-            self._lifeline = None
+        for end in self._lifeline or ():
+            os.close(end)
+        self._lifeline = None
         return killed
+
+    def _start_daemon(self, data: DataDir) -> DaemonProcess:
+        lifeline = None if self._lifeline is None else self._lifeline[0]
+        return DaemonProcess.start(data, lifeline=lifeline, environ=_own_environment())
 
 
 def _status(peer: EmbeddedPeer) -> dict[str, Any] | None:

@@ -54,7 +54,7 @@ class ControlClient:
             response = connection.getresponse()
             answer = json.loads(response.read())
         except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
-            raise self._unreachable() from error
+            raise self.unreachable() from error
         except TimeoutError as error:
             raise PeerError(
                 f"the daemon did not answer within {timeout_s:.0f} s",
@@ -80,7 +80,7 @@ class ControlClient:
             raise PeerError.from_json(answer)
         return answer
 
-    def _unreachable(self) -> PeerError:
+    def unreachable(self) -> PeerError:
         """Why nobody listens, as far as the data directory can tell."""
         path, running = self.data.path, self.data.is_held()
         option = self._option

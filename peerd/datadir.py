@@ -3,7 +3,8 @@
     peer.key    the peer's private key (0600)            peer.sock   control socket (0600)
     network     the join token of its network (0600)     peer.pid    process id of the running daemon
     peerd.toml  settings (optional)                      lock        held (flock) while a daemon runs
-    peerd.log   log of a detached daemon                 contacts    addresses of members, for the next start
+    peerd.log   log of a detached daemon                 data.sock   socket of the clients' streams (0600)
+    journal/    what this peer has promised to keep      contacts    addresses of members, for the next start
     left        written by `peer leave`, with the time   up/1..N     data directories of embedded peers
 
 This module imports nothing heavy: every command of the CLI needs it.
@@ -89,13 +90,26 @@ class DataDir:
         return self.path / "contacts"
 
     @property
+    def journal_dir(self) -> Path:
+        return self.path / "journal"
+
+    @property
     def socket_path(self) -> Path:
-        """The control socket; in a private folder under the temporary directory if the path here is too long."""
-        own = self.path.absolute() / "peer.sock"
+        """The control socket."""
+        return self._socket("peer.sock")
+
+    @property
+    def data_socket_path(self) -> Path:
+        """The socket of clients that publish and subscribe, beside the control socket."""
+        return self._socket("data.sock")
+
+    def _socket(self, name: str) -> Path:
+        """Here, or in a private folder under the temporary directory if the path here is too long."""
+        own = self.path.absolute() / name
         if len(os.fsencode(own)) <= SOCKET_PATH_BYTES_MAX:
             return own
-        name = hashlib.sha256(os.fsencode(self.path.resolve())).hexdigest()[:24]
-        return Path(tempfile.gettempdir()) / f"peerd-{os.getuid()}" / f"{name}.sock"
+        place = hashlib.sha256(os.fsencode(self.path.resolve())).hexdigest()[:24]
+        return Path(tempfile.gettempdir()) / f"peerd-{os.getuid()}" / f"{place}.{name}"
 
     def embedded(self, number: int) -> DataDir:
         """The data directory of embedded peer `number` of `peer up --peers N`."""
@@ -187,7 +201,7 @@ class DataDir:
         return False
 
     def remove_traces(self) -> None:
-        for path in (self.socket_path, self.pid_file):
+        for path in (self.socket_path, self.data_socket_path, self.pid_file):
             with suppress(FileNotFoundError):
                 path.unlink()
 

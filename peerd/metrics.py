@@ -1,4 +1,4 @@
-"""What /metrics says, for Prometheus: the overlay's counters, the members by status, and the process."""
+"""What /metrics says, for Prometheus: the peer's counters, the members by status, and the process."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ class _DaemonCollector(Collector):
         for status in STATUSES:
             members.add_metric([status], counts[status])
         yield members
-        for name, value in sorted(daemon.overlay.stats().items()):
+        stats = {**daemon.overlay.stats(), **daemon.driver.stats(), "clients": daemon.gateway.clients}
+        for name, value in sorted(stats.items()):
             # The library adds the ending back that marks a counter.
             if name.endswith("_total"):
                 yield CounterMetricFamily(f"peerd_{name.removesuffix('_total')}", _sentence(name), value)
@@ -57,4 +58,4 @@ class _DaemonCollector(Collector):
 
 
 def _sentence(name: str) -> str:
-    return f"{name.removesuffix('_total').replace('_', ' ').capitalize()}, as the overlay counts."
+    return f"{name.removesuffix('_total').replace('_', ' ').capitalize()}, as the peer counts."

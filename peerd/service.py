@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import signal
 import time
 from collections.abc import Coroutine
@@ -26,7 +27,13 @@ from peerd.admission import admit, load_identity, not_joined, unanswered
 from peerd.config import DEFAULT_PORT, Config, unknown_variables
 from peerd.control import Control
 from peerd.datadir import CONTACTS_MAX, DataDir
+from peerd.disk import FileDisk
+from peerd.driver import Driver
+from peerd.errors import PeerError
+from peerd.gateway import Gateway
 from peerd.logs import configure_logs
+from protocols.journal.format import JournalCorrupt
+from protocols.limits import Limits
 
 JOIN_TIMEOUT_S: Final = 10.0
 LEAVE_TIMEOUT_S: Final = 10.0
@@ -43,6 +50,8 @@ class Daemon:
     """One running peer."""
 
     overlay: Overlay
+    driver: Driver
+    gateway: Gateway
 
     def __init__(self, config: Config, data: DataDir, *, join_within_s: float | None = None) -> None:
         self.config = config
@@ -53,8 +62,10 @@ class Daemon:
         self.http_address: str | None = None
         self._join_within_s = join_within_s
         self._token: JoinToken
+        self._has_tried_to_join = False
         self._stop = asyncio.Event()
         self._leaving = False
+        self._contacts_are_lost = False  # The last try to write them down failed; said once.
 
     async def run(self, lifeline: int | None = None) -> None:
         """Run until asked to stop. With join_within_s, a network that does not answer in time is an error."""
@@ -63,21 +74,31 @@ class Daemon:
         if token is None:
             return
         self._token = token
-        await self._start_overlay()
+        with FileDisk(self.data.journal_dir) as disk:
+            await self._run_peer(disk)
+
+    async def _run_peer(self, disk: FileDisk) -> None:
+        await self._start_overlay(disk)
         control = Control(self)
         try:
             self.http_address = await control.open()
+            self.gateway.life = self.driver.life
+            await self.gateway.open(self.data.data_socket_path)
             self.data.clear_left()
             log.info(
                 "peer ready",
                 peer=self.overlay.peer_id.short,
-                network=token.network.name,
+                network=self._token.network.name,
                 address=format_address(self.overlay.address),
                 http=self.http_address,
             )
             await self._unless_stopped(self._belong())
+            self.gateway.close()
+            await self.driver.stop()
             await self._say_goodbye()
         except BaseException:
+            self.gateway.close()
+            await self.driver.stop()
             await self.overlay.stop()
             raise
         finally:
@@ -111,7 +132,8 @@ class Daemon:
 
     # From start to membership.
 
-    async def _start_overlay(self) -> None:
+    async def _start_overlay(self, disk: FileDisk) -> None:
+        """Recover what this peer knows, then listen: nobody is answered from half a memory."""
         config = self.config
         seeds = self._seeds()
         host = listening_host(config, seeds)
@@ -127,6 +149,13 @@ class Daemon:
             seeds=seeds,
         )
         self.overlay.on_up.append(self._met)
+        self.driver = Driver(self.overlay, disk, random.Random(), Limits())
+        self.gateway = Gateway(self.driver.submit, lambda: self.driver.is_running)
+        self.driver.on_reply = self.gateway.reply
+        try:
+            await self.driver.recover()
+        except JournalCorrupt as error:
+            raise _damaged(error, self.data) from error
         try:
             await self.overlay.start()
         except OSError as error:
@@ -149,6 +178,8 @@ class Daemon:
         if self.trouble is not None:
             log.info("the network answers now", network=self._token.network.name)
         self.is_member, self.trouble = True, None
+        if self._has_tried_to_join:
+            self.driver.begin()
 
     async def _belong(self) -> NoReturn:
         """Join, then remember whom we meet. Until somebody answers, the overlay goes on asking the seeds by itself."""
@@ -163,26 +194,42 @@ class Daemon:
         else:
             self.is_member = True
             log.info("member of the network", network=self._token.network.name, peers_known=known)
+        self._has_tried_to_join = True
+        if self.is_member:
+            self.driver.begin()
         while True:
-            self._remember_contacts()
-            await asyncio.sleep(CONTACTS_EVERY_S)
+            self._remember_contacts(self._contacts())
+            await asyncio.wait([self.driver.failure], timeout=CONTACTS_EVERY_S)
+            if self.driver.failure.done():
+                self.driver.failure.result()
 
-    def _remember_contacts(self) -> None:
-        """Write down who is there, for the next start: the seeds of the token may be gone by then."""
+    def _contacts(self) -> list[str]:
         alive = [member.address for member in self.overlay.members() if member.status == "alive" and not member.is_self]
-        contacts = sorted(format_address(address) for address in alive)[:CONTACTS_MAX]
-        if contacts and contacts != self.data.read_contacts():
+        return sorted(format_address(address) for address in alive)[:CONTACTS_MAX]
+
+    def _remember_contacts(self, contacts: list[str]) -> None:
+        """Write down who is there, for the next start: the seeds of the token may be gone by then."""
+        if not contacts or contacts == self.data.read_contacts():
+            return
+        try:
             self.data.write_contacts(contacts)
+        except OSError as error:  # A full disk, say: a peer can do without, and may be luckier next time.
+            if not self._contacts_are_lost:
+                log.warning("cannot write down the members met", file=str(self.data.contacts_file), reason=str(error))
+            self._contacts_are_lost = True
+        else:
+            self._contacts_are_lost = False
 
     # The end.
 
     async def _say_goodbye(self) -> None:
-        self._remember_contacts()
+        contacts = self._contacts()
         try:
             await asyncio.wait_for(self.overlay.leave(), LEAVE_TIMEOUT_S)
         except TimeoutError:
             log.warning("goodbye not heard by all", waited_s=LEAVE_TIMEOUT_S)
             await self.overlay.stop()
+        self._remember_contacts(contacts)
         if self._leaving:
             self.data.mark_left(self._token.network.name, time.time())
         log.info("left the network" if self._leaving else "stopped", network=self._token.network.name)
@@ -215,6 +262,14 @@ class Daemon:
             for each in (task, stop):
                 each.cancel()
             await asyncio.gather(task, stop, return_exceptions=True)
+
+
+def _damaged(error: JournalCorrupt, data: DataDir) -> PeerError:
+    return PeerError(
+        f"the journal of this peer is damaged: {error}",
+        detail=f'In "{data.journal_dir}". A crash alone does not do that: look at the disk.',
+        hint="Move that folder away to start empty; what other peers hold comes back from them.",
+    )
 
 
 def run_daemon(

@@ -22,7 +22,7 @@ CODE = (*PACKAGES, "tests", "deploy")
 ARROWS: dict[str, tuple[str, ...]] = {
     "queries": (),
     "protocols": ("queries",),
-    "overlay/sim": ("protocols",),
+    "overlay/sim": ("protocols", "queries"),
     "overlay": ("protocols.ids", "protocols.events", "protocols.effects"),
     "spark_jobs": ("queries",),
     "experiments": ("overlay", "protocols", "queries", "spark_jobs"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -13,6 +13,9 @@ from peerd.control_client import ControlClient
 from peerd.datadir import DataDir, default_data_dir
 from peerd.errors import Exit, PeerError
 from peerd.words import parse_span
+
+if TYPE_CHECKING:
+    from peerd.client import Client
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -51,6 +54,13 @@ def chosen_dir(data_dir: Path | None, number: int | None) -> DataDir:
     """The data directory that the options name, embedded peers included."""
     base = base_dir(data_dir)
     return base if number is None else base.embedded(number)
+
+
+def client_for(data_dir: Path | None, number: int | None, *, patience_s: float | None = None) -> Client:
+    """A client of the same daemon, for commands that publish and subscribe."""
+    from peerd.client import PATIENCE_S, Client
+
+    return Client(target(data_dir, number).data.path, patience_s=PATIENCE_S if patience_s is None else patience_s)
 
 
 def target(data_dir: Path | None, number: int | None) -> ControlClient:

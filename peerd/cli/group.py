@@ -28,6 +28,18 @@ SECTIONS: Final[dict[str, dict[str, _Entry]]] = {
         "join": _Entry("network", "Join a network with its token, and start the peer."),
         "leave": _Entry("network", "Leave the network: drain, tell everyone, stop."),
     },
+    "Streams": {
+        "stream": _Entry("streams", "Create, list, show and remove streams."),
+        "publish": _Entry("publish", "Publish tuples to a stream: JSON, CSV, a file, stdin."),
+        "subscribe": _Entry("subscribe", "Read a stream as it comes, from now or from the past."),
+        "unsubscribe": _Entry("subscribe", "Forget a subscription that has a name."),
+    },
+    "Try": {
+        "demo": _Entry("demo", "Play a scenario on five peers, with a crash in the middle."),
+        "bench": _Entry("bench", "Measure how fast tuples go from one peer to another."),
+        "simulate": _Entry("simulate", "Simulate a network with every fault we can name, from a seed."),
+        "replay": _Entry("simulate", "Run a simulation again and compare it with its trace."),
+    },
     "Look": {
         "status": _Entry("look", "Show how this peer is doing."),
         "members": _Entry("look", "List the peers of the network."),

@@ -106,7 +106,7 @@ def _up_many(
     shared = {key: getattr(config, key) for key in ("log_level", "log_format") if flags[key]}
     cluster = Cluster(base)
     is_up = False
-    with _interruptible():
+    with interruptible():
         try:
             started_at = time.monotonic()
             first_port = config.port or DEFAULT_PORT
@@ -162,7 +162,7 @@ def _stop(cluster: Cluster) -> None:
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
+def interruptible() -> Iterator[None]:
     """Let a closed terminal or a service manager end this command the way Ctrl-C does."""
 
     def interrupt(_number: int, _frame: object) -> None:

@@ -29,6 +29,7 @@ from overlay.frames import (
     OpenChannel,
     encode,
 )
+from overlay.links import LinkLimits
 from overlay.outbox import LinkError
 from tests.overlay.linked import RawMember, frame, on_both_loops, peers, until
 
@@ -105,10 +106,11 @@ async def test_a_sender_stops_at_the_window_until_the_consumer_is_done():
 
 
 @on_both_loops
-async def test_bodies_larger_than_the_window_pass_and_the_buffer_shrinks_again():
+async def test_bodies_as_large_as_the_window_pass_and_the_buffer_shrinks_again():
     async with peers() as (a, b):
-        ours, theirs = await a.open(b, WINDOW)
-        bodies = [random.Random(n).randbytes(size) for n, size in enumerate((DATA_BYTES_MAX, 1, 3 * WINDOW, 0, 70_000))]
+        ours, theirs = await a.open(b, DATA_BYTES_MAX)
+        sizes = (DATA_BYTES_MAX, 1, DATA_BYTES_MAX - 1, 0, 70_000)
+        bodies = [random.Random(n).randbytes(size) for n, size in enumerate(sizes)]
 
         async def send() -> None:
             for body in bodies:
@@ -118,9 +120,17 @@ async def test_bodies_larger_than_the_window_pass_and_the_buffer_shrinks_again()
         sending = asyncio.create_task(send())
         assert await drain_all(theirs) == bodies
         await sending
-        with pytest.raises(ValueError, match="is over the"):
-            (await a.open(b))[0].try_send(bytes(DATA_BYTES_MAX + 1))
         await until(lambda: len(theirs.link._view) == 32 << 10, "the receive buffer is small again")
+
+
+@on_both_loops
+async def test_a_body_larger_than_its_window_or_than_a_frame_is_our_own_mistake():
+    async with peers() as (a, b):
+        for window, limit in ((WINDOW, WINDOW), (2 * DATA_BYTES_MAX, DATA_BYTES_MAX)):
+            ours, _ = await a.open(b, window)
+            with pytest.raises(ValueError, match=f"is over .*{limit} bytes"):
+                ours.try_send(bytes(limit + 1))
+            assert ours.try_send(bytes(limit))
 
 
 @on_both_loops
@@ -203,10 +213,92 @@ async def test_channels_of_a_link_are_limited_at_the_side_that_opens_them():
     async with peers() as (a, b):
         link = await a.links.link(b.id, b.address)
         for _ in range(CHANNELS_MAX):
-            link.open("test")
+            link.open("test", 1000)
         with pytest.raises(LinkError, match="already has 1024 channels"):
-            link.open("test")
+            link.open("test", 1000)
         await until(lambda: b.channels.qsize() == CHANNELS_MAX, "the other side accepts them all")
+
+
+@on_both_loops
+async def test_a_receiver_holds_no_more_for_a_link_than_it_can_spare_whatever_is_opened():
+    async with peers(1, limits=LinkLimits(channel_bytes_max=4 * WINDOW)) as (a,), peers(1) as (b,):
+        pairs = [await b.open(a, WINDOW) for _ in range(4)]
+        refused = [(await b.links.link(a.id, a.address)).open("test", WINDOW) for _ in range(6)]
+        for channel in refused:  # Each sends what it may before it hears that it was refused.
+            channel.try_send(bytes(WINDOW))
+        for channel in refused:
+            with pytest.raises(ChannelClosed, match="by the other side"):
+                await channel.recv()
+        assert a.channels.empty()
+        assert a.stats["link_channels_refused_total"] == 6
+        for ours, _ in pairs:
+            await ours.send(bytes(WINDOW - FRAME_OVERHEAD_BYTES - 1))
+            await ours.send(bytes(WINDOW))
+        await until(lambda: all(len(theirs._inbox) == 2 for _, theirs in pairs), "all channels are full")
+        assert a.stats["link_protocol_errors_total"] == 0
+        with pytest.raises(LinkError, match="is over the 0 left"):
+            (await a.links.link(b.id, b.address)).open("test", 1)
+
+
+@on_both_loops
+async def test_a_channel_counts_until_it_is_closed_here_or_read_to_its_end():
+    async with peers(1, limits=LinkLimits(channel_bytes_max=WINDOW)) as (a,), peers(1) as (b,):
+
+        async def is_refused() -> bool:
+            channel = (await b.links.link(a.id, a.address)).open("test", WINDOW)
+            await until(lambda: channel.closed or not a.channels.empty(), "it is refused or accepted")
+            return channel.closed
+
+        ours, theirs = await b.open(a, WINDOW)
+        await ours.send(b"unread")
+        ours.close()
+        await until(lambda: theirs.closed, "the other side has closed it")
+        assert await is_refused()
+        assert await drain_all(theirs) == [b"unread"]
+        assert not await is_refused()
+        (await a.channels.get()).close()
+        assert not await is_refused()
+
+
+@on_both_loops
+async def test_no_credit_piles_up_for_a_member_that_does_not_read_it():
+    async with peers(1) as (a,):
+        member = await RawMember().dial(a.address)
+        member.writer.write(OPENED)
+        channel = await a.channels.get()
+        link = channel.link
+        link.pause_writing()  # As when the member has not read for long.
+        member.writer.write(frame(DATA, bytes(400), 1) * 3)
+        for _ in range(3):
+            channel.done(len(await channel.recv()))
+            assert link._outbox._first_bytes == 0
+        link.resume_writing()
+        frames = [await member.read_frame()]
+        while frames[-1][0] != CREDIT:
+            frames.append(await member.read_frame())
+        assert frames[-1] == (CREDIT, 1, U32.pack(3 * (400 + FRAME_OVERHEAD_BYTES)))
+        link.pause_writing()
+        member.writer.write(frame(DATA, bytes(400), 1) * 3)
+        for _ in range(3):
+            channel.done(len(await channel.recv()))
+        member.writer.write(frame(DATA, bytes(400), 1))
+        assert await member.ended()
+        assert a.stats["link_protocol_errors_total"] == 1
+        await member.hang_up()
+
+
+@on_both_loops
+async def test_a_member_that_opens_and_closes_and_never_reads_is_cut_off():
+    async with peers(1) as (a,):
+        a.links.on_channel = Channel.close
+        member = await RawMember().dial(a.address)
+        a.links._current(member.identity.peer_id).pause_writing()  # As when the member has not read for long.
+        for _ in range(100):
+            member.writer.write((OPENED + frame(CLOSE, channel=1)) * 100)
+            await asyncio.sleep(0)
+        await until(lambda: a.lost, "the link is dropped")
+        assert a.stats["link_protocol_errors_total"] == 1
+        await member.hang_up()
 
 
 @on_both_loops
@@ -319,6 +411,7 @@ VIOLATIONS = {
     "close without a channel": frame(CLOSE, channel=1),
     "credit nobody used": OPENED + frame(CREDIT, U32.pack(1), 1),
     "more than the window": OPENED + frame(DATA, bytes(1000), 1) + frame(DATA, b"x", 1),
+    "a body larger than the window": OPENED + frame(DATA, bytes(1001), 1),
     "many empty bodies": OPENED + frame(DATA, b"", 1) * 20,
     "our channel number": frame(OPEN, encode(OpenChannel("test", 1000)), 2),
     "channel zero": frame(OPEN, encode(OpenChannel("test", 1000)), 0),

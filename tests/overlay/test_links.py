@@ -233,6 +233,24 @@ async def test_a_second_link_from_the_same_dialler_replaces_the_first():
         await second.hang_up()
 
 
+@on_both_loops
+async def test_a_member_that_dials_again_and_again_has_few_links():
+    async with peers(1) as (a,):
+        identity = Identity.generate()
+        members = [await RawMember(identity).dial(a.address) for _ in range(20)]
+        leaving_max = LinkLimits().leaving_max
+        await until(lambda: a.stats["links_leaving"] <= leaving_max, "all but a few are gone")
+        assert (a.stats["links_open"], a.stats["links_leaving"]) == (1, leaving_max)
+        for member in members[: -1 - leaving_max]:
+            assert await member.ended()
+        assert a.lost == []
+        await a.links._current(identity.peer_id).control(b"to the newest")
+        while (await members[-1].read_frame())[2] != b"to the newest":
+            continue
+        for member in members:
+            await member.hang_up()
+
+
 # Reconnecting.
 
 

@@ -11,10 +11,13 @@ from typing import Any
 
 import pytest
 
+from overlay.datagrams import HINTS_MAX, Found, Hint, Message
 from overlay.identity import Identity, Network
 from overlay.knock import Knock
 from overlay.overlay import JoinError, Overlay
+from overlay.rpc import Reply
 from overlay.shaping import Shaper
+from overlay.table import Candidate
 from protocols.ids import Key, PeerId
 from tests.overlay.networks import started, true_owner, until
 
@@ -68,15 +71,23 @@ async def test_ipv6_peers_meet_too() -> None:
         await asyncio.gather(first.stop(), second.stop())
 
 
-async def test_a_peer_bound_to_every_interface_learns_its_address_from_others() -> None:
+async def test_a_peer_bound_to_every_interface_learns_its_address_from_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("overlay.own_record.likely_host", lambda _: "127.0.0.9")  # A guess, and a wrong one.
     network = Network.create("anywhere")
     first = Overlay(Identity.generate(), network, port=0)
     await first.start()
     second = Overlay(Identity.generate(), network, host="0.0.0.0", port=0, seeds=[first.address])
     await second.start()
     try:
+        assert second.address[0] == "127.0.0.9"
         await second.join()
-        await until(lambda: status_of(first, second.peer_id) == "alive", 5, "the wildcard peer is known")
+        seen = ("127.0.0.1", second.address[1])
+        await until(lambda: second.address == seen, 5, "it knows where it is")
+        await until(
+            lambda: seen in [member.address for member in first.members() if member.peer_id == second.peer_id],
+            5,
+            "it is known there",
+        )
     finally:
         await asyncio.gather(first.stop(), second.stop())
 
@@ -221,6 +232,61 @@ async def test_a_restarted_peer_is_welcome_under_its_old_id_at_a_new_port() -> N
             seen = [{member.peer_id: member.address for member in peer.members()} for peer in peers]
             assert all(each[identity.peer_id] == address for each in seen)
             await guest.stop()
+
+
+class Questions:
+    """Watches how many questions a peer has out at once, each held up for a moment."""
+
+    def __init__(self, peer: Overlay) -> None:
+        self.now = self.most = 0
+        ask = peer.dht.ask
+
+        async def watched(candidate: Candidate, message: Message) -> Reply | None:
+            self.now += 1
+            self.most = max(self.most, self.now)
+            await asyncio.sleep(0.02)
+            try:
+                return await ask(candidate, message)
+            finally:
+                self.now -= 1
+
+        peer.dht.ask = watched
+
+
+async def test_a_newcomer_asks_all_its_neighbours_at_once_whether_they_have_it() -> None:
+    async with started(6) as peers:
+        questions = Questions(peers[5])
+        await peers[5].dht._settle_in()
+        assert questions.most == 5
+
+
+async def test_a_crawl_that_begins_with_one_contact_asks_many_at_once() -> None:
+    async with started(8) as peers:
+        asking = peers[0]
+        for contact in asking.dht.table.contacts()[1:]:
+            asking.dht.table.remove_contact(contact)
+        questions = Questions(asking)
+        found = await asking.crawl()
+        assert {member.peer_id for member in found} == {peer.peer_id for peer in peers}
+        assert questions.most == 6
+
+
+async def test_a_crawl_ends_although_one_peer_makes_up_names_forever() -> None:
+    async with started(2) as (asking, liar):
+        made_up = 0
+
+        async def answer(candidate: Candidate, message: Message) -> Reply | None:
+            nonlocal made_up
+            if candidate.peer_id != liar.peer_id:
+                return None
+            names = [PeerId((made_up + number).to_bytes(20, "big")) for number in range(1, HINTS_MAX + 1)]
+            made_up += HINTS_MAX
+            return Reply(liar.dht.record, Found([Hint.of(Candidate(name, liar.address, 1)) for name in names]))
+
+        asking.dht.ask = answer
+        async with asyncio.timeout(5):
+            found = await asking.crawl(limit=200)
+        assert {member.peer_id for member in found} == {asking.peer_id, liar.peer_id}
 
 
 async def test_a_wrong_network_gets_no_answer_and_no_entry() -> None:

@@ -9,7 +9,7 @@ from typing import NoReturn
 import pytest
 
 from overlay import router
-from overlay.identity import Identity
+from overlay.identity import Identity, PeerRecord
 from overlay.overlay import Overlay
 from overlay.router import MESSAGE_BYTES_MAX, Delivery, Unreachable
 from protocols.ids import Key, PeerId
@@ -149,6 +149,86 @@ async def test_a_message_beyond_the_limit_is_refused_before_it_is_sent() -> None
         await until(lambda: len(inboxes.of[peers[1].peer_id]) == 1, 2, "the largest message has arrived")
 
 
+async def test_messages_sent_together_take_as_many_frames_as_they_need_and_keep_their_order() -> None:
+    async with started(2) as (sender, receiver):
+        inboxes = Inboxes([sender, receiver])
+        large = [bytes([number]) * (MESSAGE_BYTES_MAX // 2) for number in range(5)]
+        small = [str(number).encode() for number in range(2 * router.FRAME_ITEMS_MAX + 1)]
+        for payloads, frames in ((large, 3), (small, 3), ([], 0), ([b"one"], 1)):
+            before = sender.router.counters["frames_out_total"]
+            await sender.router.send(receiver.peer_id, *payloads)
+            assert sender.router.counters["frames_out_total"] - before == frames
+            assert [payload for _, _, payload in inboxes.of[receiver.peer_id]] == payloads
+            inboxes.of[receiver.peer_id].clear()
+        assert receiver.router.counters["frames_malformed_total"] == 0
+
+
+async def test_a_peer_that_leaves_sends_the_receipts_it_owes_first() -> None:
+    async with started(3) as (sender, leaver, _):
+        inboxes = Inboxes([sender, leaver])
+        key = next(key for key in KEYS if leaver.router._is_ours(key))
+        leaver.dht.table.is_home = lambda _: False  # As far from home: it looks before it accepts.
+        looked = asyncio.Event()
+
+        async def look(_: Key) -> PeerRecord:
+            await looked.wait()
+            return leaver.dht.record
+
+        leaver.dht.owner = look
+        routing = asyncio.ensure_future(sender.router.route(key, b"hello"))
+        await until(lambda: leaver.router._busy, 2, "it looks")
+        leaving = asyncio.ensure_future(leaver.leave())
+        await asyncio.sleep(0)
+        looked.set()
+        delivery = await routing
+        await leaving
+        assert delivery.owner == leaver.peer_id
+        assert inboxes.copies(b"hello") == 1
+        assert sender.router.counters["frames_repeated_total"] == 0
+
+
+async def test_a_peer_that_leaves_does_not_wait_long_for_a_receipt_nor_hand_on_what_it_cannot_answer() -> None:
+    async with started(2) as (sender, leaver):
+        inboxes = Inboxes([sender, leaver])
+        key = next(key for key in KEYS if leaver.router._is_ours(key))
+        await sender.router.send(leaver.peer_id, b"link")
+        leaver.dht.table.is_home = lambda _: False
+        leaver.dht.owner = _never
+        loop = asyncio.get_running_loop()
+        asked_at = loop.time()
+        routing = asyncio.ensure_future(sender.router.route(key, b"hello"))
+        await until(lambda: leaver.router._busy, 2, "it looks")
+        await leaver.router.finish()
+        assert router.LAST_RECEIPTS_S <= loop.time() - asked_at < router.LAST_RECEIPTS_S + 0.5
+        leaver.router._read(sender.peer_id, router._encode(router._Deliver(b"bootboot", 1, [(b"", b"too late")])))
+        await leaver.leave()
+        assert (await routing).owner == sender.peer_id
+        assert inboxes.of[leaver.peer_id] == [(sender.peer_id, None, b"link")]
+        assert inboxes.copies(b"hello") == 1
+
+
+async def test_a_message_whose_link_ends_before_the_receipt_is_tried_again_at_once() -> None:
+    async with started(2) as (sender, receiver):
+        inboxes = Inboxes([sender, receiver])
+        take = receiver.links.on_control
+        lost = asyncio.Event()
+        receiver.links.on_control = lambda *_: lost.set()
+        loop = asyncio.get_running_loop()
+        asked_at = loop.time()
+        sending = asyncio.ensure_future(sender.router.send(receiver.peer_id, b"hello"))
+        await lost.wait()
+        receiver.links.on_control = take
+        receiver.links.close_peer(sender.peer_id)
+        await sending
+        assert loop.time() - asked_at < router.RECEIPT_WAIT_S / 2
+        assert inboxes.copies(b"hello") == 1
+
+
+async def _never(*_: object) -> NoReturn:
+    await asyncio.sleep(60)
+    raise AssertionError
+
+
 async def test_rubbish_in_a_frame_is_counted_and_harms_nobody() -> None:
     seed = 9
     luck = random.Random(seed)
@@ -262,12 +342,7 @@ async def test_nothing_is_kept_of_a_key_that_has_moved_nor_of_a_peer_that_has_an
 
 async def test_a_lookup_that_takes_too_long_ends_with_the_time_of_the_message() -> None:
     async with started(2) as (sender, _):
-
-        async def never(*_: object) -> NoReturn:
-            await asyncio.sleep(60)
-            raise AssertionError
-
-        sender.dht.owner = sender.dht.closest = never
+        sender.dht.owner = sender.dht.closest = _never
         key = next(key for key in KEYS if not sender.router._is_ours(key))
         async with asyncio.timeout(2):
             with pytest.raises(Unreachable):

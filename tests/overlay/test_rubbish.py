@@ -10,13 +10,26 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
 
 from overlay import datagrams
 from overlay.coordinates import Coordinate
-from overlay.datagrams import Envelope, Ping, WireCoordinate
+from overlay.datagrams import (
+    HINTS_MAX,
+    Envelope,
+    FindNode,
+    Found,
+    Hint,
+    ListPeers,
+    Message,
+    Obituary,
+    Ping,
+    Pong,
+    WireCoordinate,
+)
 from overlay.identity import Identity, Network, PeerRecord
 from overlay.overlay import Overlay
 from overlay.seal import BODY_BYTES_MAX, Sealer
@@ -31,9 +44,29 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def envelope(identity: Identity, now_s: float, life_s: int = 3600) -> bytes:
-    record = PeerRecord.sign(identity, ("127.0.0.1", 9), incarnation=1, now_s=now_s, version="x", life_s=life_s)
-    return datagrams.encode(Envelope(1, record.raw, WireCoordinate.of(Coordinate()), Ping()))
+def record_of(identity: Identity, now_s: float, *, left: bool = False) -> PeerRecord:
+    return PeerRecord.sign(identity, ("127.0.0.1", 9), incarnation=1, now_s=now_s, version="x", left=left)
+
+
+def envelope(identity: Identity, now_s: float, message: Message) -> bytes:
+    return datagrams.encode(Envelope(1, record_of(identity, now_s).raw, WireCoordinate.of(Coordinate()), message))
+
+
+def one_of_each(now_s: float) -> list[Message]:
+    """Every kind of message, with everything in it that it can carry."""
+    goner = Identity.generate()
+    hints = [Hint(bytes([number]) * 20, b"\x7f\0\0\1", 9, number) for number in range(1, HINTS_MAX)]
+    messages = [
+        Ping(),
+        Pong("127.0.0.1", settled=True, incarnation=1),
+        FindNode(b"t" * 20, HINTS_MAX),
+        ListPeers(bytes(20)),
+        Found([*hints, Hint(b"6" * 20, bytes(15) + b"\1", 9, 1)]),
+        Obituary(b"o" * 20, 1, b"", forced=True),
+        Obituary(bytes(goner.peer_id), 1, record_of(goner, now_s, left=True).raw, forced=False),
+    ]
+    assert {type(message) for message in messages} == set(get_args(Message)), "a kind of message is left out"
+    return messages
 
 
 def mutated(luck: random.Random, good: bytes) -> bytes:
@@ -57,21 +90,22 @@ def rubbish(luck: random.Random, network: Network, count: int) -> Iterator[bytes
     """Noise, sealed noise, and sealed envelopes that are almost right: a member's faults are ours to survive too."""
     sealer = Sealer(network)
     now_s = time.time()
-    good = envelope(Identity.generate(), now_s)
-    sealed = sealer.seal(good, now_s)
+    sender = Identity.generate()
+    good = [envelope(sender, now_s, message) for message in one_of_each(now_s)]
+    sealed = [sealer.seal(body, now_s) for body in good]
     deep = b"\x91" * (BODY_BYTES_MAX - 1) + b"\xc0"
     for _ in range(count):
         match luck.randrange(8):
             case 0:
                 yield luck.randbytes(luck.randrange(1400))
             case 1 | 2:
-                yield mutated(luck, sealed)
+                yield mutated(luck, luck.choice(sealed))
             case 3:
                 yield sealer.seal(luck.randbytes(luck.randrange(64)), now_s)
             case 4:
                 yield sealer.seal(deep, now_s)
             case _:
-                yield sealer.seal(mutated(luck, good), now_s)
+                yield sealer.seal(mutated(luck, luck.choice(good)), now_s)
 
 
 async def flood(pieces: Iterator[bytes], take: Callable[[bytes], None]) -> int:
@@ -101,10 +135,14 @@ async def test_a_million_malformed_datagrams_and_frames_raise_nothing_and_leave_
         grown = await flood(
             rubbish(luck, peer.network, DATAGRAMS), lambda piece: protocol.datagram_received(piece, ("127.0.0.1", 9))
         )
-        frame = msgspec.msgpack.encode([1, b"bootboot", 7, [[b"k" * 20, b"payload"], [b"", b"payload"]]])
+        delivery = msgspec.msgpack.encode([1, b"bootboot", 7, [[b"k" * 20, b"payload"], [b"", b"payload"]]])
+        receipt = msgspec.msgpack.encode([2, router._boot, 7, [None, [b"n" * 20, b"\x7f\0\0\1", 9, 1]]])
         peer.router.on_message = lambda sender, key, payload: None
         frames = (
-            luck.randbytes(luck.randrange(100)) if luck.random() < 0.3 else mutated(luck, frame) for _ in range(FRAMES)
+            luck.randbytes(luck.randrange(100))
+            if luck.random() < 0.3
+            else mutated(luck, luck.choice((delivery, delivery, receipt)))
+            for _ in range(FRAMES)
         )
         grown += await flood(frames, lambda piece: router._read(other.peer_id, piece))
 
@@ -131,11 +169,11 @@ async def test_only_a_member_with_a_valid_record_is_answered() -> None:
     now_s = time.time()
     async with started(1) as (peer,):
         mine = Sealer(peer.network)
-        good = envelope(Identity.generate(), now_s)
+        good = envelope(Identity.generate(), now_s, Ping())
         assert await answers_to(peer, mine.seal(good, now_s)), "a member is answered"
         unsealed = good
         foreign = Sealer(Network.create("other")).seal(good, now_s)
-        expired = mine.seal(envelope(Identity.generate(), now_s - 7200), now_s)
+        expired = mine.seal(envelope(Identity.generate(), now_s - 7200, Ping()), now_s)
         altered = mine.seal(good.replace(b"127.0.0.1", b"127.0.0.2"), now_s)
         for refused in (unsealed, foreign, expired, altered, mine.seal(b"", now_s), b"", b"\x00" * 1200):
             assert await answers_to(peer, refused) == b""

@@ -1,0 +1,209 @@
+"""The commands about streams: `peer stream create`, `ls`, `show`, `rm`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from peerd.cli.common import client_for, read_span, target_options
+from peerd.cli.output import Column, Row, chosen_form, output_option, show_record, show_rows
+from peerd.words import ago, count, span
+
+if TYPE_CHECKING:
+    from protocols.catalogue.messages import PublisherShown
+    from protocols.catalogue.streams import StreamDefinition
+
+SHORT_ID: Final = 8
+
+_STREAM_COLUMNS: Final = (
+    Column("stream", lambda row: str(row["name"])),
+    Column("durability", lambda row: str(row["durability"])),
+    Column("retention", lambda row: span(row["retention_s"])),
+    Column("created", lambda row: ago(time.time() - row["created_at"])),
+    Column("schema", lambda row: str(row["schema"])),
+)
+_PUBLISHER_COLUMNS: Final = (
+    Column("publisher", lambda row: str(row["peer_id"])[:SHORT_ID]),
+    Column("accepted", lambda row: f"{row['accepted']:,}", right=True),
+    Column("processed", lambda row: f"{row['processed']:,}", right=True),
+    Column("pending", lambda row: f"{row['pending']:,}", right=True),
+    Column("expired", lambda row: f"{row['expired']:,}", right=True),
+    Column("tuples/s", lambda row: f"{row['rate_per_s']:,.1f}", right=True),
+    Column("bytes/tuple", lambda row: f"{row['row_bytes']:,.0f}", right=True),
+    Column("backup", lambda row: str(row["backup"] or "-")[:SHORT_ID]),
+)
+
+
+@click.group()
+def stream() -> None:
+    """Create, list, show and remove streams.
+
+    \b
+        $ peer stream create flights "id int, flight string, at timestamp, delay float null"
+        $ peer stream ls
+    """
+
+
+@stream.command()
+@click.argument("name")
+@click.argument("schema")
+@target_options
+@click.option(
+    "--durability",
+    type=click.Choice(["memory", "disk", "replicated"]),
+    default="disk",
+    show_default=True,
+    help="What an acknowledgement means: received, on disk, or on two disks.",
+)
+@click.option(
+    "--retention", "retention_s", callback=read_span, default="24h", show_default=True, help="How long tuples are kept."
+)
+@click.option("--event-time", metavar="FIELD", help="The field that says when a tuple happened.")
+@click.option(
+    "--lateness", "lateness_s", callback=read_span, default="0s", help="How late by event time tuples may be."
+)
+@click.option(
+    "--policy",
+    type=click.Choice(["block", "drop-oldest"]),
+    default="block",
+    show_default=True,
+    help="When a stream in memory is full: let publishers wait, or drop the oldest tuples.",
+)
+def create(
+    name: str,
+    schema: str,
+    data_dir: Path | None,
+    number: int | None,
+    retention_s: float,
+    lateness_s: float,
+    **promises: Any,
+) -> None:
+    """Create a stream: a name, and a schema of names and types.
+
+    Types: int, float, decimal, string, bool, timestamp, bytes, record(...); with "null" behind one, it may be missing.
+
+    \b
+        $ peer stream create flights "id int, flight string, at timestamp, delay float null"
+    """
+
+    async def work() -> None:
+        async with client_for(data_dir, number) as client:
+            done = await client.create_stream(
+                name, schema, retention_ms=int(retention_s * 1000), lateness_ms=int(lateness_s * 1000), **promises
+            )
+        click.echo(f'stream "{name}" created, its definition on {count(done.replicas, "peer")}', err=True)
+        if done.replicas < 2:
+            click.echo("note: with one peer, what is lost with its disk is lost", err=True)
+
+    asyncio.run(work())
+
+
+@stream.command()
+@target_options
+@output_option
+def ls(data_dir: Path | None, number: int | None, form: str | None) -> None:
+    """List the streams of the network.
+
+    \b
+        $ peer stream ls
+        stream   durability  retention  created  schema
+        flights  disk        1d         2m ago   id int, flight string, at timestamp, delay float null
+    """
+
+    async def work() -> list[StreamDefinition]:
+        async with client_for(data_dir, number) as client:
+            return await client.streams()
+
+    streams = asyncio.run(work())
+    if not streams and chosen_form(form) == "table":
+        click.echo('there are no streams yet; "peer stream create" makes one', err=True)
+        return
+    show_rows([_stream_row(each) for each in streams], _STREAM_COLUMNS, form)
+
+
+@stream.command()
+@click.argument("name")
+@target_options
+@output_option
+def show(name: str, data_dir: Path | None, number: int | None, form: str | None) -> None:
+    """Show one stream: its promises, who publishes to it, and what became of the tuples.
+
+    Of every publisher, accepted = processed + pending + expired.
+
+    \b
+        $ peer stream show flights
+    """
+
+    async def work() -> Any:
+        async with client_for(data_dir, number) as client:
+            return await client.stream(name)
+
+    shown = asyncio.run(work())
+    row = _stream_row(shown.definition)
+    publishers = [_publisher_row(each) for each in shown.publishers]
+    facts = [
+        ("stream", name),
+        ("schema", row["schema"]),
+        ("durability", row["durability"]),
+        ("retention", span(row["retention_s"])),
+        ("event time", row["event_time"] or "-"),
+        ("policy", row["policy"]),
+        ("created", ago(time.time() - row["created_at"])),
+        ("subscriptions", str(shown.subscriptions)),
+    ]
+    record = {**row, "subscriptions": shown.subscriptions, "publishers": publishers}
+    show_record(record, facts, form)
+    if chosen_form(form) == "table" and publishers:
+        click.echo()
+        show_rows(publishers, _PUBLISHER_COLUMNS, form)
+
+
+@stream.command()
+@click.argument("name")
+@target_options
+def rm(name: str, data_dir: Path | None, number: int | None) -> None:
+    """Remove a stream, with its tuples.
+
+    \b
+        $ peer stream rm flights
+    """
+
+    async def work() -> None:
+        async with client_for(data_dir, number) as client:
+            await client.drop_stream(name)
+
+    asyncio.run(work())
+    click.echo(f'stream "{name}" removed', err=True)
+
+
+def _stream_row(definition: StreamDefinition) -> Row:
+    from protocols.clock import wall_ms
+
+    return {
+        "name": definition.name,
+        "schema": str(definition.schema),
+        "durability": definition.durability,
+        "retention_s": definition.retention_ms / 1000,
+        "event_time": definition.event_time,
+        "lateness_s": definition.lateness_ms / 1000,
+        "policy": definition.policy,
+        "created_at": wall_ms(definition.created_at) / 1000,
+    }
+
+
+def _publisher_row(publisher: PublisherShown) -> Row:
+    return {
+        "peer_id": publisher.peer.hex(),
+        "epoch": publisher.epoch,
+        "backup": publisher.backup.hex() if publisher.backup else None,
+        "accepted": publisher.accepted,
+        "processed": publisher.processed,
+        "pending": publisher.pending,
+        "expired": publisher.expired,
+        "rate_per_s": publisher.rate_per_s,
+        "row_bytes": publisher.row_bytes,
+    }

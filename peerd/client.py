@@ -1,0 +1,242 @@
+"""The Python client of a peer: make streams, publish rows, read what others publish.
+
+    async with Client() as client:
+        await client.create_stream("flights", "id int, flight string, delay float null")
+        await client.publish("flights", [{"id": 1, "flight": "LH400", "delay": 12.5}, (2, "OS87", None)])
+        async with client.subscribe("flights", since="start") as flights:
+            async for row in flights:
+                print(row.flight, row.delay)
+
+Every peer of the network will do. When publish() returns, the rows are as safe as the stream promises (in memory, on
+disk, on two disks). A subscription brings each row once, in the order in which each peer published, whatever breaks in
+between: the client comes back to its peer by itself. docs/examples/delays.py is a whole program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import secrets
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Literal, Self, TypeVar
+
+from peerd.datadir import DataDir, default_data_dir
+from peerd.errors import Exit, PeerError
+from peerd.publisher import Publisher
+from peerd.rows import PUBLISH_BYTES_MAX, Row, encode_rows, parse_schema
+from peerd.session import ConnectionLost, PeerRefused, Repeat, Session
+from peerd.subscription import ReceivedBatch, Subscription
+from protocols.catalogue.messages import CreateStream, DropStream, ListStreams, ShowStream, StreamShown, StreamsListed
+from protocols.catalogue.streams import DAY_MS, Durability, Policy, StreamDefinition
+from protocols.clock import Stamp
+from protocols.delivery.messages import CloseSubscription, Origin, Publish, Published
+from protocols.ids import Millis, StreamName, SubscriptionId
+from protocols.messages import Answer, Command, Done
+from queries.schema import Schema
+
+__all__ = [
+    "Client",
+    "ConnectionLost",
+    "PeerError",
+    "PeerRefused",
+    "Publisher",
+    "ReceivedBatch",
+    "Row",
+    "Subscription",
+]
+
+PATIENCE_S: Final = 30.0
+PUBLISHES_IN_FLIGHT_MAX: Final = 100  # Fewer than a peer remembers of one client.
+
+_Answer = TypeVar("_Answer", bound=Answer)
+
+
+class Client:
+    """One program's way into the network, through the peer of a data directory.
+
+    `patience_s` is how long it waits for an answer, and for a peer that went away to come back.
+    """
+
+    def __init__(self, where: Path | str | None = None, *, patience_s: float = PATIENCE_S) -> None:
+        path = Path(where) if where is not None else default_data_dir(os.environ)
+        if path.is_socket():
+            data, socket_path = DataDir(path.parent), path
+        else:
+            data = _with_a_peer(DataDir(path))
+            socket_path = data.data_socket_path
+        self._session = Session(data, socket_path, patience_s=patience_s)
+        self._definitions: dict[StreamName, StreamDefinition] = {}
+        self._lookups: defaultdict[StreamName, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._name = secrets.token_bytes(8)
+        self._publishes = itertools.count(1)
+        self._turns = asyncio.Semaphore(PUBLISHES_IN_FLIGHT_MAX)
+        self._subscriptions: dict[Subscription, None] = {}
+        self._latest: Stamp = 0  # The highest stamp seen: what we publish next is younger.
+
+    async def __aenter__(self) -> Self:
+        await self._session.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        for subscription in self._subscriptions:
+            subscription.close()
+        await self._session.close()
+
+    # Streams.
+
+    async def create_stream(
+        self,
+        name: StreamName,
+        schema: Schema | str,
+        *,
+        durability: Durability = "disk",
+        retention_ms: Millis = DAY_MS,
+        event_time: str | None = None,
+        lateness_ms: Millis = 0,
+        policy: Policy = "block",
+    ) -> Done:
+        """Make a stream; the answer tells how many peers keep its definition."""
+        definition = StreamDefinition(
+            name=name,
+            schema=parse_schema(schema) if isinstance(schema, str) else schema,
+            durability=durability,
+            retention_ms=retention_ms,
+            event_time=event_time,
+            lateness_ms=lateness_ms,
+            policy=policy,
+        )
+        return await self._ask(CreateStream(definition=definition), Done)
+
+    async def drop_stream(self, name: StreamName) -> None:
+        """Remove a stream, with its tuples."""
+        self._definitions.pop(name, None)
+        await self._ask(DropStream(name=name), Done)
+
+    async def streams(self) -> list[StreamDefinition]:
+        """All streams of the network, by name."""
+        return list((await self._ask(ListStreams(), StreamsListed, "always")).streams)
+
+    async def stream(self, name: StreamName) -> StreamShown:
+        """One stream: its definition, who publishes to it and how many read it."""
+        shown = await self._ask(ShowStream(name=name), StreamShown, "always")
+        self._definitions[name] = shown.definition
+        return shown
+
+    async def schema(self, name: StreamName) -> Schema:
+        """The schema of a stream; asked for once."""
+        return (await self._definition(name)).schema
+
+    # Publishing.
+
+    async def publish(self, stream: StreamName, rows: Iterable[Row]) -> Published:
+        """Publish rows, all together; once this returns, none of them will be lost.
+
+        Should the peer go away meanwhile, it is asked again when it is back, and publishes them once. ConnectionLost
+        means that nobody can tell any more: all of them were published, or none.
+        """
+        rows = list(rows)
+        return await self.publish_encoded(stream, encode_rows(await self.schema(stream), rows), len(rows))
+
+    async def publish_encoded(self, stream: StreamName, rows: bytes, count: int) -> Published:
+        """Publish rows that Schema.encode has made."""
+        definition = await self._definition(stream)
+        # What a stream in memory has taken is forgotten with the process, and so is that it was asked before.
+        repeat: Repeat = "never" if definition.durability == "memory" else "same life"
+        async with self._turns:
+            try:
+                return await self._ask(self._publish_command(stream, rows, count), Published, repeat)
+            except PeerRefused as error:
+                if error.code in ("invalid", "unknown"):  # Perhaps another stream has this name by now.
+                    self._definitions.pop(stream, None)
+                raise
+
+    async def publish_unacknowledged(self, stream: StreamName, rows: Sequence[Row]) -> None:
+        """Hand rows to the peer, and never learn what became of them."""
+        encoded = encode_rows(await self.schema(stream), rows)
+        await self._session.post(self._publish_command(stream, encoded, len(rows)), lambda answer, last: None)
+
+    def _publish_command(self, stream: StreamName, rows: bytes, count: int) -> Publish:
+        if len(rows) > PUBLISH_BYTES_MAX:
+            raise PeerError(
+                f"{count} rows of {len(rows):,} bytes are too many to be published at once",
+                hint=f"Publish at most {PUBLISH_BYTES_MAX:,} bytes at a time.",
+                exit_code=Exit.MISUSE,
+            )
+        return Publish(
+            stream=stream,
+            rows=rows,
+            count=count,
+            witness=self._latest,
+            session=self._name,
+            number=next(self._publishes),
+        )
+
+    def publisher(self, stream: StreamName, *, batch_rows: int = 100, linger_s: float = 0.005) -> Publisher:
+        """For rows that come one by one: `async with client.publisher("flights") as flights: await flights.send(row)`.
+
+        Rows travel in batches of up to `batch_rows`; an incomplete one leaves after `linger_s`.
+        """
+        return Publisher(self, stream, batch_rows=batch_rows, linger_s=linger_s)
+
+    # Subscribing.
+
+    def subscribe(
+        self,
+        stream: StreamName,
+        *,
+        name: SubscriptionId | None = None,
+        since: Literal["now", "start"] | Stamp = "now",
+        positions: Mapping[Origin, int] | None = None,
+    ) -> Subscription:
+        """Read a stream. With a name the network keeps the place: whoever subscribes under that name goes on there."""
+        subscription = Subscription(
+            self._session,
+            stream,
+            self.schema,
+            name=name or f"{stream}-{secrets.token_hex(8)}",
+            since=since,
+            keep=name is not None,
+            positions=dict(positions or {}),
+            witness=self._witness,
+        )
+        self._subscriptions[subscription] = None
+        return subscription
+
+    async def unsubscribe(self, name: SubscriptionId) -> None:
+        """Forget a named subscription, and what is kept for it."""
+        await self._ask(CloseSubscription(subscription=name), Done)
+
+    # Between us and the peer.
+
+    async def _definition(self, name: StreamName) -> StreamDefinition:
+        if name not in self._definitions:
+            async with self._lookups[name]:  # Whoever asks meanwhile waits for the one answer.
+                if name not in self._definitions:
+                    await self.stream(name)
+        return self._definitions[name]
+
+    async def _ask(self, command: Command, expected: type[_Answer], repeat: Repeat = "never") -> _Answer:
+        answer = await self._session.ask(command, repeat)
+        assert isinstance(answer, expected), f"{type(command).__name__} was answered with {answer}"
+        self._witness(getattr(answer, "stamp", 0))
+        return answer
+
+    def _witness(self, stamp: Stamp) -> Stamp:
+        self._latest = max(self._latest, stamp)
+        return self._latest
+
+
+def _with_a_peer(data: DataDir) -> DataDir:
+    """The directory itself, or, where only embedded peers live in it, the first that runs."""
+    if not data.network_file.exists() and (running := data.embedded_running()):
+        return data.embedded(running[0])
+    return data

@@ -1,0 +1,126 @@
+"""Takes a peer's messages to other peers and to keys: what piles up while frames are on their way travels together.
+
+Each destination has a lane with a few frames in flight; the next one takes everything that waits, so a quiet peer
+answers at once and a busy one sends few, large frames. A message that fails comes back as an event. No lane grows
+without bound: what does not fit any more has failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from overlay.router import FRAME_ITEMS_MAX, MESSAGE_BYTES_MAX, Router
+from overlay.router import Unreachable as NotDelivered
+from overlay.tasks import Tasks
+from protocols.events import Event, Unreachable, Unroutable
+from protocols.ids import Key, PeerId
+from protocols.messages import Message
+from protocols.wire import MESSAGES
+
+FRAMES_IN_FLIGHT_MAX: Final = 8  # To one peer.
+LANE_MESSAGES_MAX: Final = 10_000
+LANE_BYTES_MAX: Final = 32 << 20
+ROUTES_AT_ONCE: Final = 64
+
+
+@dataclass(slots=True)
+class _Lane:
+    """What waits for one peer, and how many frames are on their way to it."""
+
+    waiting: deque[tuple[Message, bytes]] = field(default_factory=deque)
+    waiting_bytes: int = 0
+    in_flight: int = 0
+
+    def take(self) -> list[tuple[Message, bytes]]:
+        """The messages of the next frame."""
+        taken: list[tuple[Message, bytes]] = []
+        size = 0
+        while self.waiting and len(taken) < FRAME_ITEMS_MAX:
+            size += len(self.waiting[0][1])
+            if taken and size > MESSAGE_BYTES_MAX:
+                break
+            taken.append(self.waiting.popleft())
+        self.waiting_bytes -= sum(len(payload) for _, payload in taken)
+        return taken
+
+
+class Courier:
+    """Sends for one peer."""
+
+    def __init__(self, router: Router, on_failure: Callable[[Event], None]) -> None:
+        self.counters: Counter[str] = Counter()
+        self._router = router
+        self._on_failure = on_failure
+        self._lanes: dict[PeerId, _Lane] = {}
+        self._ready: dict[PeerId, None] = {}  # Lanes with something new.
+        self._routed: list[tuple[Key, Message]] = []
+        self._route_turns = asyncio.Semaphore(ROUTES_AT_ONCE)
+        self._flush_is_due = False
+        self._tasks = Tasks("courier")
+
+    def send(self, peer: PeerId, message: Message) -> None:
+        """Take a message to a peer, with all that is sent to it in this turn of the event loop."""
+        lane = self._lanes.setdefault(peer, _Lane())
+        payload = MESSAGES.encode(message)
+        assert len(payload) <= MESSAGE_BYTES_MAX, f"a {type(message).__name__} of {len(payload)} bytes fits no frame"
+        if len(lane.waiting) >= LANE_MESSAGES_MAX or lane.waiting_bytes + len(payload) > LANE_BYTES_MAX:
+            self.counters["messages_unsent_total"] += 1
+            self._on_failure(Unreachable(peer, message))
+            return
+        lane.waiting.append((message, payload))
+        lane.waiting_bytes += len(payload)
+        self._ready[peer] = None
+        self._flush_soon()
+
+    def route(self, key: Key, message: Message) -> None:
+        """Take a message to the owner of a key."""
+        self._routed.append((key, message))
+        self._flush_soon()
+
+    async def stop(self) -> None:
+        await self._tasks.finish()
+
+    def _flush_soon(self) -> None:
+        if not self._flush_is_due:
+            self._flush_is_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flush_is_due = False
+        ready, self._ready = self._ready, {}
+        for peer in ready:
+            self._fill(peer, self._lanes[peer])
+        if self._routed:
+            routed, self._routed = self._routed, []
+            self._tasks.spawn(self._carry_routed(routed))
+
+    def _fill(self, peer: PeerId, lane: _Lane) -> None:
+        while lane.waiting and lane.in_flight < FRAMES_IN_FLIGHT_MAX:
+            lane.in_flight += 1
+            self._tasks.spawn(self._carry(peer, lane, lane.take()))
+        if not lane.waiting and not lane.in_flight:
+            del self._lanes[peer]
+
+    async def _carry(self, peer: PeerId, lane: _Lane, taken: list[tuple[Message, bytes]]) -> None:
+        self.counters["messages_out_total"] += len(taken)
+        try:
+            await self._router.send(peer, *(payload for _, payload in taken))
+        except NotDelivered:
+            self.counters["messages_failed_total"] += len(taken)
+            for message, _ in taken:
+                self._on_failure(Unreachable(peer, message))
+        lane.in_flight -= 1
+        self._fill(peer, lane)
+
+    async def _carry_routed(self, routed: list[tuple[Key, Message]]) -> None:
+        self.counters["messages_out_total"] += len(routed)
+        async with self._route_turns:
+            outcomes = await self._router.multisend([(key, MESSAGES.encode(message)) for key, message in routed])
+        for (key, message), outcome in zip(routed, outcomes, strict=True):
+            if isinstance(outcome, NotDelivered):
+                self.counters["messages_failed_total"] += 1
+                self._on_failure(Unroutable(key, message))

@@ -1,0 +1,337 @@
+"""Runs a peer's machines in the real world: the only place where an effect meets asyncio.
+
+One event at a time: the machines answer it with effects, which are performed in order before the next event is taken.
+The network is the overlay's, the disk the journal's. What is appended within one turn of the event loop, and while the
+disk is busy with what came before, is committed together; whatever waits for it (AfterSync) is performed then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import structlog
+
+from overlay.identity import PeerRecord
+from overlay.overlay import Overlay
+from overlay.tasks import Tasks
+from peerd.courier import Courier
+from peerd.disk import FileDisk
+from protocols.commit import SyncGate
+from protocols.effects import (
+    AfterSync,
+    Append,
+    AppendBatch,
+    Effect,
+    ReadLog,
+    ReleaseLog,
+    Reply,
+    Route,
+    Send,
+    SetTimer,
+    Tell,
+)
+from protocols.errors import RemoteProtocolError
+from protocols.events import (
+    DiskSpace,
+    Event,
+    LogRead,
+    NearestPeers,
+    PeerDown,
+    PeerUp,
+    Received,
+    Started,
+    TimerFired,
+)
+from protocols.ids import Key, LogId, Millis, PeerId, RequestId, TimerName
+from protocols.journal.disk import DiskFull
+from protocols.journal.format import JournalCorrupt
+from protocols.journal.journal import Journal
+from protocols.journal.pending import Pending, Reading
+from protocols.limits import Limits
+from protocols.messages import Answer
+from protocols.peer import Peer
+from protocols.wire import MESSAGES, RECORDS
+
+EVENTS_PER_TURN: Final = 256  # Then the network has its turn.
+NEAREST_EVERY_S: Final = 10.0
+NEAREST_PEERS_MAX: Final = 32
+DISK_LOOK_EVERY_S: Final = 5.0
+DISK_USED_MAX: Final = 0.90
+DISK_FULL_RETRY_S: Final = 1.0
+TRACE_EVENTS: Final = 32
+LIFE_FILE: Final = "life"
+_TRACE_CHARACTERS: Final = 400
+
+log = structlog.get_logger("peerd.driver")
+
+
+class Driver:
+    """One peer's machines, running."""
+
+    def __init__(self, overlay: Overlay, disk: FileDisk, rng: random.Random, limits: Limits) -> None:
+        self.on_reply: Callable[[RequestId, Answer, bool], None] = _nobody_asked
+        self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.counters: Counter[str] = Counter()
+        self.is_running = False
+        self.life = b""  # Names this journal, from its first use until it is lost.
+        self._overlay = overlay
+        self._disk = disk
+        self._loop = asyncio.get_running_loop()
+        self._peer = Peer(overlay.peer_id, rng, limits)
+        self._journal = Journal(disk, RECORDS.encode, RECORDS.decode)
+        self._gate = SyncGate()
+        self._courier = Courier(overlay.router, self.submit)
+        self._events: deque[Event] = deque()
+        self._turn_is_due = False
+        self._timers: dict[TimerName, asyncio.TimerHandle] = {}
+        self._neighbours: dict[PeerId, None] = {}
+        self._commit: asyncio.Task[None] | None = None
+        self._tasks = Tasks("driver")
+        self._trace: deque[tuple[Millis, Event, list[Effect]]] = deque(maxlen=TRACE_EVENTS)
+        # One thread: what it writes is in order by itself.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
+
+    # From start to end.
+
+    async def recover(self) -> None:
+        """Bring back what this peer has promised, from its journal. What arrives meanwhile waits for begin()."""
+        started_at = time.monotonic()
+        self.life = _life(self._disk)
+        recovered = await self._loop.run_in_executor(self._thread, self._journal.recover)
+        self._peer.restore(recovered.records, recovered.logs, _now())
+        log.info(
+            "journal recovered",
+            records=len(recovered.records),
+            logs=len(recovered.logs),
+            cut_bytes=recovered.cut_bytes,
+            took_s=round(time.monotonic() - started_at, 3),
+        )
+        self._overlay.router.on_message = self._received
+        self._overlay.on_up.append(self._neighbourhood_changed)
+        self._overlay.on_down.append(self._neighbourhood_changed)
+
+    def begin(self) -> None:
+        """The peer is in the network: let its machines work."""
+        if not self.is_running:
+            self.is_running = True
+            self._events.appendleft(Started())
+            self._neighbourhood_changed()
+            self._tasks.spawn(self._look_around())
+            self._turn_soon()
+
+    async def stop(self) -> None:
+        """Finish what the disk has begun, and stop. Nothing acknowledged is lost, whenever this is called."""
+        self.is_running = False
+        for timer in self._timers.values():
+            timer.cancel()
+        await self._courier.stop()
+        await self._tasks.finish()
+        if (commit := self._commit) is not None:
+            await asyncio.wait([commit], timeout=DISK_FULL_RETRY_S)
+            commit.cancel()
+        self._thread.shutdown()
+        self.failure.cancel()
+
+    def submit(self, event: Event) -> None:
+        """Queue an event for the machines."""
+        self._events.append(event)
+        self._turn_soon()
+
+    def stats(self) -> dict[str, float]:
+        """Flat counters for metrics."""
+        return {**self.counters, **self._courier.counters, "events_waiting": len(self._events)}
+
+    # One event after the other.
+
+    def _turn_soon(self) -> None:
+        if not self._turn_is_due and self.is_running:
+            self._turn_is_due = True
+            self._loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_is_due = False
+        try:
+            for _ in range(min(EVENTS_PER_TURN, len(self._events))):
+                if not self.is_running:
+                    return
+                self._handle(self._events.popleft())
+            self._commit_soon()
+        except Exception as error:  # noqa: BLE001 - Whatever it is, a machine in an unknown state makes no promises.
+            self._fail(error)
+            return
+        if self._events:
+            self._turn_soon()
+
+    def _handle(self, event: Event) -> None:
+        now = _now()
+        effects: list[Effect] = []
+        self._trace.append((now, event, effects))
+        self.counters["events_total"] += 1
+        effects += self._peer.handle(event, now)
+        self._perform(effects)
+
+    def _perform(self, effects: Sequence[Effect]) -> None:  # noqa: C901 - one branch for each effect
+        journal = self._journal
+        for effect in effects:
+            match effect:
+                case Send(peer, message):
+                    if peer == self._overlay.peer_id:
+                        self.submit(Received(peer, message))
+                    else:
+                        self._courier.send(peer, message)
+                case Append(record):
+                    journal.append(record)
+                case AppendBatch(log_id, batch):
+                    journal.append_batch(log_id, batch)
+                case AfterSync(held):
+                    self._gate.hold(journal.appended, held)
+                case Reply(request, answer, last):
+                    self.on_reply(request, answer, last)
+                case SetTimer(name, after_ms):
+                    self._set_timer(name, after_ms)
+                case Route(key, message):
+                    self._courier.route(key, message)
+                case Tell(event):  # From one role to another, once all before it is safe.
+                    self._handle(event)
+                case ReadLog(log_id, first, bytes_max):
+                    self._tasks.spawn(self._read(log_id, first, journal.find(log_id, first, bytes_max)))
+                case ReleaseLog(log_id, below):
+                    journal.release(log_id, below)
+                case _:
+                    raise AssertionError(f"no driver performs {effect}")
+
+    def _fail(self, error: Exception) -> None:
+        """A machine broke its own rules: stop before it promises anything more, and tell what led to it."""
+        self.is_running = False
+        for at, event, effects in self._trace:
+            log.error("trace", at=at, happened=_shortened(event), effects=[_shortened(effect) for effect in effects])
+        log.critical("a protocol machine failed; the peer stops", error=repr(error))
+        if not self.failure.done():
+            self.failure.set_exception(error)
+
+    # Time.
+
+    def _set_timer(self, name: TimerName, after_ms: Millis) -> None:
+        if (before := self._timers.get(name)) is not None:
+            before.cancel()
+        self._timers[name] = self._loop.call_later(after_ms / 1000, self._fire, name)
+
+    def _fire(self, name: TimerName) -> None:
+        del self._timers[name]
+        self.submit(TimerFired(name))
+
+    # The disk.
+
+    def _commit_soon(self) -> None:
+        if self._commit is None:
+            self._release()
+            if (pending := self._journal.take()) is not None:
+                self._commit = asyncio.create_task(self._commit_all(pending))
+
+    def _release(self) -> None:
+        """Do what has waited for the disk; it may lead to more that need not wait."""
+        while released := self._gate.release(self._journal.synced):
+            self._perform(released)
+
+    async def _commit_all(self, pending: Pending | None) -> None:
+        """Write and sync, again while more has been appended meanwhile; then do what waited for it."""
+        try:
+            while pending is not None:
+                await self._write(pending)
+                self._journal.done(pending)
+                self.counters["commits_total"] += 1
+                self._release()
+                if self._journal.wants_snapshot:
+                    self._journal.snapshot(self._peer.snapshot())
+                pending = self._journal.take()
+        except Exception as error:  # noqa: BLE001 - A disk that fails in any other way than being full ends the peer.
+            self._fail(error)
+        finally:
+            self._commit = None
+
+    async def _read(self, log_id: LogId, first: int, reading: Reading) -> None:
+        try:
+            batches = await self._loop.run_in_executor(None, reading.read, self._disk)
+        except JournalCorrupt as error:
+            self._fail(error)
+        else:
+            self.submit(LogRead(log_id, first, batches))
+
+    async def _write(self, pending: Pending) -> None:
+        while True:
+            try:
+                return await self._loop.run_in_executor(self._thread, pending.write, self._disk)
+            except DiskFull:
+                log.warning("the disk is full; nothing is acknowledged until there is room")
+                self.submit(DiskSpace(is_low=True))
+                await asyncio.sleep(DISK_FULL_RETRY_S)
+
+    # The network.
+
+    def _received(self, sender: PeerId, _key: Key | None, payload: bytes) -> None:
+        try:
+            message = MESSAGES.decode(payload)
+        except RemoteProtocolError as error:
+            self.counters["messages_malformed_total"] += 1
+            log.warning("a malformed message", sender=sender.short, reason=str(error))
+            return
+        self.counters["messages_in_total"] += 1
+        self.submit(Received(sender, message))
+
+    def _neighbourhood_changed(self, *_: PeerRecord | str) -> None:
+        """Tell the machines who entered the neighbourhood and who is there no more."""
+        if not self.is_running:
+            return
+        now = {record.peer_id: None for record in self._overlay.neighbours()}
+        for peer in self._neighbours.keys() - now.keys():
+            self.submit(PeerDown(peer))
+        for peer in now.keys() - self._neighbours.keys():
+            self.submit(PeerUp(peer))
+        self._neighbours = now
+
+    async def _look_around(self) -> None:
+        """Tell the machines now and then who is near, and how the disk fills."""
+        disk_was_low = False
+        nearest_due_at = 0.0
+        while True:
+            is_low = self._disk.used_share >= DISK_USED_MAX
+            if is_low != disk_was_low:
+                self.submit(DiskSpace(is_low))
+                disk_was_low = is_low
+            if self._loop.time() >= nearest_due_at:
+                self.submit(NearestPeers(self._nearest()))
+                nearest_due_at = self._loop.time() + NEAREST_EVERY_S
+            self._neighbourhood_changed()
+            await asyncio.sleep(DISK_LOOK_EVERY_S)
+
+    def _nearest(self) -> tuple[PeerId, ...]:
+        alive = [member for member in self._overlay.members() if member.status == "alive" and not member.is_self]
+        alive.sort(key=lambda member: (member.rtt_ms is None, member.rtt_ms, member.peer_id))
+        return tuple(member.peer_id for member in alive[:NEAREST_PEERS_MAX])
+
+
+def _life(disk: FileDisk) -> bytes:
+    """The name of a journal, made when the journal is."""
+    if LIFE_FILE not in disk.names():
+        disk.replace(LIFE_FILE, secrets.token_bytes(16))
+    return disk.read(LIFE_FILE)
+
+
+def _now() -> Millis:
+    return time.time_ns() // 1_000_000
+
+
+def _shortened(thing: object) -> str:
+    text = repr(thing)
+    return text if len(text) <= _TRACE_CHARACTERS else f"{text[:_TRACE_CHARACTERS]}…"
+
+
+def _nobody_asked(request: RequestId, answer: Answer, _last: bool) -> None:
+    log.warning("an answer for nobody", request=request, answer=type(answer).__name__)

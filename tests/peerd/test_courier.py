@@ -1,0 +1,95 @@
+"""Messages on their way to peers and keys, over real links: in order, together, and back as events when they fail."""
+
+from __future__ import annotations
+
+from overlay.overlay import Overlay
+from peerd import courier as courier_module
+from peerd.courier import Courier
+from protocols.delivery.messages import PublisherNews
+from protocols.events import Event, Unreachable, Unroutable
+from protocols.ids import Key, PeerId
+from protocols.wire import MESSAGES
+from tests.overlay.networks import started, true_owner, until
+
+
+def news(number: int) -> PublisherNews:
+    return PublisherNews(stream=str(number))
+
+
+def listen(overlay: Overlay) -> list[tuple[PeerId, str]]:
+    heard: list[tuple[PeerId, str]] = []
+
+    def on_message(sender: PeerId, _key: Key | None, payload: bytes) -> None:
+        message = MESSAGES.decode(payload)
+        assert isinstance(message, PublisherNews)
+        heard.append((sender, message.stream))
+
+    overlay.router.on_message = on_message
+    return heard
+
+
+async def test_what_is_sent_in_one_turn_travels_in_few_frames_and_in_order():
+    async with started(2) as (one, two):
+        failures: list[Event] = []
+        courier, heard = Courier(one.router, failures.append), listen(two)
+        for number in range(3000):
+            courier.send(two.peer_id, news(number))
+        await until(lambda: len(heard) == 3000, 5, "all have arrived")
+        assert heard == [(one.peer_id, str(number)) for number in range(3000)]
+        assert one.router.counters["frames_out_total"] <= 5
+        assert failures == []
+        await courier.stop()
+
+
+async def test_a_message_for_a_key_reaches_its_owner():
+    async with started(4) as peers:
+        courier = Courier(peers[0].router, lambda event: None)
+        heard = {peer.peer_id: listen(peer) for peer in peers}
+        keys = [Key.of("test", str(number)) for number in range(20)]
+        for number, key in enumerate(keys):
+            courier.route(key, news(number))
+        await until(lambda: sum(map(len, heard.values())) == 20, 5, "all have arrived")
+        for number, key in enumerate(keys):
+            assert (peers[0].peer_id, str(number)) in heard[true_owner(key, peers)]
+        await courier.stop()
+
+
+async def test_what_cannot_be_delivered_comes_back():
+    async with started(1) as (one,):
+        failures: list[Event] = []
+        courier = Courier(one.router, failures.append)
+        nobody = PeerId(bytes(20))
+        courier.send(nobody, news(1))
+        courier.send(nobody, news(2))
+        await until(lambda: len(failures) == 2, 15, "both have failed")
+        assert failures == [Unreachable(nobody, news(1)), Unreachable(nobody, news(2))]
+        await courier.stop()
+
+
+async def test_a_lane_that_is_full_takes_no_more(monkeypatch):
+    monkeypatch.setattr(courier_module, "LANE_MESSAGES_MAX", 3)
+    async with started(2) as (one, two):
+        failures: list[Event] = []
+        courier, heard = Courier(one.router, failures.append), listen(two)
+        for number in range(5):
+            courier.send(two.peer_id, news(number))
+        assert failures == [Unreachable(two.peer_id, news(number)) for number in (3, 4)]
+        await until(lambda: len(heard) == 3, 5, "those that fitted have arrived")
+        await courier.stop()
+
+
+async def test_a_key_that_cannot_be_reached_comes_back(monkeypatch):
+    async with started(2) as (one, two):
+        failures: list[Event] = []
+        courier = Courier(one.router, failures.append)
+        theirs = next(key for n in range(100) if true_owner(key := Key.of(str(n)), [one, two]) == two.peer_id)
+        monkeypatch.setattr(one.router, "multisend", _with_timeout(one.router.multisend, 0.3))
+        two.links.on_control = lambda peer, body: None  # It is there, and says nothing.
+        courier.route(theirs, news(1))
+        await until(lambda: failures, 5, "it has failed")
+        assert failures == [Unroutable(theirs, news(1))]
+        await courier.stop()
+
+
+def _with_timeout(multisend, timeout_s: float):
+    return lambda messages: multisend(messages, timeout_s)

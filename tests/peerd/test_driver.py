@@ -1,0 +1,151 @@
+"""The driver with a real overlay and real files: nothing is promised before the disk has it; a fault stops it all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from overlay.overlay import Overlay
+from peerd import driver as driver_module
+from peerd.disk import FileDisk
+from peerd.driver import Driver
+from protocols.catalogue.messages import CreateStream
+from protocols.catalogue.streams import StreamDefinition
+from protocols.delivery.messages import OpenSubscription, Publish, Published, Rows
+from protocols.events import Event, Requested
+from protocols.ids import PeerId, RequestId
+from protocols.journal.disk import DiskFull
+from protocols.limits import Limits
+from protocols.messages import Answer, Command, Done
+from queries.schema import Schema
+from tests.overlay.networks import started, until
+
+SCHEMA = Schema.parse("n int")
+DEADLINE_S = 5.0
+
+
+class Desk:
+    """Asks a driver and collects its answers, as the gateway does."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.answers: dict[RequestId, list[Answer]] = {}
+        self._numbers = itertools.count(1)
+        driver.on_reply = self._reply
+
+    def ask(self, command: Command) -> RequestId:
+        number = next(self._numbers)
+        self.answers[number] = []
+        self.driver.submit(Requested(number, command))
+        return number
+
+    async def answer(self, command: Command) -> Answer:
+        number = self.ask(command)
+        await until(lambda: self.answers[number], DEADLINE_S, f"an answer to {command}")
+        return self.answers[number][0]
+
+    def _reply(self, request: RequestId, answer: Answer, _last: bool) -> None:
+        self.answers[request].append(answer)
+
+
+@contextlib.asynccontextmanager
+async def running(overlay: Overlay, path: Path) -> AsyncIterator[Desk]:
+    with FileDisk(path) as disk:
+        driver = Driver(overlay, disk, random.Random(1), Limits())
+        await driver.recover()
+        driver.begin()
+        yield Desk(driver)
+        await driver.stop()
+
+
+def create(name: str) -> CreateStream:
+    return CreateStream(definition=StreamDefinition(name=name, schema=SCHEMA))
+
+
+def publish(name: str, *numbers: int) -> Publish:
+    return Publish(stream=name, rows=SCHEMA.encode([(number,) for number in numbers]), count=len(numbers))
+
+
+async def test_what_was_acknowledged_is_there_after_a_restart(tmp_path: Path):
+    async with started(1) as (overlay,):
+        async with running(overlay, tmp_path) as desk:
+            assert isinstance(await desk.answer(create("a")), Done)
+            assert isinstance(await desk.answer(publish("a", 1, 2)), Published)
+            assert isinstance(await desk.answer(publish("a", 3)), Published)
+        async with running(overlay, tmp_path) as desk:
+            reading = desk.ask(OpenSubscription(stream="a", subscription="s", since="start"))
+
+            def read() -> list[int]:
+                answers = [answer for answer in desk.answers[reading] if isinstance(answer, Rows)]
+                return [row[0] for rows in answers for batch in rows.batches for row in SCHEMA.decode(batch.rows)]
+
+            await until(lambda: len(read()) == 3, DEADLINE_S, "the tuples of before")
+            assert read() == [1, 2, 3]
+
+
+async def test_publishes_that_come_together_are_committed_together(tmp_path: Path):
+    async with started(1) as (overlay,), running(overlay, tmp_path) as desk:
+        await desk.answer(create("a"))
+        await desk.answer(publish("a", 0))
+        before = desk.driver.counters["commits_total"]
+        numbers = [desk.ask(publish("a", number)) for number in range(500)]
+        await until(lambda: all(desk.answers[number] for number in numbers), DEADLINE_S, "all answers")
+        assert [desk.answers[number][0].first for number in numbers] == list(range(1, 501))
+        assert desk.driver.counters["commits_total"] - before < 20
+
+
+async def test_nothing_is_acknowledged_while_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(driver_module, "DISK_FULL_RETRY_S", 0.02)
+    async with started(1) as (overlay,), running(overlay, tmp_path) as desk:
+        await desk.answer(create("a"))
+        await desk.answer(publish("a", 0))
+        tries = 0
+
+        def full(_disk: FileDisk, name: str, _data: bytes) -> None:
+            nonlocal tries
+            tries += 1
+            raise DiskFull(f"no room for {name}")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(FileDisk, "append", full)
+            waiting = desk.ask(publish("a", 1))
+            await until(lambda: tries >= 3, DEADLINE_S, "it tries again")
+            assert desk.answers[waiting] == []
+        await until(lambda: desk.answers[waiting], DEADLINE_S, "there is room again")
+        assert isinstance(desk.answers[waiting][0], Published)
+
+
+async def test_a_machine_that_fails_stops_the_driver_and_leaves_its_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    async with started(1) as (overlay,), running(overlay, tmp_path) as desk:
+        await desk.answer(create("a"))
+        handle = desk.driver._peer.handle
+
+        def broken(event: Event, now: int) -> list[object]:
+            assert not isinstance(event, Requested), "this machine is broken"
+            return handle(event, now)
+
+        monkeypatch.setattr(desk.driver._peer, "handle", broken)
+        desk.ask(publish("a", 1))
+        await asyncio.wait([desk.driver.failure], timeout=DEADLINE_S)
+        with pytest.raises(AssertionError, match="this machine is broken"):
+            desk.driver.failure.result()
+        assert not desk.driver.is_running
+    told = capsys.readouterr().out
+    assert "a protocol machine failed; the peer stops" in told
+    assert "Publish(stream='a'" in told, "the event that broke it is in the trace"
+
+
+async def test_a_malformed_message_is_dropped_and_counted(tmp_path: Path):
+    async with started(1) as (overlay,), running(overlay, tmp_path) as desk:
+        for rubbish in (b"", b"\x01", b"\x02\x90", b"\x01\x91\xa4NOPE", bytes(100)):
+            overlay.router.on_message(PeerId(bytes(20)), None, rubbish)
+        assert desk.driver.counters["messages_malformed_total"] == 5
+        assert isinstance(await desk.answer(create("a")), Done)

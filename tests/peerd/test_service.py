@@ -1,0 +1,71 @@
+"""The daemon in this process, as a member of a real network: what goes wrong with its files must not end it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from structlog.testing import capture_logs
+
+from overlay.identity import JoinToken
+from peerd import service
+from peerd.admission import store_token
+from peerd.config import Config
+from peerd.datadir import DataDir
+from peerd.service import Daemon
+from tests.overlay.networks import started, until
+
+
+async def test_a_peer_that_cannot_write_down_its_contacts_goes_on_says_so_once_and_says_goodbye(
+    tmp_path: Path, monkeypatch
+):
+    monkeypatch.setattr(service, "CONTACTS_EVERY_S", 0.05)
+    data = DataDir(tmp_path)
+    data.prepare()
+    (tmp_path / "contacts.new").mkdir()
+    tries = 0
+    read_contacts = DataDir.read_contacts
+
+    def count_tries(self: DataDir) -> list[str]:
+        nonlocal tries
+        tries += 1
+        return read_contacts(self)
+
+    monkeypatch.setattr(DataDir, "read_contacts", count_tries)
+    async with started(1) as (other,):
+        store_token(data, JoinToken(other.network, (other.address,)))
+        daemon = Daemon(Config(port=0, http_port=0), data)
+        with capture_logs() as logs:
+            running = asyncio.ensure_future(daemon.run())
+            await until(lambda: running.done() or tries > 5, 10, "it has tried to write several times")
+            assert not running.done(), running.exception()
+            daemon.request_stop("test")
+            await running
+        assert [member.status for member in other.members() if not member.is_self] == ["left"]
+        warnings = [entry for entry in logs if entry["event"] == "cannot write down the members met"]
+        assert [entry["file"] for entry in warnings] == [str(data.contacts_file)]
+
+
+async def test_contacts_are_written_down_once_there_is_room_again_and_after_the_goodbye(tmp_path: Path, monkeypatch):
+    data = DataDir(tmp_path)
+    data.prepare()
+    async with started(1) as (other,):
+        store_token(data, JoinToken(other.network, (other.address,)))
+        statuses: list[list[str]] = []
+        write_contacts = DataDir.write_contacts
+
+        def note_and_write(self: DataDir, contacts: list[str]) -> None:
+            statuses.append([member.status for member in other.members() if not member.is_self])
+            write_contacts(self, contacts)
+
+        monkeypatch.setattr(DataDir, "write_contacts", note_and_write)
+        (tmp_path / "contacts.new").mkdir()
+        daemon = Daemon(Config(port=0, http_port=0), data)
+        running = asyncio.ensure_future(daemon.run())
+        await until(lambda: running.done() or statuses, 10, "it has tried to write")
+        assert not running.done(), running.exception()
+        (tmp_path / "contacts.new").rmdir()
+        daemon.request_stop("test")
+        await running
+        assert statuses == [["alive"], ["left"]]
+        assert data.read_contacts() == [f"127.0.0.1:{other.address[1]}"]

@@ -1,0 +1,408 @@
+"""Streams over real daemons: what one peer takes arrives at another, once, whoever is killed in between."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peerd.admission import store_token, stored_token
+from peerd.client import Client, ConnectionLost, PeerError, PeerRefused
+from peerd.cluster import Cluster
+from peerd.datadir import DataDir
+from peerd.errors import Exit
+from protocols.catalogue.streams import Durability
+
+DEADLINE_S = 30.0
+PORTS = itertools.count(22_000 + os.getpid() % 200 * 30, 10)
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three peers for the tests that leave them alive."""
+    cluster = Cluster(DataDir(tmp_path_factory.mktemp("network")))
+    cluster.start(3, first_port=next(PORTS))
+    cluster.wait_until_up()
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def fragile(tmp_path: Path) -> Iterator[Cluster]:
+    """Five peers for the tests that kill some."""
+    cluster = Cluster(DataDir(tmp_path))
+    cluster.start(5, first_port=next(PORTS))
+    cluster.wait_until_up()
+    yield cluster
+    cluster.stop()
+
+
+def client(cluster: Cluster, number: int, patience_s: float = DEADLINE_S) -> Client:
+    return Client(cluster.base.embedded(number).path, patience_s=patience_s)
+
+
+def peer(cluster: Cluster, *arguments: str, code: int = 0, typed: str = "") -> subprocess.CompletedProcess[str]:
+    """Type a command."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PEER_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "peerd.cli", *arguments],
+        env={**environ, "PEER_DATA_DIR": str(cluster.base.path)},
+        input=typed,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.returncode == code, done.stderr
+    return done
+
+
+async def until(condition: Callable[[], object], what: str, within_s: float = DEADLINE_S) -> None:
+    deadline_at = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline_at, f"not within {within_s:g} s: {what}"
+        await asyncio.sleep(0.02)
+
+
+# The client.
+
+
+@pytest.mark.parametrize("durability", ["memory", "disk", "replicated"])
+async def test_tuples_published_at_one_peer_arrive_at_the_others_in_order(network: Cluster, durability: Durability):
+    name = f"order-{durability}"
+    async with client(network, 1) as one, client(network, 2) as two, client(network, 3) as three:
+        done = await one.create_stream(name, "n int, word string null", durability=durability)
+        assert done.replicas >= 2
+        readers = [each.subscribe(name) for each in (two, three)]
+        for reader in readers:
+            await reader.open()
+        for first in range(0, 1000, 100):
+            await one.publish(name, [(n, None) for n in range(first, first + 100)])
+        await two.publish(name, [{"n": -1, "word": "two"}])
+        for reader in readers:
+            rows = aiter(reader)
+            async with asyncio.timeout(DEADLINE_S):
+                got = [await anext(rows) for _ in range(1001)]
+            assert [row.n for row in got if row.n >= 0] == list(range(1000))
+            assert [row.word for row in got if row.n < 0] == ["two"]
+            reader.close()
+
+
+async def test_the_past_can_be_read_from_the_start_or_from_a_time(network: Cluster):
+    async with client(network, 1) as one, client(network, 2) as two:
+        await one.create_stream("past", "n int")
+        await one.publish("past", [(1,), (2,)])
+        between = await one.publish("past", [(3,)])
+        await one.publish("past", [(4,)])
+        assert await _take(two.subscribe("past", since="start"), 4) == [1, 2, 3, 4]
+        assert await _take(two.subscribe("past", since=between.stamp), 2) == [3, 4]
+
+
+async def test_a_named_subscription_goes_on_where_it_was_left(network: Cluster):
+    async with client(network, 1) as one:
+        await one.create_stream("named", "n int")
+        async with client(network, 2) as two, two.subscribe("named", name="reader"):
+            await one.publish("named", [(n,) for n in range(10)])
+        async with client(network, 2) as two:
+            assert await _take(two.subscribe("named", name="reader"), 3) == [0, 1, 2]
+        await one.publish("named", [(10,)])
+        async with client(network, 2) as two:
+            assert await _take(two.subscribe("named", name="reader"), 8) == list(range(3, 11))
+            await two.unsubscribe("reader")
+
+
+async def test_a_publisher_sends_rows_one_by_one_and_batches_them(network: Cluster):
+    async with client(network, 1) as one, client(network, 3) as three:
+        await one.create_stream("singles", "n int, text string")
+        reader = three.subscribe("singles")
+        await reader.open()
+        async with one.publisher("singles") as publisher:
+            for n in range(2500):
+                await publisher.send((n, "x" * 1000))
+        assert publisher.accepted == 2500
+        assert await _take(reader, 2500) == list(range(2500))
+
+
+@pytest.mark.slow
+async def test_many_tiny_batches_and_a_few_huge_ones_are_read_from_the_past(network: Cluster):
+    async with client(network, 1) as one, client(network, 2) as two:
+        await one.create_stream("sizes", "n int, text string")
+        await asyncio.gather(*(one.publish("sizes", [(n, "")]) for n in range(16_000)))
+        for n in range(16_000, 16_006):
+            await one.publish("sizes", [(n, "x" * (200_000 if n % 2 else 1_048_500))])
+        assert await _take(two.subscribe("sizes", since="start"), 16_006) == list(range(16_006))
+
+
+async def test_a_bad_row_is_refused_with_its_place_and_nothing_of_it_is_published(network: Cluster):
+    async with client(network, 1) as one:
+        await one.create_stream("strict", "id int, delay float null")
+        with pytest.raises(PeerError, match=r'row 1, field "delay": expected float or null, got string "late"'):
+            await one.publish("strict", [(1, None), (2, "late")])
+        with pytest.raises(PeerError, match='row 0, field "id"'):
+            await one.publish("strict", [{"delay": 1.5}])
+        reader = one.subscribe("strict", since="start")
+        await one.publish("strict", [(3, 1.5)])
+        assert await _take(reader, 1) == [3]
+
+
+async def test_an_unknown_stream_is_refused_with_the_nearest_name(network: Cluster):
+    async with client(network, 1) as one, client(network, 3) as three:
+        await one.create_stream("departures", "id int")
+        with pytest.raises(PeerRefused, match='"departure"') as caught:
+            await three.publish("departure", [(1,)])
+        assert caught.value.exit_code == Exit.NOT_FOUND
+        assert '"departures"' in str(caught.value)
+
+
+def test_the_example_of_the_documentation_runs(network: Cluster):
+    example = Path(__file__).parents[2] / "docs" / "examples" / "delays.py"
+    environ = {**os.environ, "PEER_DATA_DIR": str(network.base.path)}
+    for _ in range(2):  # The second time the stream is there, with the flights of the first.
+        done = subprocess.run(
+            [sys.executable, str(example)], env=environ, capture_output=True, text=True, timeout=60, check=True
+        )
+        assert done.stdout.splitlines()[:2] == ["BA702 is 45 minutes late", "AF1 is 31 minutes late"]
+
+
+async def _take(subscription: Any, count: int) -> list[int]:
+    async with subscription, asyncio.timeout(DEADLINE_S):
+        rows = aiter(subscription)
+        return [(await anext(rows))[0] for _ in range(count)]
+
+
+# The commands.
+
+
+def test_streams_are_created_listed_shown_and_removed(network: Cluster):
+    peer(network, "stream", "create", "made", "id int, at timestamp", "--durability", "replicated", "--retention", "1h")
+    rows = [json.loads(line) for line in peer(network, "stream", "ls", "-p", "2").stdout.splitlines()]
+    made = next(row for row in rows if row["name"] == "made")
+    assert (made["schema"], made["durability"], made["retention_s"]) == ("id int, at timestamp", "replicated", 3600)
+    peer(network, "publish", "made", '[1, "2026-01-02T03:04:05Z"]', "-p", "3")
+    shown = json.loads(peer(network, "stream", "show", "made").stdout)
+    assert len(shown["publishers"]) == 1
+    again = peer(network, "stream", "create", "made", "id int", code=1)
+    assert '"made"' in again.stderr
+    peer(network, "stream", "rm", "made", "-p", "2")
+    assert '"made"' in peer(network, "stream", "show", "made", code=4).stderr
+
+
+def test_json_csv_and_stdin_are_published_and_read_back(network: Cluster, tmp_path: Path):
+    peer(network, "stream", "create", "mixed", "id int, name string, price decimal null")
+    table = tmp_path / "table.csv"
+    table.write_text('id,name,price\n2,"two, with ""quotes""\nand a line break",2.50\n3,three,\n')
+    peer(network, "publish", "mixed", '{"id": 1, "name": "one", "price": "1.10"}')
+    assert "published 2 tuples" in peer(network, "publish", "mixed", "-f", str(table), "-p", "1").stderr
+    peer(network, "publish", "mixed", "-", typed='[4, "four", null]\n\n{"id": 5, "name": "five"}\n')
+    read = peer(network, "subscribe", "mixed", "--since", "start", "-n", "5", "-p", "2")
+    assert [json.loads(line) for line in read.stdout.splitlines()] == [
+        {"id": 1, "name": "one", "price": "1.10"},
+        {"id": 2, "name": 'two, with "quotes"\nand a line break', "price": "2.50"},
+        {"id": 3, "name": "three", "price": None},
+        {"id": 4, "name": "four", "price": None},
+        {"id": 5, "name": "five", "price": None},
+    ]
+    last = peer(network, "subscribe", "mixed", "--last", "2", "-n", "2", "-p", "1", "-o", "csv")
+    assert last.stdout == "id,name,price\n4,four,\n5,five,\n"
+
+
+def test_count_repeats_the_input_and_rate_slows_it_down(network: Cluster):
+    peer(network, "stream", "create", "slow", "id int")
+    started_at = time.monotonic()
+    done = peer(network, "publish", "slow", "[7]", "--count", "40", "--rate", "100")
+    assert "published 40 tuples" in done.stderr
+    assert time.monotonic() - started_at >= 0.39
+    peer(network, "publish", "slow", "[8]", "--no-ack")
+    read = peer(network, "subscribe", "slow", "--since", "start", "-n", "41", "-o", "json")
+    assert [row["id"] for row in json.loads(read.stdout)] == [7] * 40 + [8]
+
+
+def test_a_bad_line_stops_with_its_number_or_is_skipped(network: Cluster):
+    peer(network, "stream", "create", "lines", "id int, delay float null")
+    lines = '{"id": 1}\n{"id": 2}\n{"id": oops}\n{"id": 4, "delay": "late"}\n{"id": 5}\n'
+    stopped = peer(network, "publish", "lines", "-", typed=lines, code=2)
+    assert "error: line 3 of stdin: not valid JSON" in stopped.stderr
+    assert "2 tuples before that are published. Nothing from that line on is." in stopped.stderr
+    skipped = peer(network, "publish", "lines", "-", "--skip-bad", typed=lines)
+    assert "skipped line 3 of stdin: not valid JSON" in skipped.stderr
+    assert 'skipped line 4 of stdin: field "delay": expected float or null, got string "late"' in skipped.stderr
+    assert "published 3 tuples; skipped 2 bad lines" in skipped.stderr
+    read = peer(network, "subscribe", "lines", "--since", "start", "-n", "5")
+    assert [json.loads(line)["id"] for line in read.stdout.splitlines()] == [1, 2, 1, 2, 5]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "expected"),
+    [
+        (["publish", "nowhere", "[1]"], 4, '"nowhere"'),
+        (["subscribe", "nowhere"], 4, '"nowhere"'),
+        (["publish", "nowhere"], 2, "nothing to publish"),
+        (["publish", "nowhere", "[1]", "-f", "x"], 2, "not both"),
+        (["subscribe", "nowhere", "--since", "teatime"], 2, '"teatime" is not a time'),
+        (["stream", "create", "odd", "id integer"], 2, "integer"),
+        (["unsubscribe", "nobody"], 4, '"nobody"'),
+    ],
+)
+def test_misuse_is_told_what_to_do(network: Cluster, arguments: list[str], code: int, expected: str):
+    told = peer(network, *arguments, code=code).stderr
+    assert told.startswith("error: ")
+    assert expected in told
+
+
+def test_a_detached_subscription_waits_for_its_reader(network: Cluster):
+    peer(network, "stream", "create", "later", "id int")
+    assert peer(network, "subscribe", "later", "--name", "tomorrow", "--detach", "-p", "2").stdout == "tomorrow\n"
+    peer(network, "publish", "later", "[[1], [2], [3]]", "-p", "3")
+    first = peer(network, "subscribe", "later", "--name", "tomorrow", "-n", "2", "-p", "2")
+    second = peer(network, "subscribe", "later", "--name", "tomorrow", "-n", "1", "-p", "2")
+    assert [json.loads(line)["id"] for line in (first.stdout + second.stdout).splitlines()] == [1, 2, 3]
+    peer(network, "unsubscribe", "tomorrow", "-p", "2")
+
+
+# Crashes.
+
+
+@dataclass(slots=True)
+class Ledger:
+    """What publishers were promised and what each reader got."""
+
+    accepted: dict[int, None] = field(default_factory=dict)
+    uncertain: dict[int, None] = field(default_factory=dict)
+    arrived: dict[int, list[int]] = field(default_factory=dict)  # By reader.
+
+    def missing(self, reader: int) -> list[int]:
+        got = set(self.arrived[reader])
+        return [number for number in self.accepted if number not in got]
+
+    def check(self) -> None:
+        for reader, numbers in self.arrived.items():
+            repeated = [number for number, times in Counter(numbers).items() if times > 1]
+            assert not repeated, f"reader {reader} got twice: {repeated[:10]}"
+            spurious = [number for number in numbers if number not in self.accepted and number not in self.uncertain]
+            assert not spurious, f"reader {reader} got what nobody published: {spurious[:10]}"
+            assert not self.missing(reader), f"reader {reader} lacks {len(self.missing(reader))} acknowledged tuples"
+
+
+PUBLISHER_NUMBERS = 10_000_000  # Publisher p numbers its tuples from p times this.
+
+
+async def publish_until(cluster: Cluster, number: int, stop: asyncio.Event, ledger: Ledger) -> None:
+    """Publish small batches one after the other; a number is used once, acknowledged or not."""
+    numbers = itertools.count(number * PUBLISHER_NUMBERS)
+    async with client(cluster, number, patience_s=60) as publisher:
+        while not stop.is_set():
+            batch = [next(numbers) for _ in range(20)]
+            try:
+                await publisher.publish("chaos", [(n,) for n in batch])
+            except PeerError as error:
+                if isinstance(error, ConnectionLost) or error.exit_code == Exit.TIMEOUT:
+                    ledger.uncertain.update(dict.fromkeys(batch))
+            else:
+                ledger.accepted.update(dict.fromkeys(batch))
+            await asyncio.sleep(0.005)
+
+
+async def read_all(cluster: Cluster, number: int, opened: asyncio.Event, ledger: Ledger) -> None:
+    arrived = ledger.arrived[number] = []
+    async with client(cluster, number, patience_s=60) as reader, reader.subscribe("chaos") as subscription:
+        opened.set()
+        async for batch in subscription.batches():
+            arrived += [row.n for row in batch.rows]
+
+
+async def play(cluster: Cluster, durability: Durability, for_s: float, disturb: Callable[[], Any]) -> Ledger:
+    """Two publishers, two readers, and somebody who breaks things; then calm, until everything due has arrived."""
+    ledger, stop = Ledger(), asyncio.Event()
+    async with client(cluster, 1) as one:
+        await one.create_stream("chaos", "n int", durability=durability)
+    opened = [asyncio.Event(), asyncio.Event()]
+    readers = [
+        asyncio.create_task(read_all(cluster, number, event, ledger))
+        for number, event in zip((4, 5), opened, strict=True)
+    ]
+    await asyncio.gather(*(event.wait() for event in opened))
+    publishers = [asyncio.create_task(publish_until(cluster, number, stop, ledger)) for number in (2, 3)]
+    stop_at = time.monotonic() + for_s
+    while time.monotonic() < stop_at:
+        await asyncio.sleep(0.5)
+        await disturb()
+    stop.set()
+    await asyncio.gather(*publishers)
+    assert ledger.accepted
+    try:
+        await until(lambda: not any(map(ledger.missing, (4, 5))), "everything acknowledged has arrived", 60)
+    finally:
+        for task in readers:
+            task.cancel()
+        results = await asyncio.gather(*readers, return_exceptions=True)
+        print(
+            f"accepted {len(ledger.accepted)}, uncertain {len(ledger.uncertain)},"
+            f" missing {[len(ledger.missing(reader)) for reader in (4, 5)]}, readers {results}"
+        )
+    return ledger
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victims", [(2,), (4,), (1, 2, 3, 4, 5)], ids=["ingress", "reader", "anybody"])
+async def test_nothing_is_lost_or_repeated_when_peers_are_killed(fragile: Cluster, victims: tuple[int, ...]):
+    rng = random.Random(seed := 7)
+    print(f"seed {seed}")
+
+    async def disturb() -> None:
+        victim = rng.choice(victims)
+        fragile.kill(victim)
+        await asyncio.sleep(rng.uniform(0.1, 1.5))
+        await asyncio.to_thread(fragile.restart, victim)
+
+    ledger = await play(fragile, "disk", 12, disturb)
+    ledger.check()
+    for numbers in ledger.arrived.values():
+        for number in (2, 3):
+            mine = [n for n in numbers if n // PUBLISHER_NUMBERS == number]
+            assert mine == sorted(mine), "each publisher's tuples arrive in its order"
+
+
+@pytest.mark.slow
+async def test_a_replicated_stream_survives_the_loss_of_a_disk(fragile: Cluster):
+    """One ingress peer loses its whole data directory; everybody else is killed now and then."""
+    rng = random.Random(seed := 11)
+    print(f"seed {seed}")
+    turn = itertools.count()
+
+    async def disturb() -> None:
+        if next(turn) == 3:
+            lose_disk(fragile, 2)
+            victim = 2
+        else:
+            victim = rng.choice((2, 3, 4, 5))
+            fragile.kill(victim)
+        await asyncio.sleep(rng.uniform(0.1, 1.5))
+        await asyncio.to_thread(fragile.restart, victim)
+
+    (await play(fragile, "replicated", 20, disturb)).check()
+
+
+def lose_disk(cluster: Cluster, number: int) -> None:
+    """Kill a peer and take its disk; what replaces it knows the network and nothing else."""
+    data = cluster.peers[number - 1].data
+    token, settings = stored_token(data), data.config_file.read_text()
+    assert token is not None
+    cluster.kill(number)
+    shutil.rmtree(data.path)
+    data.prepare()
+    store_token(data, token)
+    data.config_file.write_text(settings)
