@@ -51,6 +51,12 @@ class Reading:
     received: dict[RowNumber, tuple[Origin, int]] = field(default_factory=dict)
     positions: dict[Origin, int] = field(default_factory=dict)
     excused: bool = False  # Nothing is promised to it any more.
+    told_missing: list[tuple[PeerId, int, int]] = field(default_factory=list)  # Gaps of `memory` streams.
+
+    def was_told_of(self, publication: Publication) -> bool:
+        return any(
+            publication.peer == peer and first <= publication.first < upto for peer, first, upto in self.told_missing
+        )
 
     def where(self) -> tuple[Position, ...]:
         return tuple(Position(origin, upto) for origin, upto in self.positions.items())
@@ -108,7 +114,13 @@ class Oracle:
         raise Violation(f"subscription {reading.subscription}: row {row}, {origin} {sequence}, {wrong}")
 
     def missed(self, reading: Reading, answer: Missed) -> None:
-        """A client was told of a gap. What was due to it stays due: only what came before it opened may be missing."""
+        """A client was told of a gap.
+
+        What was due to it stays due, but for `memory` streams: they keep what the subscriptions known to their ingress
+        peer have not read, and say so to one that it came to know too late.
+        """
+        if self.durabilities[reading.stream] == "memory":
+            reading.told_missing.append((answer.origin.publisher, answer.first, answer.next))
         reading.positions[answer.origin] = max(answer.next, reading.positions.get(answer.origin, 0))
 
     def shown(self, answer: StreamShown) -> None:
@@ -139,6 +151,7 @@ class Oracle:
             and publication.outcome == "accepted"
             and publication.stamp > reading.stamp
             and not publication.excused
+            and not reading.was_told_of(publication)
             for row in publication.rows
             if row not in reading.received
         ]

@@ -22,6 +22,8 @@ from protocols.limits import Limits
 
 BATCH_OVERHEAD_BYTES: Final = 128  # About what goes with the rows of a batch: many tiny ones make a large message, too.
 
+DROPPED_MAX: Final = 4096
+
 
 @dataclass(slots=True)
 class Consumer:
@@ -67,6 +69,7 @@ class Feed:
     _recent: dict[int, StoredBatch] = field(default_factory=dict)  # By first sequence, oldest first.
     _firsts: list[int] = field(default_factory=list)  # Of every batch kept, in order.
     _stamps: list[Stamp] = field(default_factory=list)
+    _dropped: deque[tuple[int, Stamp]] = field(default_factory=lambda: deque(maxlen=DROPPED_MAX))  # Batches let go.
 
     @classmethod
     def restored(cls, origin: Origin, log: LogId, limits: Limits, bounds: LogBounds) -> Feed:
@@ -242,7 +245,9 @@ class Feed:
             consumer.in_flight_bytes -= consumer.in_flight.popleft()[1]
 
     def _start(self, since: Stamp) -> int:
-        """The first sequence published at this stamp or later."""
+        """The first sequence published at this stamp or later; of what is kept, for a reader from the start."""
+        if since and self._dropped and since <= self._dropped[-1][1]:  # Due, and gone: the reader will hear of a gap.
+            return next(first for first, stamp in self._dropped if stamp >= since)
         place = bisect_left(self._stamps, since)
         return self._firsts[place] if place < len(self._firsts) else self.next
 
@@ -271,6 +276,7 @@ class Feed:
             batch = self._recent.pop(first, None)
             if batch is not None:
                 self.recent_bytes -= len(batch.rows)
+        self._dropped.extend(zip(self._firsts[:place], self._stamps[:place], strict=True))
         del self._firsts[:place], self._stamps[:place]
         if below > self.settled:
             self.expired += below - self.settled

@@ -128,7 +128,9 @@ class Publisher:
             case OutboxClosed():
                 self._forget(record.stream)
             case PublishNoted():
-                self._sessions.add(record)
+                outbox = self.outboxes.get(record.stream)
+                if outbox is not None and record.first + record.count <= outbox.feed.next:
+                    self._sessions.add(record)  # Else the crash came between the note and its tuples.
 
     def snapshot(self) -> list[Record]:
         opened = [_opened(outbox) for outbox in self.outboxes.values() if outbox.feed.is_logged]
@@ -222,7 +224,8 @@ class Publisher:
         self._unsafe_bytes += size
         outbox.waiting.append(_Waiting(request, batch.first, batch.count, batch.published_at, size))
         synced = LogSynced(outbox.definition.name, feed.origin.epoch, feed.next)
-        return [AppendBatch(feed.log, batch), *effects, AfterSync((Tell(synced),))]
+        # The note first: a note without its tuples is ignored, tuples without their note would be published twice.
+        return [*effects, AppendBatch(feed.log, batch), AfterSync((Tell(synced),))]
 
     def _refusal(self, outbox: Outbox, command: Publish) -> Refused | None:
         name, feed, size = command.stream, outbox.feed, len(command.rows)

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from protocols.delivery.feed import Feed
+from protocols.delivery.feed import BATCH_OVERHEAD_BYTES, Feed
 from protocols.delivery.messages import Batch, BatchMessage, Gap, Origin
 from protocols.effects import Effect, ReadLog, ReleaseLog, Send
 from protocols.events import LogBounds, StoredBatch
@@ -15,7 +15,8 @@ from protocols.limits import Limits
 
 PUBLISHER, READER = PeerId(b"p" * 20), PeerId(b"r" * 20)
 ORIGIN = Origin(PUBLISHER, "flights", 1)
-SMALL = Limits(recent_bytes=100, message_bytes=60, credit_bytes=120, resend_after_ms=100)
+BATCH = 20 + BATCH_OVERHEAD_BYTES  # What one tuple below counts for on its way.
+SMALL = Limits(recent_bytes=100, message_bytes=3 * BATCH, credit_bytes=6 * BATCH, resend_after_ms=100)
 
 
 def stored(first: int, count: int = 1, stamp: int = 0) -> StoredBatch:
@@ -44,7 +45,7 @@ def test_nothing_is_served_before_it_is_safe() -> None:
 
 def test_a_reader_gets_no_more_than_its_credit_until_it_acknowledges() -> None:
     feed = feed_with(20)
-    feed.subscribe("q", READER, 14, 0, 60, restart=False)
+    feed.subscribe("q", READER, 14, 0, 3 * BATCH, restart=False)
     assert [batch.first for batch in batches_in(feed.commit(20, 0))] == [14, 15, 16]
     assert feed.pump(1) == []
     assert [batch.first for batch in batches_in(feed.ack("q", 17, 2))] == [17, 18, 19]
@@ -55,7 +56,7 @@ def test_a_reader_that_is_behind_is_served_from_the_log() -> None:
     feed.commit(20, 0)
     feed.append(stored(20))  # What is safe and old has left the memory.
     feed.subscribe("q", READER, 0, 0, 40, restart=False)
-    assert feed.pump(0) == [ReadLog("out/flights/1", 0, 60)]
+    assert feed.pump(0) == [ReadLog("out/flights/1", 0, 3 * BATCH)]
     assert feed.pump(0) == [], "asked once"
     served = feed.read((stored(0), stored(1), stored(2)), 0)
     assert [batch.first for batch in batches_in(served)] == [0, 1, 2]
@@ -99,7 +100,7 @@ def test_whatever_is_lost_doubled_or_reordered_a_careful_reader_gets_everything_
     on_the_way: list[BatchMessage] = []
     taken: list[int] = []
     now = 0
-    feed.subscribe("q", READER, 0, 0, 120, restart=False)
+    feed.subscribe("q", READER, 0, 0, 6 * BATCH, restart=False)
 
     def perform(effects: list[Effect]) -> None:
         for effect in effects:
@@ -127,3 +128,13 @@ def test_whatever_is_lost_doubled_or_reordered_a_careful_reader_gets_everything_
         perform(feed.resend(now))
         feed.validate()
     assert taken == list(range(total))
+
+
+def test_a_reader_for_whom_due_tuples_were_let_go_hears_of_the_gap_and_one_from_the_start_does_not() -> None:
+    feed = feed_with(10)
+    feed.commit(10, 0)
+    feed.drop(5)
+    assert feed.subscribe("late", READER, None, 3, 1000, restart=True) == 2, "the tuple stamped 3 has sequence 2"
+    gap = Gap(subscription="late", origin=ORIGIN, first=2, next=5)
+    assert feed.pump(0)[0] == Send(READER, gap)
+    assert feed.subscribe("start", READER, None, 0, 1000, restart=True) == 5

@@ -117,7 +117,7 @@ def weather(seed: int) -> Faults:
         loss=rng.choice([0, 0.02, 0.15]),
         repeat=rng.choice([0, 0.1, 0.5]),
         latency_ms=rng.choice([(1, 40), (1, 300)]),
-        sync_ms=rng.choice([(0, 5), (5, 200)]),
+        sync_ms=rng.choice([(0, 5), (5, 200), (200, 1_500)]),
         skew_ms=rng.choice([0, 400]),
     )
 
@@ -176,7 +176,7 @@ def test_nothing_acknowledged_is_lost_while_peers_crash_and_return(seed: int):
     network.run(60_000)
     workload.check_all()
     workload.check_copies()
-    assert workload.acked > 10
+    assert workload.acked > 5
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -196,7 +196,7 @@ def test_a_read_sees_all_that_was_acknowledged_before_it_while_single_peers_cras
     network.faults.loss = 0
     network.run(40_000)
     workload.check_all()
-    assert workload.acked > 20
+    assert workload.acked > 5
     assert workload.reads > 20
 
 

@@ -1,0 +1,158 @@
+"""Who owns a key, and whose word on it counts while peers come and go."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocols.ids import Key, PeerId, distance
+from protocols.store.limits import StoreLimits
+from protocols.store.neighbourhood import Neighbourhood
+
+LIMITS = StoreLimits()
+START = 1_000_000
+NOW = START + LIMITS.settle_ms
+KEY = Key(bytes(20))
+
+
+def peer(number: int) -> PeerId:
+    return PeerId(number.to_bytes(20, "big"))
+
+
+A, B, C, D, E, F = (peer(number) for number in (1, 2, 3, 4, 5, 6))  # In the order of their distance from KEY.
+
+
+def around(me: PeerId, *others: PeerId) -> Neighbourhood:
+    """A neighbourhood that has settled."""
+    neighbourhood = Neighbourhood(me, LIMITS)
+    neighbourhood.start(START)
+    for each in others:
+        neighbourhood.up(each, START)
+        neighbourhood.met(each)
+    return neighbourhood
+
+
+@given(
+    st.lists(st.binary(min_size=20, max_size=20), min_size=1, max_size=12, unique=True),
+    st.binary(min_size=20, max_size=20),
+)
+def test_the_owners_of_a_key_are_the_three_nearest_as_every_peer_sees_it(raws: list[bytes], raw_key: bytes):
+    peers, key = [PeerId(raw) for raw in raws], Key(raw_key)
+    expected = sorted(peers, key=lambda each: distance(each, key))[:3]
+    for me in peers:
+        neighbourhood = around(me, *(each for each in peers if each != me))
+        assert neighbourhood.owners(key) == expected
+        assert neighbourhood.is_owner(key) == (me in expected)
+        for other in peers:
+            both = neighbourhood.both_own(other, neighbourhood.others)(key)
+            assert both == (me in expected and other in expected)
+        neighbourhood.validate()
+
+
+def test_hearsay_counts_for_one_question():
+    assert around(B, C, D).owners(KEY, [A]) == [A, B, C]
+    assert around(B, C, D).owners(KEY) == [B, C, D]
+
+
+def test_a_peer_that_starts_answers_once_it_has_caught_up_with_the_three_others_nearest_to_the_key():
+    neighbourhood = Neighbourhood(A, LIMITS)
+    neighbourhood.start(START)
+    for each in (B, C, D, E):
+        neighbourhood.up(each, START)
+    for each in (B, C):
+        neighbourhood.met(each)
+    assert not neighbourhood.answers_for(KEY, NOW)
+    neighbourhood.met(D)  # No owner, but it may believe to be one until it has heard from us.
+    assert neighbourhood.answers_for(KEY, NOW)
+    assert not neighbourhood.answers_for(KEY, NOW - 1)
+
+
+def test_a_newcomer_does_not_silence_a_peer_that_has_settled():
+    neighbourhood = around(A, B, C)
+    neighbourhood.up(D, NOW)
+    assert neighbourhood.answers_for(KEY, NOW)
+
+
+def test_a_peer_does_not_answer_for_what_others_own():
+    assert not around(D, A, B, C).answers_for(KEY, NOW)
+
+
+def test_an_owner_goes_on_answering_when_another_goes():
+    neighbourhood = around(A, B, C, D)
+    neighbourhood.down(C, NOW)
+    assert neighbourhood.answers_for(KEY, NOW)
+
+
+def test_an_heir_answers_once_it_has_caught_up_with_two_of_the_former_owners():
+    neighbourhood = around(D, A, B, C, E)
+    neighbourhood.down(C, NOW)
+    assert neighbourhood.is_owner(KEY)
+    assert not neighbourhood.answers_for(KEY, NOW)
+    neighbourhood.met(A)
+    neighbourhood.met(E)
+    assert not neighbourhood.answers_for(KEY, NOW)
+    neighbourhood.met(B)
+    assert neighbourhood.answers_for(KEY, NOW)
+
+
+def test_an_heir_stays_one_when_the_next_owner_goes():
+    neighbourhood = around(D, A, B, C, E)
+    neighbourhood.down(C, NOW)
+    neighbourhood.met(A)
+    neighbourhood.met(B)
+    neighbourhood.down(B, NOW + 1)
+    assert neighbourhood.answers_for(KEY, NOW + 1)
+
+
+def test_heirs_cut_off_from_the_owners_do_not_answer_until_the_ghosts_have_faded():
+    neighbourhood = around(D, A, B, C, E, F)
+    for each in (C, A, B):
+        neighbourhood.down(each, NOW)
+    neighbourhood.met(E)
+    neighbourhood.met(F)
+    assert not neighbourhood.answers_for(KEY, NOW)
+    neighbourhood.fade(NOW + LIMITS.ghost_ms - 1)
+    assert not neighbourhood.answers_for(KEY, NOW + LIMITS.ghost_ms - 1)
+    neighbourhood.fade(NOW + LIMITS.ghost_ms)
+    assert neighbourhood.answers_for(KEY, NOW + LIMITS.ghost_ms)
+
+
+def test_a_ghost_that_comes_back_takes_its_place_again():
+    neighbourhood = around(D, A, B, C)
+    neighbourhood.down(C, NOW)
+    neighbourhood.met(A)
+    neighbourhood.met(B)
+    neighbourhood.up(C, NOW)
+    assert not neighbourhood.is_owner(KEY)
+    neighbourhood.validate()
+
+
+def test_a_peer_that_was_heard_is_a_neighbour_for_a_while():
+    neighbourhood = around(D, A, B)
+    assert neighbourhood.hear(C, NOW)
+    assert not neighbourhood.hear(C, NOW + 1)
+    assert not neighbourhood.is_owner(KEY)
+    assert not neighbourhood.fade(NOW + LIMITS.heard_ms)
+    assert neighbourhood.fade(NOW + LIMITS.heard_ms + 1)
+    assert neighbourhood.is_owner(KEY)
+
+
+def test_of_many_known_peers_the_nearest_are_neighbours_and_the_next_moves_up():
+    limits = StoreLimits(neighbours_max=2)
+    neighbourhood = Neighbourhood(peer(0), limits)
+    for each in (D, B, C, A):
+        neighbourhood.up(each, START)
+    assert sorted(neighbourhood.near) == [A, B]
+    neighbourhood.down(A, START)
+    assert sorted(neighbourhood.near) == [B, C]
+
+
+@pytest.mark.parametrize(("has_company", "after_ms"), [(False, LIMITS.settle_ms), (True, LIMITS.ghost_ms)])
+def test_a_peer_that_nobody_joins_is_alone_in_the_end(has_company: bool, after_ms: int):
+    neighbourhood = Neighbourhood(A, LIMITS, has_company)
+    neighbourhood.start(START)
+    assert (neighbourhood.is_alone(START + after_ms - 1), neighbourhood.needed(START + after_ms - 1)) == (False, 2)
+    assert (neighbourhood.is_alone(START + after_ms), neighbourhood.needed(START + after_ms)) == (True, 1)
+    neighbourhood.up(B, START + after_ms)
+    assert neighbourhood.needed(START + after_ms) == 2
