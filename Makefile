@@ -20,9 +20,9 @@ demo: $(READY) ## Five peers on this machine: flights published at two, read at 
 	@$(FIND_JAVA)
 	@$(BIN)/peer demo --for 10
 
-test: static ## Run everything: formatting, lint, types and every test, containers included where there is an engine.
+test: check ## Run everything: formatting, lint, types and every test, containers included where there is an engine.
 	@$(FIND_JAVA)
-	$(BIN)/pytest
+	$(BIN)/pytest -m "slow or system" # One after the other: they measure, or want both cores themselves.
 
 check: static ## Run the quick part of it: formatting, lint, types, fast tests; under a minute.
 	$(BIN)/pytest -q -n 4 -m "$(FAST)" # More than cores: many tests wait for the network.

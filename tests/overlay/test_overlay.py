@@ -277,6 +277,7 @@ async def test_a_crawl_ends_although_one_peer_makes_up_names_forever() -> None:
 
         async def answer(candidate: Candidate, message: Message) -> Reply | None:
             nonlocal made_up
+            await asyncio.sleep(0)
             if candidate.peer_id != liar.peer_id:
                 return None
             names = [PeerId((made_up + number).to_bytes(20, "big")) for number in range(1, HINTS_MAX + 1)]
