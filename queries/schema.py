@@ -240,7 +240,7 @@ def _blame_record(fields: tuple[Field, ...], raw: msgspec.Raw, number: int, insi
     try:
         values = _raw_rows.decode(raw)
     except (msgspec.MsgspecError, RecursionError):
-        return RowError(number, inside, f"an array of {len(fields)} values", _seen_raw(raw))
+        return RowError(number, inside[:-1], f"an array of {len(fields)} values", _seen_raw(raw))
     if len(values) < len(fields):
         missing = fields[len(values)]
         return RowError(number, inside + missing.name, missing.expected, "nothing")

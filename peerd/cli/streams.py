@@ -196,6 +196,7 @@ def _stream_row(definition: StreamDefinition) -> Row:
 
 
 def _publisher_row(publisher: PublisherShown) -> Row:
+    statistics = publisher.statistics
     return {
         "peer_id": publisher.peer.hex(),
         "epoch": publisher.epoch,
@@ -204,6 +205,10 @@ def _publisher_row(publisher: PublisherShown) -> Row:
         "processed": publisher.processed,
         "pending": publisher.pending,
         "expired": publisher.expired,
-        "rate_per_s": publisher.rate_per_s,
-        "row_bytes": publisher.row_bytes,
+        "rate_per_s": statistics.rate_per_s if statistics else 0.0,
+        "row_bytes": statistics.row_bytes if statistics else 0.0,
+        "fields": {
+            each.name: {"distinct": each.distinct, "frequent": dict(each.frequent)}
+            for each in (statistics.fields if statistics else ())
+        },
     }

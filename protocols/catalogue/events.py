@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from protocols.catalogue.statistics import StreamStatistics
 from protocols.catalogue.streams import StreamDefinition
 from protocols.events import Event
 from protocols.ids import Millis, PeerId, StreamName, SubscriptionId
@@ -25,8 +26,7 @@ class PublisherEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True)
     processed: int = 0
     pending: int = 0
     expired: int = 0
-    rate_per_s: float = 0.0
-    row_bytes: float = 0.0
+    statistics: StreamStatistics | None = None
 
 
 class SubscriberEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from protocols.catalogue.statistics import StreamStatistics
 from protocols.catalogue.streams import StreamDefinition
 from protocols.ids import Millis, PeerId, StreamName
 from protocols.messages import Answer, Command
@@ -45,8 +46,7 @@ class PublisherShown(Answer, frozen=True, kw_only=True, tag="PUBLISHER"):
     processed: int
     pending: int
     expired: int
-    rate_per_s: float
-    row_bytes: float
+    statistics: StreamStatistics | None
 
 
 class StreamShown(Answer, frozen=True, kw_only=True, tag="STREAM"):

@@ -10,6 +10,7 @@ from typing import Final
 from protocols.catalogue.events import Advertised, AdvertiseFailed, LookupFailed, PublisherEntry, StreamFound
 from protocols.catalogue.machine import CatalogueMachine
 from protocols.catalogue.refusals import unknown_stream
+from protocols.catalogue.statistics import StatisticsSketch
 from protocols.catalogue.streams import StreamDefinition
 from protocols.clock import COUNT_BITS, HybridClock, Stamp
 from protocols.delivery.feed import Feed
@@ -48,11 +49,12 @@ from protocols.events import (
 from protocols.ids import LogId, Millis, PeerId, RequestId, StreamName
 from protocols.limits import Limits
 from protocols.messages import Record, Refused
-from queries.schema import RowError
+from queries.schema import Row, RowError
 
 ROLE: Final = "publisher"
 TICK: Final = "publisher/tick"
 BUSY_RETRY_MS: Final = 50
+SAMPLE_EVERY_MS: Final = 100
 GRACE_MS: Final = 2000  # Clocks differ: a subscription may be stamped that much below what it was opened after.
 
 
@@ -83,6 +85,8 @@ class Outbox:
     definition: StreamDefinition
     feed: Feed
     mirror: Mirror | None  # The copy at the backup, for `replicated` streams.
+    statistics: StatisticsSketch
+    sampled_at: Millis = 0
     is_open: bool = False  # Advertised in this run: whoever subscribes finds us.
     durable: int = 0  # On our own disk.
     waiting: deque[_Waiting] = field(default_factory=deque)
@@ -205,6 +209,7 @@ class Publisher:
         feed, size = outbox.feed, len(command.rows)
         batch = StoredBatch(feed.next, command.count, self.clock.tick(now), command.rows)
         feed.append(batch)
+        self._note_statistics(outbox, batch, now)
         effects: list[Effect] = []
         if command.session:
             note = PublishNoted(
@@ -226,6 +231,14 @@ class Publisher:
         synced = LogSynced(outbox.definition.name, feed.origin.epoch, feed.next)
         # The note first: a note without its tuples is ignored, tuples without their note would be published twice.
         return [*effects, AppendBatch(feed.log, batch), AfterSync((Tell(synced),))]
+
+    def _note_statistics(self, outbox: Outbox, batch: StoredBatch, now: Millis) -> None:
+        """Count every tuple; look inside a batch now and then only, whatever the rate."""
+        rows: list[Row] = []
+        if now - outbox.sampled_at >= SAMPLE_EVERY_MS:
+            outbox.sampled_at = now
+            rows = outbox.definition.schema.decode(batch.rows)
+        outbox.statistics.add(rows, batch.count, len(batch.rows), now)
 
     def _refusal(self, outbox: Outbox, command: Publish) -> Refused | None:
         name, feed, size = command.stream, outbox.feed, len(command.rows)
@@ -314,7 +327,8 @@ class Publisher:
         if definition.durability == "replicated":  # What our disk holds may not have reached the other one.
             mirror = Mirror(feed, backup, definition.retention_ms, confirmed_next=feed.first, sent=feed.first)
             feed.committed = feed.first
-        outbox = self.outboxes[name] = Outbox(definition, feed, mirror, durable=bounds.next)
+        sketch = StatisticsSketch(tuple(column.name for column in definition.schema.fields))
+        outbox = self.outboxes[name] = Outbox(definition, feed, mirror, sketch, durable=bounds.next)
         self._streams_of_logs[log] = name
         self._has_met = self._has_met or backup is not None
         return outbox
@@ -449,9 +463,7 @@ class Publisher:
         return self.catalogue.advertise_publisher(name, entry, life, token, now)
 
     def _entry(self, outbox: Outbox, now: Millis) -> PublisherEntry:
-        feed, before = outbox.feed, outbox.advertised
-        elapsed_s = max(now - outbox.advertised_at, 1) / 1000
-        fresh = feed.next - feed.counted_from - (before.accepted if before else 0)
+        feed = outbox.feed
         return PublisherEntry(
             peer=self.peer_id,
             epoch=feed.origin.epoch,
@@ -460,8 +472,7 @@ class Publisher:
             processed=feed.processed,
             pending=feed.next - feed.settled,
             expired=feed.expired,
-            rate_per_s=round(fresh / elapsed_s, 1) if before else 0.0,
-            row_bytes=round(feed.row_bytes, 1),
+            statistics=outbox.statistics.summary(now),
         )
 
     def validate(self) -> None:

@@ -160,20 +160,17 @@ class Neighbourhood:
         return 1 if self.is_alone(now) else self.limits.quorum
 
     def _has_inherited(self, key: Key) -> bool:
-        """Whether a key was ours before all who left did, or came to us from owners we have caught up with."""
+        """Whether a key was ours before anybody left, or we have caught up with enough of those who owned it then."""
         present = self._others | {ghost.peer: ghost.peer.number for ghost in self._ghosts}
         if self._is_owner_beside(key, present.values()):
             return True
-        point, enough = key.number, self.limits.owners - self.limits.quorum + 1
+        point = key.number
+        former = nsmallest(self.limits.owners, present, key=lambda peer: present[peer] ^ point)
         for ghost in self._ghosts:
-            former = nsmallest(
-                self.limits.owners,
-                {**present, self.peer_id: self.peer_id.number}.items(),
-                key=lambda item: item[1] ^ point,
-            )
+            # What we compared since it left took in the keys that were ours without it, and without those before it.
             del present[ghost.peer]
-            caught_up = sum(peer in ghost.met for peer, _ in former)
-            if caught_up >= enough and self._is_owner_beside(key, present.values()):
+            caught_up = sum(peer in ghost.met for peer in former)
+            if caught_up > self.limits.owners - self.limits.quorum and self._is_owner_beside(key, present.values()):
                 return True
         return False
 

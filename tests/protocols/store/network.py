@@ -49,6 +49,7 @@ class Node:
     skew_ms: int
     journal: list[Record] = field(default_factory=list)
     synced: int = 0
+    is_syncing: bool = False
     life: int = 0  # Counts its starts: what was meant for an earlier life is void.
     store: StoreMachine | None = None
     catalogue: CatalogueMachine | None = None
@@ -94,7 +95,7 @@ class StoreNetwork:
         clock = HybridClock()
         node.store = StoreMachine(peer, clock, random.Random(self.rng.random()), self.limits)
         node.catalogue = CatalogueMachine(peer, node.store, clock)
-        node.gate, node.timers, node.seen = SyncGate(), {}, {}
+        node.gate, node.timers, node.seen, node.is_syncing = SyncGate(), {}, {}, False
         for record in node.journal:
             node.store.restore(record)
         clock.tick(self.time + node.skew_ms)
@@ -256,14 +257,21 @@ class StoreNetwork:
                     raise AssertionError(effect)
 
     def _sync_soon(self, node: Node) -> None:
-        life = node.life
+        """One sync at a time: it makes safe what was appended before it began."""
+        if node.is_syncing:
+            return
+        node.is_syncing = True
+        life, appended = node.life, len(node.journal)
 
-        def sync() -> None:
+        def synced() -> None:
             if node.store and node.life == life:
-                node.synced = len(node.journal)
-                self._perform(node, node.gate.release(node.synced))
+                node.is_syncing = False
+                node.synced = appended
+                if appended < len(node.journal):
+                    self._sync_soon(node)
+                self._perform(node, node.gate.release(appended))
 
-        self._after(self._draw(self.faults.sync_ms), sync)
+        self._after(self._draw(self.faults.sync_ms), synced)
 
     def _set_timer(self, node: Node, name: str, after_ms: Millis) -> None:
         life = node.life

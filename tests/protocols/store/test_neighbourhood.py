@@ -20,7 +20,7 @@ def peer(number: int) -> PeerId:
     return PeerId(number.to_bytes(20, "big"))
 
 
-A, B, C, D, E, F = (peer(number) for number in (1, 2, 3, 4, 5, 6))  # In the order of their distance from KEY.
+A, B, C, D, E, F, G = (peer(number) for number in range(1, 8))  # In the order of their distance from KEY.
 
 
 def around(me: PeerId, *others: PeerId) -> Neighbourhood:
@@ -105,12 +105,15 @@ def test_an_heir_stays_one_when_the_next_owner_goes():
     assert neighbourhood.answers_for(KEY, NOW + 1)
 
 
-def test_heirs_cut_off_from_the_owners_do_not_answer_until_the_ghosts_have_faded():
-    neighbourhood = around(D, A, B, C, E, F)
-    for each in (C, A, B):
+@pytest.mark.parametrize("me", [D, E, F])
+def test_heirs_cut_off_from_the_owners_do_not_answer_until_the_ghosts_have_faded(me: PeerId):
+    """However many heirs there are, and whoever else left: they know no more together than each alone."""
+    heirs = [each for each in (D, E, F) if each != me]
+    neighbourhood = around(me, A, B, C, G, *heirs)
+    for each in (C, A, B, G):
         neighbourhood.down(each, NOW)
-    neighbourhood.met(E)
-    neighbourhood.met(F)
+    for each in heirs:
+        neighbourhood.met(each)
     assert not neighbourhood.answers_for(KEY, NOW)
     neighbourhood.fade(NOW + LIMITS.ghost_ms - 1)
     assert not neighbourhood.answers_for(KEY, NOW + LIMITS.ghost_ms - 1)

@@ -1,0 +1,161 @@
+"""What the tuples of a stream look like in numbers: rate, size, distinct values and frequent values of each field.
+
+Kept by the peer where they are published, in bounded memory, from a sample of each batch; planning reads it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from bisect import insort
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from protocols.ids import Millis
+
+HALF_LIFE_MS: Final = 10_000
+SAMPLE_MAX: Final = 16  # Rows looked at in one batch.
+SMALLEST_KEPT: Final = 256  # Relative error of the distinct count about 1 / sqrt(254), 6 %.
+FREQUENT_KEPT: Final = 32
+FREQUENT_TOLD: Final = 5
+FIELDS_TOLD: Final = 64  # An advertisement has a size to keep.
+_HASH_BITS: Final = 64
+
+
+class FieldStatistics(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """One field, as advertised."""
+
+    name: str
+    distinct: float
+    frequent: tuple[tuple[str, float], ...]  # Values as text, with their share of the tuples, most frequent first.
+
+
+class StreamStatistics(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """One stream at one publishing peer, as advertised."""
+
+    rate_per_s: float
+    row_bytes: float
+    fields: tuple[FieldStatistics, ...]
+
+
+@dataclass(slots=True)
+class Rate:
+    """Tuples per second, where what happened one half-life ago counts half as much as what happens now."""
+
+    _weight: float = 0.0  # Tuples counted, faded to `_at`.
+    _at: Millis = 0
+    _since: Millis | None = None
+
+    def count(self, tuples: int, now: Millis) -> None:
+        self._since = now if self._since is None else self._since
+        self._weight = self._faded(now) + tuples
+        self._at = max(self._at, now)
+
+    def per_second(self, now: Millis) -> float:
+        """The faded count over the faded time: right from the first second on, not only after some half-lives."""
+        if self._since is None:
+            return 0.0
+        age = max(now - self._since, 1)
+        faded_ms = HALF_LIFE_MS / math.log(2) * (1 - math.exp2(-age / HALF_LIFE_MS))
+        return 1000 * self._faded(now) / faded_ms
+
+    def _faded(self, now: Millis) -> float:
+        return self._weight * math.exp2(-max(now - self._at, 0) / HALF_LIFE_MS)
+
+
+@dataclass(slots=True)
+class DistinctCount:
+    """How many different values there are, from the smallest hashes seen (KMV; Bar-Yossef et al., 2002)."""
+
+    _smallest: list[int] = field(default_factory=list)  # Sorted.
+
+    def add(self, hashed: int) -> None:
+        kept = self._smallest
+        if (len(kept) == SMALLEST_KEPT and hashed >= kept[-1]) or hashed in kept:
+            return
+        insort(kept, hashed)
+        del kept[SMALLEST_KEPT:]
+
+    def estimate(self) -> float:
+        if len(self._smallest) < SMALLEST_KEPT:
+            return float(len(self._smallest))
+        return (SMALLEST_KEPT - 1) * 2.0**_HASH_BITS / self._smallest[-1]
+
+
+@dataclass(slots=True)
+class FrequentValues:
+    """The most frequent values and about how often they occur (Space-Saving; Metwally et al., 2005).
+
+    A count is never too low, and too high by at most the number of values seen over `FREQUENT_KEPT`.
+    """
+
+    total: int = 0
+    _counts: dict[str, tuple[int, int]] = field(default_factory=dict)  # Count, and by how much it may be too high.
+
+    def add(self, value: str) -> None:
+        self.total += 1
+        count, error = self._counts.get(value, (0, 0))
+        if not count and len(self._counts) == FREQUENT_KEPT:
+            least = min(self._counts, key=lambda each: (self._counts[each][0], each))
+            count = error = self._counts.pop(least)[0]
+        self._counts[value] = (count + 1, error)
+
+    def shares(self) -> tuple[tuple[str, float], ...]:
+        """Values that are certain to be more frequent than chance would keep them here, with their least share."""
+        certain = [(value, count - error) for value, (count, error) in self._counts.items()]
+        frequent = [(value, least) for value, least in certain if least * FREQUENT_KEPT > self.total]
+        frequent.sort(key=lambda each: (-each[1], each[0]))
+        return tuple((value, round(least / self.total, 4)) for value, least in frequent[:FREQUENT_TOLD])
+
+
+@dataclass(slots=True)
+class StatisticsSketch:
+    """The running statistics of one stream.
+
+    >>> sketch = StatisticsSketch(("airline", "delay"))
+    >>> sketch.add([("OS", delay) for delay in range(10)], count=10, size=50, now=1000)
+    >>> statistics = sketch.summary(now=1000)
+    >>> statistics.row_bytes, statistics.fields[0]
+    (5.0, FieldStatistics(name='airline', distinct=1.0, frequent=(('"OS"', 1.0),)))
+    """
+
+    names: tuple[str, ...]
+    _rate: Rate = field(default_factory=Rate)
+    _tuples: int = 0
+    _bytes: int = 0
+    _distinct: list[DistinctCount] = field(default_factory=list)
+    _frequent: list[FrequentValues] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._distinct = [DistinctCount() for _ in self.names]
+        self._frequent = [FrequentValues() for _ in self.names]
+
+    def add(self, rows: Sequence[tuple[Any, ...]], count: int, size: int, now: Millis) -> None:
+        """Take note of a batch: how many tuples and bytes it has, and some of its rows, decoded.
+
+        The caller may hand over as few rows as it likes; of many, every so-manieth is looked at.
+        """
+        self._rate.count(count, now)
+        self._tuples += count
+        self._bytes += size
+        for row in rows[:: -(-len(rows) // SAMPLE_MAX) or 1]:
+            for value, distinct, frequent in zip(row, self._distinct, self._frequent, strict=True):
+                text = msgspec.json.encode(value)
+                hashed = hashlib.blake2b(text, digest_size=_HASH_BITS // 8).digest()
+                distinct.add(int.from_bytes(hashed, "big"))
+                frequent.add(text[:64].decode(errors="replace"))
+
+    def summary(self, now: Millis) -> StreamStatistics:
+        """What to advertise now."""
+        each_field = zip(self.names[:FIELDS_TOLD], self._distinct, self._frequent, strict=False)
+        fields = tuple(
+            FieldStatistics(name=name, distinct=round(distinct.estimate(), 1), frequent=frequent.shares())
+            for name, distinct, frequent in each_field
+        )
+        row_bytes = self._bytes / self._tuples if self._tuples else 0.0
+        return StreamStatistics(
+            rate_per_s=round(self._rate.per_second(now), 1), row_bytes=round(row_bytes, 1), fields=fields
+        )
