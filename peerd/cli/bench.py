@@ -23,7 +23,7 @@ SCHEMA: Final = "at int, flight string, route string, lat float, lon float, spee
 BATCHES_IN_FLIGHT: Final = 64
 WARM_UP_SHARE: Final = 0.2
 CATCH_UP_S: Final = 30.0
-SINGLES: Final = 300
+SINGLES: Final = 200
 SINGLE_GAP_S: Final = 0.005
 
 _COLUMNS: Final = (
@@ -124,6 +124,8 @@ class _Arrivals:
 
 async def _flood(writer: Client, names: list[str], arrivals: _Arrivals, batch: int, for_s: float) -> dict[str, float]:
     """Publish without a pause for a while; the rates are those after the start, when everything is warm."""
+    await asyncio.gather(*(writer.publish(name, [_row(0)]) for name in names))
+    await arrivals.until(len(names))
     sent = acked = 0
     stop_at = time.perf_counter() + for_s
 
@@ -146,7 +148,7 @@ async def _flood(writer: Client, names: list[str], arrivals: _Arrivals, batch: i
 
     measuring = asyncio.create_task(rates())
     await asyncio.gather(*(publish(worker) for worker in range(BATCHES_IN_FLIGHT)))
-    await arrivals.until(sent)
+    await arrivals.until(len(names) + sent)
     return await measuring
 
 

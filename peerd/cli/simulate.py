@@ -7,6 +7,7 @@ import subprocess
 import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -116,6 +117,7 @@ def replay(ctx: click.Context, trace: Path, number: int | None) -> None:
     ctx.exit(outcome.verdict.value)
 
 
+@cache
 def commit() -> str:
     """Which source this is; with a + where it has been changed since."""
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--abbrev=7", "--match="]

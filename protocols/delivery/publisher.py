@@ -86,7 +86,6 @@ class Outbox:
     feed: Feed
     mirror: Mirror | None  # The copy at the backup, for `replicated` streams.
     statistics: StatisticsSketch
-    sampled_at: Millis = 0
     is_open: bool = False  # Advertised in this run: whoever subscribes finds us.
     durable: int = 0  # On our own disk.
     waiting: deque[_Waiting] = field(default_factory=deque)
@@ -121,6 +120,7 @@ class Publisher:
     _near: tuple[PeerId, ...] = ()
     _has_met: bool = False  # Any other peer, ever: a network that only looks empty may be cut in two.
     _is_alone: bool = False
+    _sampled_at: Millis = 0  # For the statistics: one budget for all streams.
     _unsafe_bytes: int = 0
     _disk_is_low: bool = False
 
@@ -233,10 +233,10 @@ class Publisher:
         return [*effects, AppendBatch(feed.log, batch), AfterSync((Tell(synced),))]
 
     def _note_statistics(self, outbox: Outbox, batch: StoredBatch, now: Millis) -> None:
-        """Count every tuple; look inside a batch now and then only, whatever the rate."""
+        """Count every tuple; look inside a batch now and then only, whatever the rate and the number of streams."""
         rows: list[Row] = []
-        if now - outbox.sampled_at >= SAMPLE_EVERY_MS:
-            outbox.sampled_at = now
+        if now - self._sampled_at >= SAMPLE_EVERY_MS:
+            self._sampled_at = now
             rows = outbox.definition.schema.decode(batch.rows)
         outbox.statistics.add(rows, batch.count, len(batch.rows), now)
 
