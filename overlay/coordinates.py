@@ -17,7 +17,6 @@ from protocols.ids import PeerId
 
 DIMENSIONS: Final = 4
 ERROR_MAX: Final = 1.5
-USABLE_ERROR: Final = 0.5  # Above it an estimate says little: it is still returned, and its error says so.
 _HEIGHT_MIN_MS: Final = 0.01
 _GAIN: Final = 0.25
 _ROUND_TRIP_MAX_MS: Final = 10_000.0

@@ -111,9 +111,6 @@ class Table(RoutingTable):
         level = self._levels.get(self.level_of(peer_id))
         return level is None or len(level.peers) < self.ksize or self._is_leaf(peer_id)
 
-    def is_new_node(self, node: Node) -> bool:
-        return PeerId(node.id) not in self._peers
-
     def add_contact(self, contact: Contact) -> bool:
         """Give a contact its place; False (and a spare's place) where its level is full of others."""
         peer_id = contact.peer_id

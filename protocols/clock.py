@@ -14,7 +14,6 @@ from protocols.ids import Millis
 
 Stamp = int
 COUNT_BITS: Final = 16
-SKEW_MAX_MS: Final = 500
 
 
 @dataclass(slots=True)
@@ -31,10 +30,6 @@ class HybridClock:
     def witness(self, stamp: Stamp) -> None:
         """Take note of another peer's, or a client's, stamp."""
         self.latest = max(self.latest, stamp)
-
-    def is_ahead(self, now: Millis) -> bool:
-        """Whether what we have seen runs too far ahead of our own clock: then one of the clocks is wrong."""
-        return wall_ms(self.latest) - now > SKEW_MAX_MS
 
 
 def wall_ms(stamp: Stamp) -> Millis:

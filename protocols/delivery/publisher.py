@@ -291,10 +291,10 @@ class Publisher:
     def _found(self, event: StreamFound, now: Millis) -> list[Effect]:
         definition, outbox = event.definition, self.outboxes.get(event.name)
         if definition is None:
-            effects = self._close(event.name) if outbox and event.is_dropped else []
+            effects = self._close(event.name, now) if outbox and event.is_dropped else []
             return effects + self._refuse_early(event.name, unknown_stream(event.name, event.nearest_name))
         is_other = outbox is not None and outbox.definition.created_at != definition.created_at
-        effects = self._close(event.name) if is_other else []
+        effects = self._close(event.name, now) if is_other else []
         outbox = self.outboxes.get(event.name)
         if outbox is not None and event.token[1] == "check":
             outbox.feed.expect({entry.subscription: entry.peer for entry in event.subscribers})
@@ -303,6 +303,8 @@ class Publisher:
             return effects
         outbox = self.outboxes.get(event.name)
         if outbox is None:
+            if len(self.outboxes) >= self.limits.streams_max:
+                return effects + self._refuse_early(event.name, _too_many(event.name, self.limits.streams_max))
             outbox = self._open(definition, now, self._nearest_other(), LogBounds(0, 0))
             if outbox.feed.is_logged:
                 effects.append(Append(_opened(outbox)))
@@ -346,7 +348,7 @@ class Publisher:
     def _refuse_early(self, stream: StreamName, refusal: Refused) -> list[Effect]:
         return [Reply(request, refusal) for request, _ in self._early.pop(stream, ())]
 
-    def _close(self, stream: StreamName) -> list[Effect]:
+    def _close(self, stream: StreamName, now: Millis) -> list[Effect]:
         """The stream is gone: so are its tuples, and nobody waits for them."""
         outbox = self.outboxes[stream]
         gone = unknown_stream(stream, None)
@@ -355,7 +357,8 @@ class Publisher:
         self._forget(stream)
         if outbox.feed.is_logged:
             effects += [Append(OutboxClosed(stream=stream)), ReleaseLog(outbox.feed.log, outbox.feed.next)]
-        return effects
+        epoch = outbox.feed.origin.epoch
+        return effects + self.catalogue.withdraw_publisher(stream, self.peer_id, epoch, (ROLE, "end", stream), now)
 
     def _forget(self, stream: StreamName) -> None:
         outbox = self.outboxes.pop(stream, None)
@@ -499,6 +502,14 @@ def _unavailable(name: StreamName, reason: str) -> Refused:
         detail=reason,
         hint="Try again; the network may be healing.",
         retry_after_ms=1000,
+    )
+
+
+def _too_many(name: StreamName, most: int) -> Refused:
+    return Refused(
+        code="full",
+        error=f'stream "{name}" takes no tuples here: this peer publishes to {most} streams, its limit',
+        hint="Publish at another peer.",
     )
 
 
