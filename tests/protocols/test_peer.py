@@ -1,0 +1,319 @@
+"""One peer alone, driven by hand: its roles together, its journal, and what it is after a crash."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from overlay.sim.disk import SimDisk
+from protocols.catalogue.messages import CreateStream, DropStream, ListStreams, ShowStream, StreamShown, StreamsListed
+from protocols.catalogue.streams import Durability, StreamDefinition
+from protocols.commit import SyncGate
+from protocols.delivery.messages import (
+    CloseSubscription,
+    Opened,
+    OpenSubscription,
+    Position,
+    Publish,
+    Published,
+    Rows,
+    Seen,
+)
+from protocols.effects import (
+    AfterSync,
+    Append,
+    AppendBatch,
+    Effect,
+    ReadLog,
+    ReleaseLog,
+    Reply,
+    Route,
+    Send,
+    SetTimer,
+    Tell,
+)
+from protocols.events import (
+    Abandoned,
+    DiskSpace,
+    Event,
+    LogRead,
+    NearestPeers,
+    Received,
+    Requested,
+    Started,
+    TimerFired,
+)
+from protocols.ids import PeerId
+from protocols.journal.journal import Journal
+from protocols.limits import Limits
+from protocols.messages import Answer, Command, Done, Refused
+from protocols.peer import Peer
+from protocols.wire import RECORDS
+from queries.schema import Schema
+
+ALONE = PeerId(b"a" * 20)
+SCHEMA = Schema.parse("id int, dest string")
+
+
+class Lone:
+    """A network of one peer in virtual time, on a disk that survives restart()."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.disk = SimDisk(random.Random(1), capacity_bytes=1 << 30)
+        self.limits = limits or Limits()
+        self.now = 1_800_000_000_000
+        self.requests = 0
+        self.answers: dict[int, list[Answer]] = {}
+        self.start()
+
+    def start(self) -> None:
+        self.peer = Peer(ALONE, random.Random(1), self.limits)
+        self.journal = Journal(self.disk, RECORDS.encode, RECORDS.decode)
+        self.gate = SyncGate()
+        self.timers: dict[str, int] = {}
+        recovered = self.journal.recover()
+        self.peer.restore(recovered.records, recovered.logs, self.now)
+        self.happen(Started())
+        self.happen(NearestPeers(()))
+
+    def restart(self, *, snapshot: bool = False) -> None:
+        """Die and come back with what the disk has; with a snapshot in place of the records if asked for."""
+        if snapshot:
+            self.journal.snapshot(self.peer.snapshot())
+            self.commit()
+        self.start()
+
+    def happen(self, event: Event) -> None:
+        self.perform(self.peer.handle(event, self.now))
+        self.commit()
+        self.peer.validate()
+
+    def commit(self) -> None:
+        while True:
+            while pending := self.journal.take():
+                pending.write(self.disk)
+                self.journal.done(pending)
+            released = self.gate.release(self.journal.synced)
+            if not released:
+                return
+            self.perform(released)
+
+    def perform(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(message=message) | Route(message=message):
+                    self.perform(self.peer.handle(Received(ALONE, message), self.now))
+                case Append(record):
+                    self.journal.append(record)
+                case AppendBatch(log, batch):
+                    self.journal.append_batch(log, batch)
+                case ReleaseLog(log, below):
+                    self.journal.release(log, below)
+                case ReadLog(log, first, bytes_max):
+                    batches = self.journal.read(log, first, bytes_max)
+                    self.perform(self.peer.handle(LogRead(log, first, batches), self.now))
+                case AfterSync(held):
+                    self.gate.hold(self.journal.appended, held)
+                case Tell(event):
+                    self.perform(self.peer.handle(event, self.now))
+                case SetTimer(name, after_ms):
+                    self.timers[name] = self.now + after_ms
+                case Reply(request, answer):
+                    self.answers.setdefault(request, []).append(answer)
+
+    def wait(self, ms: int) -> None:
+        """Let time pass, and every timer that runs down in it."""
+        end = self.now + ms
+        while self.timers and min(self.timers.values()) <= end:
+            name = min(self.timers, key=lambda each: (self.timers[each], each))
+            self.now = max(self.now, self.timers.pop(name))
+            self.happen(TimerFired(name))
+        self.now = end
+
+    def ask(self, command: Command, within_ms: int = 0) -> int:
+        self.requests += 1
+        self.happen(Requested(self.requests, command))
+        self.wait(within_ms)
+        return self.requests
+
+    def answer(self, command: Command, within_ms: int = 90_000) -> Answer:
+        """Ask, and wait for the first answer; a peer alone needs a minute to be sure that it is."""
+        request = self.ask(command)
+        for _ in range(within_ms // 100):
+            if request in self.answers:
+                break
+            self.wait(100)
+        return self.answers[request][0]
+
+    def create(self, durability: Durability = "disk", **changes: int) -> Answer:
+        definition = StreamDefinition(name="flights", schema=SCHEMA, durability=durability, **changes)
+        return self.answer(CreateStream(definition=definition))
+
+    def publish(self, *ids: int, **changes: object) -> Answer:
+        rows = SCHEMA.encode([(number, "VIE") for number in ids])
+        return self.answer(Publish(stream="flights", rows=rows, count=len(ids), **changes))  # type: ignore[arg-type]
+
+    def read(self, request: int) -> list[int]:
+        return [
+            row[0]
+            for answer in self.answers.get(request, [])
+            if isinstance(answer, Rows)
+            for batch in answer.batches
+            for row in SCHEMA.decode(batch.rows)
+        ]
+
+    def positions(self, request: int) -> tuple[Position, ...]:
+        rows = [answer for answer in self.answers[request] if isinstance(answer, Rows)]
+        return tuple(Position(batch.origin, batch.next) for answer in rows for batch in answer.batches)
+
+
+@pytest.mark.parametrize("durability", ["disk", "replicated", "memory"])
+def test_a_network_of_one_peer_works_and_says_that_there_is_one_copy(durability: Durability) -> None:
+    lone = Lone()
+    created = lone.create(durability)
+    assert isinstance(created, Done)
+    assert created.replicas == 1
+    reading = lone.ask(OpenSubscription(stream="flights", subscription="s"), within_ms=3000)
+    opened = lone.answers[reading][0]
+    assert isinstance(opened, Opened)
+    published = lone.publish(1, 2, 3, witness=opened.stamp)
+    assert isinstance(published, Published)
+    assert published.stamp > opened.stamp
+    lone.wait(3000)
+    assert lone.read(reading) == [1, 2, 3]
+
+
+def test_streams_are_listed_shown_and_dropped() -> None:
+    lone = Lone()
+    lone.create()
+    again = lone.create()
+    assert isinstance(again, Refused)
+    assert (again.code, again.error) == ("exists", 'stream "flights" exists already')
+    listed = lone.answer(ListStreams())
+    assert isinstance(listed, StreamsListed)
+    assert [stream.name for stream in listed.streams] == ["flights"]
+    lone.publish(1)
+    lone.wait(15_000)
+    shown = lone.answer(ShowStream(name="flights"))
+    assert isinstance(shown, StreamShown)
+    (publisher,) = shown.publishers
+    assert (publisher.peer, publisher.accepted, publisher.pending) == (ALONE, 1, 1)
+    assert isinstance(lone.answer(DropStream(name="flights")), Done)
+    missing = lone.answer(ShowStream(name="flihgts"))
+    assert isinstance(missing, Refused)
+    assert missing.code == "unknown"
+
+
+def test_an_unknown_stream_is_refused_with_the_name_that_was_meant() -> None:
+    lone = Lone()
+    lone.create()
+    refused = lone.answer(Publish(stream="flihgts", rows=SCHEMA.encode([(1, "VIE")]), count=1))
+    assert isinstance(refused, Refused)
+    assert 'Did you mean "flights"?' in refused.hint
+
+
+def test_rows_that_do_not_fit_the_schema_are_refused_whole_with_row_and_field() -> None:
+    lone = Lone()
+    lone.create()
+    other = Schema.parse("id string, dest string")
+    rows = other.encode([("x", "VIE")])
+    refused = lone.answer(Publish(stream="flights", rows=rows, count=1))
+    assert isinstance(refused, Refused)
+    assert refused.code == "invalid"
+    assert '"id"' in refused.error
+    assert isinstance(lone.publish(1), Published), "the stream goes on"
+
+
+def test_a_publish_asked_again_is_answered_and_not_repeated_even_after_a_crash() -> None:
+    lone = Lone()
+    lone.create()
+    first = lone.publish(1, session=b"client", number=7)
+    assert lone.publish(1, session=b"client", number=7) == first
+    for snapshot in (False, True):
+        lone.restart(snapshot=snapshot)
+        assert lone.publish(1, session=b"client", number=7) == first
+    reading = lone.ask(OpenSubscription(stream="flights", subscription="s", since="start"), within_ms=5000)
+    assert lone.read(reading) == [1]
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_a_kept_subscription_goes_on_after_a_crash_where_its_client_had_seen(snapshot: bool) -> None:
+    lone = Lone()
+    lone.create()
+    lone.publish(1)
+    command = OpenSubscription(stream="flights", subscription="s", since="start", keep=True)
+    reading = lone.ask(command, within_ms=5000)
+    assert lone.read(reading) == [1]
+    lone.ask(Seen(subscription="s", positions=lone.positions(reading)))
+    lone.publish(2)
+    lone.wait(3000)
+    assert lone.read(reading) == [1, 2], "seen by the client, which did not say so before the crash"
+    lone.restart(snapshot=snapshot)
+    lone.publish(3)
+    again = lone.ask(command, within_ms=90_000)
+    assert lone.read(again) == [2, 3]
+
+
+def test_a_client_that_leaves_a_passing_subscription_leaves_nothing_behind() -> None:
+    lone = Lone()
+    lone.create()
+    reading = lone.ask(OpenSubscription(stream="flights", subscription="s"), within_ms=3000)
+    lone.publish(1)
+    lone.happen(Abandoned(reading))
+    lone.wait(15_000)
+    assert not lone.peer.subscriber.subscriptions
+    assert not lone.peer.publisher.outboxes["flights"].feed.consumers
+    missing = lone.answer(CloseSubscription(subscription="s"))
+    assert isinstance(missing, Refused)
+
+
+def test_a_second_client_takes_a_subscription_over() -> None:
+    lone = Lone()
+    lone.create()
+    command = OpenSubscription(stream="flights", subscription="s")
+    first = lone.ask(command, within_ms=3000)
+    second = lone.ask(command, within_ms=3000)
+    last = lone.answers[first][-1]
+    assert isinstance(last, Refused)
+    assert "taken over" in last.error
+    lone.publish(1)
+    lone.wait(3000)
+    assert (lone.read(first), lone.read(second)) == ([], [1])
+
+
+def test_a_full_disk_refuses_tuples_and_goes_on_delivering() -> None:
+    lone = Lone()
+    lone.create()
+    lone.publish(1)
+    lone.happen(DiskSpace(is_low=True))
+    refused = lone.publish(2)
+    assert isinstance(refused, Refused)
+    assert refused.code == "full"
+    reading = lone.ask(OpenSubscription(stream="flights", subscription="s", since="start"), within_ms=5000)
+    assert lone.read(reading) == [1]
+    lone.happen(DiskSpace(is_low=False))
+    assert isinstance(lone.publish(2), Published)
+
+
+def test_a_reader_of_long_ago_gets_everything_from_the_log() -> None:
+    lone = Lone(Limits(recent_bytes=100, message_bytes=400, credit_bytes=800))
+    lone.create()
+    for number in range(100):
+        lone.publish(number)
+    reading = lone.ask(OpenSubscription(stream="flights", subscription="s", since="start"), within_ms=5000)
+    for _ in range(100):
+        lone.ask(Seen(subscription="s", positions=lone.positions(reading)), within_ms=100)
+    assert lone.read(reading) == list(range(100))
+
+
+def test_after_its_retention_a_tuple_is_gone_and_counted_as_expired() -> None:
+    lone = Lone()
+    lone.create(retention_ms=60_000)
+    lone.publish(1, 2)
+    lone.wait(80_000)
+    shown = lone.answer(ShowStream(name="flights"))
+    assert isinstance(shown, StreamShown)
+    (publisher,) = shown.publishers
+    assert (publisher.accepted, publisher.processed, publisher.pending, publisher.expired) == (2, 0, 0, 2)
+    assert lone.journal.logs()[lone.peer.publisher.outboxes["flights"].feed.log].first == 2
