@@ -87,6 +87,7 @@ class Outbox:
     mirror: Mirror | None  # The copy at the backup, for `replicated` streams.
     statistics: StatisticsSketch
     is_open: bool = False  # Advertised in this run: whoever subscribes finds us.
+    readers: tuple[PeerId, ...] = ()  # Peers with subscriptions, to be told when we are.
     durable: int = 0  # On our own disk.
     waiting: deque[_Waiting] = field(default_factory=deque)
     advertised: PublisherEntry | None = None
@@ -308,10 +309,8 @@ class Publisher:
             outbox = self._open(definition, now, self._nearest_other(), LogBounds(0, 0))
             if outbox.feed.is_logged:
                 effects.append(Append(_opened(outbox)))
-        news = [Send(entry.peer, PublisherNews(stream=event.name)) for entry in event.subscribers]
-        advertise = self._advertise(outbox, "open", now)
-        # Subscribers are told after the advertisement is on its way; one that looks too early looks again in time.
-        return [*effects, AfterSync((*advertise, *news))]
+        outbox.readers = tuple(dict.fromkeys(entry.peer for entry in event.subscribers))
+        return [*effects, AfterSync(tuple(self._advertise(outbox, "open", now)))]
 
     def _open(self, definition: StreamDefinition, epoch: Millis, backup: PeerId | None, bounds: LogBounds) -> Outbox:
         name = definition.name
@@ -340,7 +339,9 @@ class Publisher:
         if outbox is None:
             return []
         outbox.is_open = True
-        effects: list[Effect] = []
+        # Told only now: whoever looks finds us.
+        effects: list[Effect] = [Send(peer, PublisherNews(stream=stream)) for peer in outbox.readers]
+        outbox.readers = ()
         for request, command in self._early.pop(stream, ()):
             effects += self._accept(outbox, request, command, now)
         return effects
