@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from protocols.clock import HybridClock
 from protocols.effects import Effect, Send
 from protocols.ids import Key, Millis, PeerId
+from protocols.store.entries import OLDEST
 from protocols.store.messages import ItemName, Round, StoreDigest, StoreOffer, StorePull, Version
 from protocols.store.neighbourhood import Neighbourhood
 from protocols.store.table import BUCKETS, EntryTable
@@ -136,13 +137,13 @@ class Comparisons:
     def _offer_back(self, peer: PeerId, comparison: _Comparison, message: StoreOffer) -> list[Effect]:
         if not message.buckets:
             return []
-        theirs = {(version.key, version.item): version.stamp for version in message.versions}
+        theirs = {(version.key, version.item): version.order for version in message.versions}
         ours = self.table.buckets(comparison.is_meant)
         lacking = tuple(
             version
             for bucket in message.buckets
             for version in ours.get(bucket, ())
-            if theirs.get((version.key, version.item), -1) < version.stamp
+            if theirs.get((version.key, version.item), OLDEST) < version.order
         )
         return [Send(peer, StoreOffer(versions=part)) for part in parts_of(lacking, self.table.limits.versions_max)]
 

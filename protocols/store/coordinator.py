@@ -14,7 +14,7 @@ from protocols.effects import Effect, Send, Tell
 from protocols.events import Received
 from protocols.ids import Key, Millis, PeerId
 from protocols.messages import Message
-from protocols.store.entries import Entry
+from protocols.store.entries import Entry, Order
 from protocols.store.messages import (
     ItemName,
     StoreAck,
@@ -38,9 +38,9 @@ class _Writing:
 
     entry: Entry
     opened_at: Millis
-    waiting: dict[tuple[PeerId, Stamp], None] = field(default_factory=dict)
-    asked: dict[PeerId, Stamp] = field(default_factory=dict)
-    held: dict[PeerId, Stamp] = field(default_factory=dict)  # The owners that answered, and what they hold.
+    waiting: dict[tuple[Stamp, PeerId], None] = field(default_factory=dict)  # Stamps and writers.
+    asked: dict[PeerId, Order] = field(default_factory=dict)
+    held: dict[PeerId, Order] = field(default_factory=dict)  # The owners that answered, and what they hold.
     refused: dict[PeerId, None] = field(default_factory=dict)
     closer: dict[PeerId, None] = field(default_factory=dict)  # Owners we know by hearsay.
 
@@ -79,7 +79,7 @@ class Coordinator:
         name = ItemName(entry.key, entry.item)
         self._forget(now)
         writing = self._writings.setdefault(name, _Writing(entry, now))
-        writing.waiting[entry.writer, entry.stamp] = None
+        writing.waiting[entry.stamp, entry.writer] = None
         if entry.supersedes(writing.entry):
             writing.entry = entry
         writing.asked.clear()  # This may be a repetition, and what we asked then may be lost.
@@ -90,7 +90,7 @@ class Coordinator:
         for version in message.kept:
             writing = self._writings.get(ItemName(version.key, version.item))
             if writing:
-                writing.held[sender] = max(version.stamp, writing.held.get(sender, 0))
+                writing.held[sender] = max(version.order, writing.held.get(sender, version.order))
                 effects += self._settle(writing, now)
         for name in message.refused:
             writing = self._writings.get(name)
@@ -108,18 +108,19 @@ class Coordinator:
         """Hand the entry to those owners that have not been asked, and do not have it."""
         entry, effects = writing.entry, list[Effect]()
         for owner in self.neighbourhood.owners(entry.key, writing.closer):
-            if max(writing.asked.get(owner, 0), writing.held.get(owner, 0)) < entry.stamp:
-                writing.asked[owner] = entry.stamp
+            known = (writing.asked.get(owner), writing.held.get(owner))
+            if not any(order is not None and order >= entry.order for order in known):
+                writing.asked[owner] = entry.order
                 effects.append(self.hand(owner, StoreReplicate(entries=(entry,))))
         return effects
 
     def _settle(self, writing: _Writing, now: Millis) -> list[Effect]:
         effects: list[Effect] = []
         newest = max(writing.held.values())
-        for writer, stamp in list(writing.waiting):
-            replicas = sum(held >= stamp for held in writing.held.values())
+        for put in list(writing.waiting):
+            replicas = sum(held >= put for held in writing.held.values())
             if replicas >= self.neighbourhood.needed(now):
-                effects.append(self._done(writing, writer, stamp, newest=newest, replicas=replicas))
+                effects.append(self._done(writing, put, newest, replicas))
         return effects
 
     def _refuse(self, writing: _Writing, now: Millis) -> list[Effect]:
@@ -127,16 +128,19 @@ class Coordinator:
         if len(owners) - len(writing.refused) >= self.neighbourhood.needed(now):
             return []
         refusal = f"{len(writing.refused)} of {len(owners)} owners of the key have no room for it"
-        return [self._done(writing, writer, stamp, refusal=refusal) for writer, stamp in list(writing.waiting)]
+        return [self._done(writing, put, put, 0, refusal) for put in list(writing.waiting)]
 
     def _done(
-        self, writing: _Writing, writer: PeerId, stamp: Stamp, newest: Stamp = 0, replicas: int = 0, refusal: str = ""
+        self, writing: _Writing, put: tuple[Stamp, PeerId], newest: Order, replicas: int, refusal: str = ""
     ) -> Effect:
         name = ItemName(writing.entry.key, writing.entry.item)
-        del writing.waiting[writer, stamp]
+        del writing.waiting[put]
         if not writing.waiting:
             del self._writings[name]
-        done = StorePutDone(name=name, stamp=stamp, newest=newest, replicas=replicas, refusal=refusal)
+        stamp, writer = put
+        done = StorePutDone(
+            name=name, stamp=stamp, replicas=replicas, newest=newest[0], is_newest=newest == put, refusal=refusal
+        )
         return self.hand(writer, done)
 
     # Reading.

@@ -6,10 +6,16 @@ apart, all owners end with the same.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from protocols.clock import Stamp
 from protocols.ids import Key, Millis, PeerId
+
+Order = tuple[Stamp, bytes]
+"""Stamp, then writer: of two versions the higher is the newer. Two peers may give the same stamp."""
+OLDEST: Final[Order] = (-1, b"")
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
@@ -21,6 +27,10 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     writer: PeerId
     value: bytes | None
     expires_at: Millis  # 0: never.
+
+    @property
+    def order(self) -> Order:
+        return (self.stamp, self.writer)
 
     def supersedes(self, other: Entry) -> bool:
         return (self.stamp, self.writer, self.value or b"") > (other.stamp, other.writer, other.value or b"")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from protocols.clock import Stamp
 from protocols.effects import Append, Effect, Send
 from protocols.ids import Key, Millis, PeerId
 from protocols.store.comparison import parts_of
+from protocols.store.entries import OLDEST, Order
 from protocols.store.messages import KeyDropped, StoreAck, StoreOffer, Version
 from protocols.store.neighbourhood import Neighbourhood
 from protocols.store.table import EntryTable
@@ -18,7 +18,7 @@ class _Handover:
     """One key that is no longer ours."""
 
     since: Millis
-    acked: dict[PeerId, dict[str, Stamp]] = field(default_factory=dict)
+    acked: dict[PeerId, dict[str, Order]] = field(default_factory=dict)
     closer: dict[PeerId, None] = field(default_factory=dict)  # Owners we know by hearsay.
 
 
@@ -69,7 +69,7 @@ class Handovers:
         for version in message.kept:
             handover = self._open.get(version.key)
             if handover:
-                handover.acked.setdefault(sender, {})[version.item] = version.stamp
+                handover.acked.setdefault(sender, {})[version.item] = version.order
         for name in message.not_mine:
             handover = self._open.get(name.key)
             if handover:
@@ -85,7 +85,7 @@ class Handovers:
         missing: dict[PeerId, list[Version]] = {}
         for owner in self.neighbourhood.owners(key, handover.closer):
             acked = handover.acked.get(owner, {})
-            lacking = [each.version for each in held if acked.get(each.entry.item, -1) < each.entry.stamp]
+            lacking = [each.version for each in held if acked.get(each.entry.item, OLDEST) < each.entry.order]
             if lacking:
                 missing[owner] = lacking
         return missing

@@ -37,7 +37,7 @@ from protocols.store.messages import (
     Version,
 )
 from protocols.store.neighbourhood import Neighbourhood
-from protocols.store.table import EntryTable, has_expired, size_of
+from protocols.store.table import EntryTable, has_expired, version_of
 
 RETRY: Final = "store/retry"
 COMPARE: Final = "store/compare"
@@ -196,8 +196,8 @@ class StoreMachine:
         del self._operations[message.stamp]
         if message.refusal:
             return [Tell(StoreFailed(operation.token, message.refusal))]
-        if message.newest > message.stamp and not operation.is_restamped:
-            # Our clock was behind that of an earlier writer. Having seen its stamp, we are not.
+        if not message.is_newest and not operation.is_restamped:
+            # Our clock was not ahead of that of an earlier writer. Having seen its stamp, it is.
             entry = operation.entry
             operation.entry = Entry(
                 entry.key, entry.item, self._clock.tick(now), entry.writer, entry.value, entry.expires_at
@@ -249,7 +249,7 @@ class StoreMachine:
                     effects.append(Append(EntryKept(entry=entry)))
             if self._neighbourhood.answers_for(entry.key, now):
                 held = self._table.get(name)
-                kept.append(held.version if held else Version(entry.key, entry.item, entry.stamp, size_of(entry)))
+                kept.append(held.version if held else version_of(entry))
             else:
                 not_mine.append(name)
         ack = self._ack(kept, not_mine, refused)
@@ -281,7 +281,7 @@ class StoreMachine:
             held = self._table.get(name)
             if not self._neighbourhood.is_owner(version.key):
                 not_mine.append(name)
-            elif held is None or held.entry.stamp < version.stamp:
+            elif held is None or held.entry.order < version.order:
                 lacking.append(version)
             elif self._neighbourhood.answers_for(version.key, now):
                 kept.append(held.version)

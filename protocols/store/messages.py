@@ -24,7 +24,7 @@ import msgspec
 from protocols.clock import Stamp
 from protocols.ids import Key, PeerId
 from protocols.messages import Message, Record
-from protocols.store.entries import Entry
+from protocols.store.entries import Entry, Order
 
 Round = int
 """Names one comparison between two peers, as the one that began it counts; 0 where there is none."""
@@ -36,7 +36,12 @@ class Version(msgspec.Struct, frozen=True, array_like=True):
     key: Key
     item: str
     stamp: Stamp
+    writer: PeerId
     size: int  # Bytes the entry takes in a message.
+
+    @property
+    def order(self) -> Order:
+        return (self.stamp, self.writer)
 
 
 class ItemName(msgspec.Struct, frozen=True, array_like=True):
@@ -76,8 +81,9 @@ class StorePutDone(Message, frozen=True, kw_only=True, tag="STORE_PUT_DONE"):
 
     name: ItemName
     stamp: Stamp  # Of the entry that was put.
-    newest: Stamp  # Of what the owners hold; above `stamp` if the entry came too late to count.
     replicas: int
+    newest: Stamp  # Of what the owners hold.
+    is_newest: bool  # Whether that is the entry that was put; otherwise its stamp was too old to count.
     refusal: str = ""
 
 

@@ -34,7 +34,7 @@ class Held:
 
     @property
     def version(self) -> Version:
-        return Version(self.entry.key, self.entry.item, self.entry.stamp, size_of(self.entry))
+        return version_of(self.entry)
 
 
 @dataclass(slots=True)
@@ -68,7 +68,7 @@ class EntryTable:
 
     def lacks(self, version: Version) -> bool:
         held = self._keys.get(version.key, {}).get(version.item)
-        return held is None or held.entry.stamp < version.stamp
+        return held is None or held.entry.order < version.order
 
     def has_room_for(self, entry: Entry) -> bool:
         """Whether an entry can be taken; a newer version of what we hold always can, short of the key's own bound."""
@@ -140,6 +140,10 @@ class EntryTable:
         self._key_bytes[key] = self._key_bytes.get(key, 0) + grown
         self._bytes += grown
         self._count += added
+
+
+def version_of(entry: Entry) -> Version:
+    return Version(entry.key, entry.item, entry.stamp, entry.writer, size_of(entry))
 
 
 def size_of(entry: Entry) -> int:

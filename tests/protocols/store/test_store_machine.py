@@ -31,9 +31,8 @@ from protocols.store.messages import (
     StorePut,
     StorePutDone,
     StoreReplicate,
-    Version,
 )
-from protocols.store.table import size_of
+from protocols.store.table import version_of
 
 NOW = 1_000_000
 LIMITS = StoreLimits()
@@ -50,10 +49,6 @@ FAR = Key(bytes([255]) + bytes(19))  # Its owners are D, C and B.
 
 def entry(key: Key = KEY, item: str = "x", stamp: int = 5, value: bytes | None = b"v", expires_at: int = 0) -> Entry:
     return Entry(key, item, stamp, A, value, expires_at)
-
-
-def version(of: Entry) -> Version:
-    return Version(of.key, of.item, of.stamp, size_of(of))
 
 
 def store(*neighbours: PeerId, limits: StoreLimits = LIMITS) -> StoreMachine:
@@ -89,7 +84,7 @@ def test_an_owner_acknowledges_an_entry_once_it_is_on_disk():
     effects = machine.handle(Received(A, StoreReplicate(entries=(entry(),))), NOW)
     assert effects[:2] == [
         Append(EntryKept(entry=entry())),
-        AfterSync((Send(A, StoreAck(kept=(version(entry()),))),)),
+        AfterSync((Send(A, StoreAck(kept=(version_of(entry()),))),)),
     ]
     assert [type(effect) for effect in effects[2:]] == [SetTimer]
 
@@ -98,7 +93,7 @@ def test_a_repeated_entry_is_acknowledged_again_and_written_once():
     machine = store(A, B)
     give(machine, entry())
     assert machine.handle(Received(A, StoreReplicate(entries=(entry(),))), NOW) == [
-        AfterSync((Send(A, StoreAck(kept=(version(entry()),))),)),
+        AfterSync((Send(A, StoreAck(kept=(version_of(entry()),))),)),
     ]
 
 
@@ -107,7 +102,7 @@ def test_an_older_version_is_answered_with_the_newer_one_that_is_held():
     newer = entry(stamp=9, value=b"newer")
     give(machine, newer)
     assert machine.handle(Received(A, StoreReplicate(entries=(entry(stamp=5),))), NOW) == [
-        AfterSync((Send(A, StoreAck(kept=(version(newer),))),)),
+        AfterSync((Send(A, StoreAck(kept=(version_of(newer),))),)),
     ]
 
 
@@ -139,7 +134,7 @@ def test_what_has_expired_is_not_taken_up_again():
     machine = store(A, B)
     expired = entry(expires_at=NOW)
     assert machine.handle(Received(A, StoreReplicate(entries=(expired,))), NOW) == [
-        AfterSync((Send(A, StoreAck(kept=(version(expired),))),)),
+        AfterSync((Send(A, StoreAck(kept=(version_of(expired),))),)),
     ]
     give(machine, entry(expires_at=NOW + 10))
     machine.handle(TimerFired("store/compare"), NOW + 10)
@@ -156,7 +151,7 @@ def test_a_write_goes_to_the_coordinator_and_is_told_when_it_is_done():
     put = effects[0].message
     assert isinstance(put, StorePut)
     stamp = put.entry.stamp
-    done = StorePutDone(name=ItemName(KEY, "x"), stamp=stamp, newest=stamp, replicas=2)
+    done = StorePutDone(name=ItemName(KEY, "x"), stamp=stamp, newest=stamp, is_newest=True, replicas=2)
     assert machine.handle(Received(A, done), NOW) == [Tell(StoreWritten(("role", 1), 2))]
     assert machine.handle(Received(A, done), NOW) == []
 
@@ -165,13 +160,25 @@ def test_a_write_that_came_with_too_old_a_stamp_is_stamped_anew_once():
     machine = store(A, B)
     put = machine.write(KEY, "x", b"v", 0, ("role", 1), NOW)[0].message
     stamp = put.entry.stamp
-    late = StorePutDone(name=ItemName(KEY, "x"), stamp=stamp, newest=stamp + 10, replicas=2)
+    late = StorePutDone(name=ItemName(KEY, "x"), stamp=stamp, newest=stamp + 10, is_newest=False, replicas=2)
     again = machine.handle(Received(A, late), NOW)[0]
     assert isinstance(again, Route)
     assert again.message.entry.stamp == stamp + 11
     assert again.message.entry.value == b"v"
-    late = StorePutDone(name=ItemName(KEY, "x"), stamp=stamp + 11, newest=stamp + 99, replicas=2)
+    late = StorePutDone(name=ItemName(KEY, "x"), stamp=stamp + 11, newest=stamp + 99, is_newest=False, replicas=2)
     assert machine.handle(Received(A, late), NOW) == [Tell(StoreWritten(("role", 1), 2))]
+
+
+def test_of_two_entries_with_one_stamp_the_higher_writer_wins_and_the_other_is_told():
+    machine = store(A, B, C)
+    lower, higher = entry(), Entry(KEY, "x", 5, B, b"other", 0)
+    give(machine, higher)
+    machine.handle(Received(C, StorePut(entry=lower)), NOW)
+    (acked,) = machine.handle(Received(ME, StoreReplicate(entries=(lower,))), NOW)
+    assert acked == AfterSync((Tell(Received(ME, StoreAck(kept=(version_of(higher),)))),))
+    machine.handle(acked.effects[0].event, NOW)
+    done = StorePutDone(name=ItemName(KEY, "x"), stamp=5, newest=5, is_newest=False, replicas=2)
+    assert machine.handle(Received(B, StoreAck(kept=(version_of(higher),))), NOW) == [Send(A, done)]
 
 
 def test_a_write_is_repeated_and_given_up_at_its_deadline():
@@ -195,17 +202,17 @@ def test_the_coordinator_hands_an_entry_to_its_owners_and_answers_when_two_have_
         Send(A, StoreReplicate(entries=(wanted,))),
         Send(B, StoreReplicate(entries=(wanted,))),
     ]
-    ack = StoreAck(kept=(version(wanted),))
+    ack = StoreAck(kept=(version_of(wanted),))
     assert machine.handle(Received(B, ack), NOW) == []
     assert machine.handle(Received(B, ack), NOW) == []
-    done = StorePutDone(name=ItemName(KEY, "x"), stamp=5, newest=5, replicas=2)
+    done = StorePutDone(name=ItemName(KEY, "x"), stamp=5, newest=5, is_newest=True, replicas=2)
     assert machine.handle(Received(ME, ack), NOW) == [Send(A, done)]
 
 
 def test_the_word_of_a_peer_that_is_no_owner_does_not_count():
     machine = store(A, B, C)
     machine.handle(Received(C, StorePut(entry=entry())), NOW)
-    machine.handle(Received(ME, StoreAck(kept=(version(entry()),))), NOW)
+    machine.handle(Received(ME, StoreAck(kept=(version_of(entry()),))), NOW)
     nearer = PeerId(bytes(19) + b"\1")
     stranger = StoreAck(kept=(), not_mine=(ItemName(KEY, "x"),), closer=(nearer,))
     assert machine.handle(Received(B, stranger), NOW) == [Send(nearer, StoreReplicate(entries=(entry(),)))]
@@ -217,7 +224,7 @@ def test_an_entry_that_most_owners_have_no_room_for_is_refused():
     full = StoreAck(kept=(), refused=(ItemName(KEY, "x"),))
     assert machine.handle(Received(A, full), NOW) == []
     refusal = "2 of 3 owners of the key have no room for it"
-    done = StorePutDone(name=ItemName(KEY, "x"), stamp=5, newest=0, replicas=0, refusal=refusal)
+    done = StorePutDone(name=ItemName(KEY, "x"), stamp=5, newest=5, is_newest=True, replicas=0, refusal=refusal)
     assert machine.handle(Received(B, full), NOW) == [Send(A, done)]
 
 
@@ -272,7 +279,7 @@ def test_a_peer_without_others_waits_a_while_before_it_takes_itself_for_the_netw
         return machine.handle(ack.event, now)
 
     assert acked_at(NOW + after_ms - 1) == []
-    done = StorePutDone(name=ItemName(KEY, "x"), stamp=5, newest=5, replicas=1)
+    done = StorePutDone(name=ItemName(KEY, "x"), stamp=5, newest=5, is_newest=True, replicas=1)
     assert acked_at(NOW + after_ms) == [Send(A, done)]
 
 
@@ -320,10 +327,10 @@ def test_a_comparison_pulls_what_we_lack_and_offers_what_the_other_lacks():
         if isinstance(effect, Send) and effect.peer == A
     )
     theirs = [entry(item="both", stamp=3), entry(item="older here", stamp=4), entry(item="theirs", stamp=3)]
-    offer = StoreOffer(versions=tuple(map(version, theirs)), round=digest.round, buckets=tuple(range(256)), end=256)
+    offer = StoreOffer(versions=tuple(map(version_of, theirs)), round=digest.round, buckets=tuple(range(256)), end=256)
     pull = StorePull(names=(ItemName(KEY, "older here"), ItemName(KEY, "theirs")), round=digest.round)
     assert machine.handle(Received(A, offer), NOW) == [
-        Send(A, StoreOffer(versions=(version(entry(item="ours", stamp=3)),))),
+        Send(A, StoreOffer(versions=(version_of(entry(item="ours", stamp=3)),))),
         Send(A, pull),
     ]
     assert machine.handle(Received(A, offer), NOW) == []  # Repeated.
@@ -340,17 +347,17 @@ def test_whoever_is_compared_with_lists_what_it_holds_where_the_checksums_differ
     digests = tuple(other._table.digests(lambda _: True, 0).items())
     digest = StoreDigest(round=7, neighbours=(ME, B), start=0, digests=digests)
     (offer,) = [each.message for each in machine.handle(Received(A, digest), NOW) if isinstance(each, Send)]
-    assert offer.versions == (version(entry(item="ours")),)
+    assert offer.versions == (version_of(entry(item="ours")),)
     assert (offer.round, offer.end, len(offer.buckets)) == (7, 256, 1)
 
 
 def test_an_offer_is_pulled_acknowledged_or_sent_on_to_nearer_peers():
     machine = store(A, B, C, D)
     give(machine, entry())
-    offer = StoreOffer(versions=(version(entry()), version(entry(item="y")), version(entry(FAR))))
+    offer = StoreOffer(versions=(version_of(entry()), version_of(entry(item="y")), version_of(entry(FAR))))
     assert machine.handle(Received(C, offer), NOW) == [
         Send(C, StorePull(names=(ItemName(KEY, "y"),))),
-        AfterSync((Send(C, StoreAck(kept=(version(entry()),), not_mine=(ItemName(FAR, "x"),), closer=(D, C, B))),)),
+        AfterSync((Send(C, StoreAck(kept=(version_of(entry()),), not_mine=(ItemName(FAR, "x"),), closer=(D, C, B))),)),
     ]
 
 
@@ -380,10 +387,10 @@ def handing_over() -> tuple[StoreMachine, list[Effect]]:
 
 def test_a_key_is_dropped_only_when_all_its_new_owners_answer_for_it():
     machine, effects = handing_over()
-    offer = StoreOffer(versions=(version(entry(HANDED)),))
+    offer = StoreOffer(versions=(version_of(entry(HANDED)),))
     assert [effect for effect in effects if isinstance(effect, Send)] == [Send(owner, offer) for owner in OWNERS]
     late = NOW + LIMITS.linger_ms
-    ack = StoreAck(kept=(version(entry(HANDED)),))
+    ack = StoreAck(kept=(version_of(entry(HANDED)),))
     for owner in OWNERS[:2]:
         machine.handle(Received(owner, ack), NOW)
     assert Send(OWNERS[2], offer) in machine.handle(TimerFired("store/compare"), late)
@@ -395,7 +402,7 @@ def test_a_key_is_dropped_only_when_all_its_new_owners_answer_for_it():
 def test_what_a_peer_acknowledged_before_it_went_does_not_count():
     machine, _ = handing_over()
     for owner in OWNERS:
-        machine.handle(Received(owner, StoreAck(kept=(version(entry(HANDED)),))), NOW)
+        machine.handle(Received(owner, StoreAck(kept=(version_of(entry(HANDED)),))), NOW)
     machine.handle(PeerDown(OWNERS[0]), NOW)
     machine.handle(PeerUp(OWNERS[0]), NOW)
     effects = machine.handle(TimerFired("store/compare"), NOW + LIMITS.linger_ms)
@@ -406,7 +413,7 @@ def test_what_a_peer_acknowledged_before_it_went_does_not_count():
 def test_what_was_handed_over_is_kept_for_a_while_and_for_good_if_it_is_ours_again():
     machine, _ = handing_over()
     for owner in OWNERS:
-        machine.handle(Received(owner, StoreAck(kept=(version(entry(HANDED)),))), NOW)
+        machine.handle(Received(owner, StoreAck(kept=(version_of(entry(HANDED)),))), NOW)
     machine.handle(TimerFired("store/compare"), NOW + LIMITS.linger_ms - 1)
     assert HANDED in machine._table
     for owner in OWNERS:

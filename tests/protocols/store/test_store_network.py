@@ -11,6 +11,8 @@ from protocols.ids import Key, PeerId
 from protocols.store.events import StoreRead, StoreWritten
 from tests.protocols.store.network import Faults, StoreNetwork
 
+SEEDS = [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 16))]
+
 
 @dataclass
 class Item:
@@ -158,7 +160,7 @@ class Chaos:
             self.network.start(self.down.pop())
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_nothing_acknowledged_is_lost_while_peers_crash_and_return(seed: int):
     """Any number of crashes, the disks intact; now and then the power fails everywhere, the moment a write is done."""
     print(f"seed={seed}")
@@ -186,7 +188,7 @@ def test_nothing_acknowledged_is_lost_while_peers_crash_and_return(seed: int):
     assert workload.acked > 5
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_read_sees_all_that_was_acknowledged_before_it_while_single_peers_crash(seed: int):
     print(f"seed={seed}")
     network = StoreNetwork(seed, peers=8, faults=weather(seed))
@@ -207,7 +209,7 @@ def test_a_read_sees_all_that_was_acknowledged_before_it_while_single_peers_cras
     assert workload.reads > 20
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_disk_lost_the_moment_a_write_is_done_costs_nothing(seed: int):
     """One disk at any time, another once repair is over."""
     print(f"seed={seed}")
@@ -228,7 +230,7 @@ def test_a_disk_lost_the_moment_a_write_is_done_costs_nothing(seed: int):
     workload.check_all()
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_peers_that_join_take_over_and_the_others_let_go(seed: int):
     """Two peers join at a time, sometimes when hardly any message arrives."""
     print(f"seed={seed}")
@@ -252,7 +254,7 @@ def test_peers_that_join_take_over_and_the_others_let_go(seed: int):
     workload.check_copies()
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_both_sides_of_a_cut_end_with_the_same(seed: int):
     """Nothing acknowledged is lost, and no side takes a key whose owners are on the other for an empty one."""
     print(f"seed={seed}")
