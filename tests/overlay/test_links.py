@@ -376,6 +376,7 @@ async def test_a_link_that_falls_silent_is_dropped():
 
 
 @on_both_loops
+@pytest.mark.slow
 async def test_our_own_late_loop_is_not_the_silence_of_others():
     async with peers(limits=QUICK) as (a, b):
         await a.send(b, b"x")

@@ -56,10 +56,10 @@ def search(
     return lookup.result()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     st.randoms(use_true_random=False),
-    st.integers(min_value=2, max_value=120),
+    st.integers(min_value=2, max_value=80),
     st.integers(min_value=1, max_value=8),
     st.sampled_from([0.0, 0.2]),
 )

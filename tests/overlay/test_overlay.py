@@ -155,6 +155,7 @@ async def test_the_owner_is_found_although_those_nearest_to_the_key_have_just_di
         assert (await asking.owner(key)).peer_id == true_owner(key, alive)
 
 
+@pytest.mark.slow
 async def test_a_peer_forced_to_leave_is_welcome_once_it_is_back() -> None:
     async with started(3, shaped=True) as peers:
         *others, lost = peers

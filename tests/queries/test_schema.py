@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queries.schema import DEPTH_MAX, ROW_BYTES_MAX, TYPES, Field, RowError, Schema, SchemaError
@@ -58,6 +58,7 @@ def row_of(fields: tuple[Field, ...]) -> st.SearchStrategy[tuple[Any, ...]]:
 # Text.
 
 
+@settings(max_examples=30)
 @given(SCHEMAS)
 def test_a_schema_survives_being_written_and_read(schema: Schema):
     assert Schema.parse(str(schema)) == schema
@@ -124,6 +125,7 @@ def test_a_schema_from_elsewhere_is_checked_like_one_of_ours(raw: list[Any]):
 # Batches.
 
 
+@settings(max_examples=30)
 @given(st.data())
 def test_rows_that_fit_pass_the_check_and_come_back(data: st.DataObject):
     schema = data.draw(SCHEMAS)
@@ -133,6 +135,7 @@ def test_rows_that_fit_pass_the_check_and_come_back(data: st.DataObject):
     assert schema.decode(batch) == rows
 
 
+@settings(max_examples=30)
 @given(st.data())
 def test_rows_survive_the_way_through_json(data: st.DataObject):
     schema = data.draw(SCHEMAS)
