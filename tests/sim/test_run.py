@@ -52,6 +52,7 @@ def test_without_faults_everything_is_delivered():
     assert outcome.delivered > 10
 
 
+@pytest.mark.slow
 def test_a_run_repeats_itself_in_another_process_with_another_hash_seed():
     program = f"from overlay.sim.run import run_many; print(next(run_many({CHURN!r}, [3], 1)).trace_hash)"
 
@@ -63,6 +64,7 @@ def test_a_run_repeats_itself_in_another_process_with_another_hash_seed():
     assert trace_hash("1") == trace_hash("2")
 
 
+@pytest.mark.slow
 def test_many_seeds_come_in_order_whatever_the_number_of_processes():
     def hashes(jobs: int) -> list[tuple[int, str]]:
         return [(outcome.seed, outcome.trace_hash) for outcome in run_many(QUIET, range(4, 7), jobs)]
