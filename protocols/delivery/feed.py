@@ -78,6 +78,8 @@ class Feed:
         feed.committed, feed.settled, feed.counted_from = bounds.next, bounds.first, bounds.first
         feed._firsts = [first for first, _ in bounds.stamps]
         feed._stamps = [stamp for _, stamp in bounds.stamps]
+        if bounds.first and feed._stamps:  # When they were published is forgotten, only that it was earlier.
+            feed._dropped.append((0, feed._stamps[0] - 1))
         return feed
 
     def append(self, batch: StoredBatch) -> None:
@@ -211,8 +213,8 @@ class Feed:
                 return []
             gap = Gap(subscription=subscription, origin=self.origin, first=consumer.sent, next=self.first)
             effects.append(Send(consumer.peer, gap))
-            consumer.rewind()
-            consumer.sent = consumer.acked = self.first
+            consumer.sent = self.first
+            consumer.in_flight.append((self.first, 0, now))  # Said again, like tuples, until it is acknowledged.
         while consumer.sent < self.committed and consumer.in_flight_bytes < consumer.credit:
             batches: list[Batch] = []
             size = 0

@@ -22,7 +22,9 @@ class Mirror:
     feed: Feed
     backup: PeerId | None
     retention_ms: Millis
-    is_listed: bool = False  # The catalogue names this backup: if our disk is lost, subscribers find the copy.
+    listed: PeerId | None = None  # Whom the catalogue names: if our disk is lost, subscribers find that copy.
+    is_listed: bool = False  # That is the backup, and the catalogue has confirmed it.
+    floor: int = 0  # What may have been promised before the last start lies below.
     confirmed_next: int = 0
     sent: int = 0
     _safe: int = 0
@@ -39,11 +41,16 @@ class Mirror:
         return self._safe
 
     def move_to(self, backup: PeerId | None) -> None:
-        """Begin a copy at another peer, from the first tuple we have."""
+        """Begin a copy at another peer, from the first tuple we have; the old one stays listed until it is whole."""
         self.backup = backup
         self.is_listed = False
         self.confirmed_next = self.sent = self.feed.first
         self._is_reading = False
+
+    @property
+    def wants_listing(self) -> bool:
+        """Whether the catalogue should name this backup now: it holds all that was ever promised."""
+        return self.backup not in (None, self.listed) and self.confirmed_next >= max(self._safe, self.floor)
 
     def feed_on(self, durable: int, now: Millis) -> list[Effect]:
         return self._send(durable, now, {})

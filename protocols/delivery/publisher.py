@@ -318,6 +318,7 @@ class Publisher:
         if known is not None and known.feed.origin.epoch == epoch:  # Replayed: only the backup has changed.
             if known.mirror:
                 known.mirror.move_to(backup)
+                known.mirror.listed = backup
             self._has_met = self._has_met or backup is not None
             return known
         self._forget(name)
@@ -326,8 +327,8 @@ class Publisher:
         feed.is_logged = definition.durability != "memory"
         mirror = None
         if definition.durability == "replicated":  # What our disk holds may not have reached the other one.
-            mirror = Mirror(feed, backup, definition.retention_ms, confirmed_next=feed.first, sent=feed.first)
-            feed.committed = feed.first
+            mirror = Mirror(feed, backup, definition.retention_ms, listed=backup, floor=feed.next)
+            mirror.confirmed_next = mirror.sent = feed.committed = feed.first
         sketch = StatisticsSketch(tuple(column.name for column in definition.schema.fields))
         outbox = self.outboxes[name] = Outbox(definition, feed, mirror, sketch, durable=bounds.next)
         self._streams_of_logs[log] = name
@@ -406,15 +407,23 @@ class Publisher:
         if outbox is None or outbox.mirror is None or outbox.feed.origin != message.origin:
             return []
         effects = outbox.mirror.confirmed(sender, message.next, outbox.durable, now)
-        return effects + self._commit(outbox, now)
+        return [*effects, *self._list_backup(outbox, now), *self._commit(outbox, now)]
 
     def _listed(self, stream: StreamName, backup: str, now: Millis) -> list[Effect]:
         """The catalogue names a backup of ours: what it confirms counts from now on."""
         outbox = self.outboxes.get(stream)
         if outbox is None or outbox.mirror is None or outbox.mirror.backup is None:
             return []
-        outbox.mirror.is_listed = outbox.mirror.backup.hex() == backup
+        current = outbox.mirror.backup
+        outbox.mirror.is_listed = outbox.mirror.listed == current and current.hex() == backup
         return self._commit(outbox, now)
+
+    def _list_backup(self, outbox: Outbox, now: Millis) -> list[Effect]:
+        """Have the catalogue name a new backup, once it holds all that was promised; our own journal first."""
+        if outbox.mirror is None or not outbox.mirror.wants_listing:
+            return []
+        outbox.mirror.listed = outbox.mirror.backup
+        return [Append(_opened(outbox)), AfterSync(tuple(self._advertise(outbox, "news", now)))]
 
     def _lost(self, peer: PeerId, now: Millis) -> list[Effect]:
         effects: list[Effect] = []
@@ -428,9 +437,8 @@ class Publisher:
     def _move_backup(self, outbox: Outbox, now: Millis) -> list[Effect]:
         assert outbox.mirror is not None
         outbox.mirror.move_to(self._nearest_other())
-        advertise = self._advertise(outbox, "news", now)
         effects = outbox.mirror.feed_on(outbox.durable, now)
-        return [Append(_opened(outbox)), AfterSync(tuple(advertise)), *effects, *self._commit(outbox, now)]
+        return [*effects, *self._list_backup(outbox, now), *self._commit(outbox, now)]
 
     def _nearest_other(self) -> PeerId | None:
         return next((peer for peer in self._near if peer != self.peer_id), None)
@@ -471,7 +479,7 @@ class Publisher:
         return PublisherEntry(
             peer=self.peer_id,
             epoch=feed.origin.epoch,
-            backup=outbox.mirror.backup if outbox.mirror else None,
+            backup=outbox.mirror.listed if outbox.mirror else None,
             accepted=feed.next - feed.counted_from,
             processed=feed.processed,
             pending=feed.next - feed.settled,
@@ -492,7 +500,7 @@ def _log(stream: StreamName, epoch: Millis) -> LogId:
 
 
 def _opened(outbox: Outbox) -> OutboxOpened:
-    backup = outbox.mirror.backup if outbox.mirror else None
+    backup = outbox.mirror.listed if outbox.mirror else None
     return OutboxOpened(definition=outbox.definition, epoch=outbox.feed.origin.epoch, backup=backup)
 
 

@@ -389,13 +389,16 @@ class Subscriber:
         subscription = self.subscriptions.get(message.subscription)
         if subscription is None or subscription.request is None:
             return []
-        origin, upto = message.origin, subscription.taken.get(message.origin, message.first)
+        origin, upto = message.origin, subscription.taken.get(message.origin)
+        if upto is None or message.first > upto or subscription.held:
+            return []  # Something before it is still on its way, lost, or held here: it will be said again.
         if message.next <= upto:
-            return []
+            repeated = Ack(subscription=message.subscription, positions=subscription.positions_at([origin]))
+            return [Send(sender, repeated)]
         subscription.taken[origin] = message.next
+        subscription.served_by[origin] = sender
         subscription.unseen.append((origin, message.next, 0))
-        missed = Missed(origin=origin, first=max(upto, message.first), next=message.next)
-        return [Reply(subscription.request, missed, last=False)]
+        return [Reply(subscription.request, Missed(origin=origin, first=upto, next=message.next), last=False)]
 
     def _seen(self, command: Seen) -> list[Effect]:
         subscription = self.subscriptions.get(command.subscription)
