@@ -40,7 +40,9 @@ FaultName = Literal[
 ]
 FAULT_NAMES: Final[tuple[FaultName, ...]] = get_args(FaultName)
 _MESSAGE_FAULTS: Final = ("loss", "duplicate", "reorder", "delay")
+_DISK_HABITS: Final = ("lost-write", "torn-write")
 _ON_SHARE: Final = 0.6
+_AWKWARD_SHARE: Final = 0.5  # Of the strikes that hit a peer in the midst of a write, if there is one.
 _SKEW_OFTEN_MS: Final = 300
 _SKEW_SELDOM_MS: Final = 3_000
 
@@ -72,9 +74,7 @@ class Faults:
         for rule in self._rules:
             times = rule.times if rule.times is not None else self._draw_times(rule.name)
             for time in range(times):
-                first_ms = self._rng.randrange(self._span_ms) if rule.at_s is None else int(rule.at_s * 1000)
-                at = first_ms if time == 0 or rule.at_s is None else self._rng.randrange(first_ms, self._span_ms)
-                self._world.agenda.at(self._world.now + at, self._strike, rule)
+                self._world.agenda.at(self._world.now + self._draw_at(rule, time), self._strike, rule)
 
     def heal(self) -> None:
         """Undo everything: all peers are up, all of them hear each other, all clocks are nearly right."""
@@ -89,6 +89,12 @@ class Faults:
             self._free_disk(peer)
             self._restart(peer)
 
+    def _draw_at(self, rule: FaultRule, time: int) -> Millis:
+        if rule.at_s is None:
+            return 0 if rule.name in _DISK_HABITS else self._rng.randrange(self._span_ms)
+        first_ms = int(rule.at_s * 1000)
+        return first_ms if time == 0 else self._rng.randrange(first_ms, self._span_ms)
+
     def _draw_times(self, name: FaultName) -> int:
         match name:
             case "crash":
@@ -98,7 +104,7 @@ class Faults:
             case "skew" | "slow" | "pause" | "disk-full" | "join":
                 return self._rng.randint(1, 4)
             case "lost-write" | "torn-write":
-                return 1
+                return 1  # From the beginning: it is how these disks are.
         return self._rng.randint(1, 3)
 
     def _strike(self, rule: FaultRule) -> None:
@@ -110,7 +116,7 @@ class Faults:
             self._spoil(rule, for_ms)
         elif rule.name in {"partition", "one-way"}:
             self._separate(for_ms, one_way=rule.name == "one-way")
-        elif rule.name in {"lost-write", "torn-write"}:
+        elif rule.name in _DISK_HABITS:
             self._spoil_disks(rule)
         elif rule.name == "join":
             self._world.add_peer().start()
@@ -129,6 +135,9 @@ class Faults:
     def _victims(self, rule: FaultRule) -> list[SimPeer]:
         up = [peer for peer in self._world.peers if peer.is_up]
         count = 1 if rule.share is None else round(rule.share * len(self._world.peers))
+        writing = [peer for peer in up if peer.is_writing]
+        if rule.share is None and writing and self._rng.random() < _AWKWARD_SHARE:
+            up = writing
         return self._rng.sample(up, min(count, len(up)))
 
     # What befalls the network.

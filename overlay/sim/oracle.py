@@ -8,14 +8,16 @@ order, G5 time, G6 counters).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from protocols.catalogue.messages import StreamShown
-from protocols.catalogue.streams import Durability
-from protocols.clock import Stamp
+from protocols.catalogue.streams import DAY_MS, Durability
+from protocols.clock import COUNT_BITS, Stamp
 from protocols.delivery.messages import Missed, Origin, Position, Published
 from protocols.ids import Millis, PeerId, StreamName, SubscriptionId
 
+SKEW_MAX_MS: Final = 3_000  # Of any clock in a simulation.
+_FOR_EVER: Final[Stamp] = 1 << 80
 RowNumber = int
 """Every row of a simulation carries a number of its own."""
 
@@ -51,11 +53,14 @@ class Reading:
     received: dict[RowNumber, tuple[Origin, int]] = field(default_factory=dict)
     positions: dict[Origin, int] = field(default_factory=dict)
     excused: bool = False  # Nothing is promised to it any more.
-    told_missing: list[tuple[PeerId, int, int]] = field(default_factory=list)  # Gaps of `memory` streams.
+    told_missing: list[tuple[Missed, Stamp]] = field(default_factory=list)  # Gaps, and up to which stamp they may be.
 
     def was_told_of(self, publication: Publication) -> bool:
         return any(
-            publication.peer == peer and first <= publication.first < upto for peer, first, upto in self.told_missing
+            publication.peer == gap.origin.publisher
+            and gap.first <= publication.first < gap.next
+            and publication.stamp <= upto
+            for gap, upto in self.told_missing
         )
 
     def where(self) -> tuple[Position, ...]:
@@ -67,6 +72,7 @@ class Oracle:
     """Everything that clients did, and what follows from it."""
 
     durabilities: dict[StreamName, Durability] = field(default_factory=dict)
+    retentions_ms: dict[StreamName, Millis] = field(default_factory=dict)
     publications: list[Publication] = field(default_factory=list)
     readings: list[Reading] = field(default_factory=list)
     _by_row: dict[RowNumber, Publication] = field(default_factory=dict)
@@ -113,14 +119,16 @@ class Oracle:
             return
         raise Violation(f"subscription {reading.subscription}: row {row}, {origin} {sequence}, {wrong}")
 
-    def missed(self, reading: Reading, answer: Missed) -> None:
-        """A client was told of a gap.
+    def missed(self, reading: Reading, answer: Missed, now: Millis) -> None:
+        """A client was told of a gap, at this time of the wall clock.
 
-        What was due to it stays due, but for `memory` streams: they keep what the subscriptions known to their ingress
-        peer have not read, and say so to one that it came to know too late.
+        What was due to it stays due unless its stream keeps nothing for so long, but for `memory` streams: they keep
+        what the subscriptions known to their ingress peer have not read, and say so to one that it came to know too
+        late.
         """
-        if self.durabilities[reading.stream] == "memory":
-            reading.told_missing.append((answer.origin.publisher, answer.first, answer.next))
+        kept_since = now - self.retentions_ms.get(reading.stream, DAY_MS) + SKEW_MAX_MS
+        is_in_memory = self.durabilities[reading.stream] == "memory"
+        reading.told_missing.append((answer, _FOR_EVER if is_in_memory else kept_since << COUNT_BITS))
         reading.positions[answer.origin] = max(answer.next, reading.positions.get(answer.origin, 0))
 
     def shown(self, answer: StreamShown) -> None:

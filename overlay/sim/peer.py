@@ -116,7 +116,6 @@ class SimPeer:
         "_is_holding",
         "_journal",
         "_machine",
-        "_nearest",
         "_neighbours",
         "_pending",
         "_requests",
@@ -161,7 +160,6 @@ class SimPeer:
         self._timers: dict[TimerName, int] = {}
         self._requests: dict[RequestId, OnAnswer] = {}
         self._neighbours: list[int] = []
-        self._nearest: tuple[PeerId, ...] = ()
 
     def __repr__(self) -> str:
         return f"p{self.index}({self.peer_id.short})"
@@ -222,6 +220,11 @@ class SimPeer:
         self.take(DiskSpace(is_low=is_low), self.life)
 
     @property
+    def is_writing(self) -> bool:
+        """Whether something is on its way to the disk."""
+        return self._pending is not None
+
+    @property
     def now(self) -> Millis:
         """What its own clock shows."""
         return self._around.agenda.now + EPOCH_MS + self.skew_ms
@@ -241,10 +244,12 @@ class SimPeer:
         self._around.requests = request = self._around.requests + 1
         self._around.agenda.after(1, self.take, Requested(request, command), self.life)
 
-    def abandon(self, request: RequestId) -> None:
-        """The client goes away."""
-        if self._requests.pop(request, None) is not None:
-            self._around.agenda.after(1, self.take, Abandoned(request), self.life)
+    def abandon(self, request: RequestId) -> bool:
+        """The client goes away; tells whether it was still waiting."""
+        if self._requests.pop(request, None) is None:
+            return False
+        self._around.agenda.after(1, self.take, Abandoned(request), self.life)
+        return True
 
     # Events.
 
@@ -302,10 +307,7 @@ class SimPeer:
             if index != self.index and around.membership.sees(self.index, index)
         ]
         seen.sort(key=lambda index: (around.topology.delay_ms(self.index, index), index))
-        nearest = tuple(self._id(index) for index in seen[:NEAREST])
-        if nearest != self._nearest:
-            self._nearest = nearest
-            self.take(NearestPeers(nearest), life)
+        self.take(NearestPeers(tuple(self._id(index) for index in seen[:NEAREST])), life)
         around.agenda.after(MEASURE_MS, self._measure, life)
 
     def _id(self, index: int) -> PeerId:

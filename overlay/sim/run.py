@@ -44,6 +44,7 @@ SMALL_LIMITS: Final = Limits(
 )
 SMALL_SEGMENT_BYTES: Final = 2_048
 SEGMENT_BYTES: Final = 256 << 10
+SYNC_MS_MAX: Final = (6, 30, 300)  # Some disks are slow: much is not safe when the power goes.
 
 
 class Verdict(Enum):
@@ -93,6 +94,7 @@ class Run:
         rules = draw_rules(rng)
         is_small = rng.random() < scenario.small_limits_share
         limits = SMALL_LIMITS if is_small else Limits()
+        sync_ms_max = rng.choice(SYNC_MS_MAX)
 
         def make(peer_id: PeerId, rng: random.Random) -> Peer:
             return Peer(peer_id, rng, limits)
@@ -109,6 +111,7 @@ class Run:
             trace=Trace(write),
             validate_every=scenario.validate_every,
             segment_bytes=SMALL_SEGMENT_BYTES if is_small else SEGMENT_BYTES,
+            sync_ms_max=sync_ms_max,
         )
         self._faults = Faults(
             self.world, rules if scenario.faults == "all" else scenario.faults, int(scenario.for_s * 1000)

@@ -12,11 +12,11 @@ from typing import Final, Literal
 import msgspec
 
 from overlay.sim.oracle import Oracle, Publication, Reading, RowNumber
-from overlay.sim.peer import SimPeer
+from overlay.sim.peer import EPOCH_MS, SimPeer
 from overlay.sim.ranges import IntRange, draw
 from overlay.sim.world import World
 from protocols.catalogue.messages import CreateStream, ShowStream, StreamShown
-from protocols.catalogue.streams import Durability, StreamDefinition
+from protocols.catalogue.streams import DAY_MS, Durability, StreamDefinition
 from protocols.clock import Stamp
 from protocols.delivery.messages import (
     Missed,
@@ -38,6 +38,8 @@ RETRY_MS: Final = 300
 RECONNECT_MS: Final = 200
 LOOK_MS: Final = 5_000
 PATIENCE_MS: Final = 30_000  # After this, a request at a healthy peer should have been answered.
+CUT_OFF_MS_MAX: Final = 500
+CUT_OFF_SHARE: Final = 0.05  # Of the publishes whose client loses its connection before the answer.
 
 
 class StreamsWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -46,8 +48,11 @@ class StreamsWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     name: Literal["streams"] = "streams"
 
     streams: IntRange = (2, 4)
+    durabilities: tuple[Durability, ...] = DURABILITIES  # Of the streams, by turns.
+    retention_ms: IntRange = DAY_MS
     publishers: IntRange = (2, 5)
     subscribers: IntRange = (2, 5)
+    kept_share: float = 1.0  # Of the subscriptions: their peer keeps them while their client is away.
     rows: IntRange = (1, 4)  # In one publish.
     every_ms: IntRange = (100, 1500)  # How often a publisher publishes.
 
@@ -95,6 +100,9 @@ class _Creator:
         self._workload.created(self._definition)
 
 
+_Memory = tuple[int, int]
+
+
 class _PublisherClient:
     """Publishes to one stream at one peer, row after row, until something was accepted in a calm network.
 
@@ -131,13 +139,13 @@ class _PublisherClient:
         publication = Publication(self._stream, self.peer.peer_id, rows, workload.world.now, witness)
         workload.oracle.asked(publication)
         self._open[rows[0]] = publication
-        self._ask(publication, self.peer.disks)
+        self._ask(publication, self._memory())
 
-    def _ask(self, publication: Publication, disks: int) -> None:
+    def _ask(self, publication: Publication, memory: _Memory) -> None:
         if not self.peer.is_up:
-            self._workload.later(RECONNECT_MS, self._ask, publication, disks)
+            self._workload.later(RECONNECT_MS, self._ask, publication, memory)
             return
-        if disks != self.peer.disks:  # The peer knows nothing of the first time any more.
+        if memory != self._memory():  # The peer knows nothing of the first time any more.
             self._give_up(publication)
             return
         publication.asked_at = self._workload.world.now
@@ -150,9 +158,16 @@ class _PublisherClient:
             session=self._session,
             number=rows[0],
         )
-        self.peer.request(command, lambda answer, last: self._answered(publication, disks, answer))
+        request = self.peer.request(command, lambda answer, last: self._answered(publication, memory, answer))
+        if not self._workload.is_calm and self._workload.rng.random() < CUT_OFF_SHARE:
+            wait_ms = self._workload.rng.randrange(CUT_OFF_MS_MAX)
+            self._workload.later(wait_ms, self._cut_off, request, publication, memory)
 
-    def _answered(self, publication: Publication, disks: int, answer: Answer | None) -> None:
+    def _cut_off(self, request: RequestId, publication: Publication, memory: _Memory) -> None:
+        if self.peer.abandon(request):
+            self._answered(publication, memory, None)
+
+    def _answered(self, publication: Publication, memory: _Memory, answer: Answer | None) -> None:
         workload = self._workload
         asks_again = workload.rng.random() < 0.5
         match answer:
@@ -162,15 +177,20 @@ class _PublisherClient:
                 workload.session.witness(answer.stamp)
                 self.is_content = workload.is_calm
             case Refused(retry_after_ms=wait_ms) if wait_ms and asks_again:
-                workload.later(wait_ms, self._ask, publication, disks)
+                workload.later(wait_ms, self._ask, publication, memory)
             case Refused() if publication.is_sure:
                 del self._open[publication.rows[0]]
                 workload.oracle.refused(publication)
             case None if asks_again:
                 publication.is_sure = False
-                workload.later(RECONNECT_MS, self._ask, publication, disks)
+                workload.later(RECONNECT_MS, self._ask, publication, memory)
             case _:
                 self._give_up(publication)
+
+    def _memory(self) -> _Memory:
+        """What a peer remembers its publishes by: it goes with the disk, or with the life."""
+        is_in_memory = self._workload.oracle.durabilities[self._stream] == "memory"
+        return self.peer.disks, self.peer.life if is_in_memory else 0
 
     def _give_up(self, publication: Publication) -> None:
         """Whether it took effect will not be known."""
@@ -188,6 +208,7 @@ class _SubscriberClient:
         self._request: RequestId | None = None
         self._unseen = False
         self._is_restless = workload.rng.random() < 0.4
+        self._is_kept = workload.rng.random() < workload.shape.kept_share
         workload.later(workload.rng.randrange(3_000), self._open)
 
     def complaint(self) -> str | None:
@@ -207,7 +228,7 @@ class _SubscriberClient:
             subscription=reading.subscription,
             since="now" if reading.opened_at < 0 else reading.stamp,
             positions=reading.where(),
-            keep=True,
+            keep=self._is_kept,
             witness=workload.session.stamp,
         )
         self._request = self.peer.request(command, self._answered)
@@ -232,7 +253,7 @@ class _SubscriberClient:
                         oracle.received(reading, batch.origin, batch.first + offset, row)
                 self._see_later()
             case Missed():
-                oracle.missed(reading, answer)
+                oracle.missed(reading, answer, self._workload.world.now + EPOCH_MS)
                 self._see_later()
         if last:
             self._request = None
@@ -309,8 +330,10 @@ class Workload:
         return missing + self.oracle.due()
 
     def _define(self, number: int) -> StreamDefinition:
-        durability = DURABILITIES[number % len(DURABILITIES)]
-        return StreamDefinition(name=f"stream-{number}", schema=SCHEMA, durability=durability)
+        durability = self.shape.durabilities[number % len(self.shape.durabilities)]
+        retention_ms = draw(self.rng, self.shape.retention_ms)
+        name = f"stream-{number}"
+        return StreamDefinition(name=name, schema=SCHEMA, durability=durability, retention_ms=retention_ms)
 
     def _crashed(self, peer: SimPeer, with_disk: bool) -> None:
         self.oracle.crashed(peer.peer_id, with_disk=with_disk)
@@ -336,6 +359,7 @@ class Workload:
     def created(self, definition: StreamDefinition) -> None:
         stream = definition.name
         self.oracle.durabilities[stream] = definition.durability
+        self.oracle.retentions_ms[stream] = definition.retention_ms
         for peer in self.rng.choices(self.world.peers, k=draw(self.rng, self.shape.publishers)):
             session = f"{stream}/writer-{len(self._publishers)}".encode()
             self._publishers.append(_PublisherClient(self, stream, peer, session))

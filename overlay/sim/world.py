@@ -34,6 +34,7 @@ class World:
         trace: Trace | None = None,
         validate_every: int = 1,
         segment_bytes: int = 1 << 20,
+        sync_ms_max: Millis = 6,
         neighbours: int = NEIGHBOURS,
     ) -> None:
         self.seed = seed
@@ -57,6 +58,7 @@ class World:
             rng=self.rng("peers"),
             validate_every=validate_every,
             segment_bytes=segment_bytes,
+            sync_ms_max=sync_ms_max,
         )
 
     def rng(self, purpose: str) -> random.Random:

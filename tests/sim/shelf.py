@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from overlay.sim.faults import FaultRule, Faults, draw_rules
 from overlay.sim.oracle import Violation
 from overlay.sim.peer import SimPeer
 from overlay.sim.world import World
@@ -87,14 +89,26 @@ class Shelf:
         self.store.validate()
 
 
+@dataclass(slots=True)
+class _Put:
+    """One version of an item, as its client sees it."""
+
+    asked_at: Millis
+    done_at: Millis = 1 << 62  # Until its client is told that it is safe.
+
+
+_NOTHING = _Put(-1, -1)
+
+
 class ShelfWorld(World):
-    """Clients put rising versions under a few names, each name from one client at a time, and get them anywhere."""
+    """Clients put ever higher versions under old and new names, and get them anywhere."""
 
     def __init__(self, seed: int, peers: int, **options: object) -> None:
         options = {"codec": lambda message: MESSAGES.decode(MESSAGES.encode(message)), "segment_bytes": 4096} | options
         super().__init__(seed, Shelf, RECORDS.encode, RECORDS.decode, **options)
-        self.promised: dict[tuple[Key, str], int] = {}  # The highest version anybody was told is safe.
+        self._puts: dict[tuple[Key, str], dict[int, _Put]] = {}  # All there were of an item, by version.
         self.put = self.got = self.failed = 0
+        self.unanswered = 0  # Of the questions at the end, when all is well.
         self._versions = 0
         self._rng = self.rng("clients")
         self.start(peers)
@@ -103,12 +117,14 @@ class ShelfWorld(World):
         peer = self._someone()
         if peer is not None:
             self._versions += 1
-            key, item, version = self._rng.choice(KEYS), f"item-{self._rng.randrange(3)}", self._versions
+            key, version = self._rng.choice(KEYS), self._versions
+            item = f"item-{version if self._rng.random() < 0.5 else self._rng.randrange(3)}"
+            put = self._puts.setdefault((key, item), {})[version] = _Put(self.now)
 
             def answered(answer: Answer | None, last: bool) -> None:
                 if isinstance(answer, PutDone):
                     self.put += 1
-                    self.promised[key, item] = max(version, self.promised.get((key, item), 0))
+                    put.done_at = self.now
                 else:
                     self.failed += 1
 
@@ -117,19 +133,58 @@ class ShelfWorld(World):
     def get_some(self, peer: SimPeer | None = None, key: Key | None = None) -> None:
         peer, key = peer or self._someone(), key or self._rng.choice(KEYS)
         if peer is not None:
-            before = {item: version for (of, item), version in self.promised.items() if of == key}
+            asked_at = self.now
             was_torn = self.membership.is_torn  # The parts of a torn network may know different things.
 
             def answered(answer: Answer | None, last: bool) -> None:
                 if isinstance(answer, Got):
                     self.got += 1
-                    found = dict(answer.versions)
-                    for item, version in before.items():
-                        if item not in found and not (was_torn or self.membership.is_torn):
-                            raise Violation(f"{peer} at {self.now} ms: {item} under {key!r} is gone, was {version}")
+                    if not (was_torn or self.membership.is_torn):
+                        self._judge(key, dict(answer.versions), asked_at)
 
             peer.request(Get(key=key), answered)
+
+    def _judge(self, key: Key, found: dict[str, int], asked_at: Millis) -> None:
+        """What was safe when somebody asked is found, or something that is not older."""
+        for (of, item), puts in self._puts.items():
+            if of == key:
+                found_put = puts.get(found.get(item, -1), _NOTHING)
+                for version, put in puts.items():
+                    if put.done_at < asked_at and found_put.done_at < put.asked_at:
+                        what = f"{item} under {key!r} is {found.get(item)}, was {version}"
+                        raise Violation(f"asked at {asked_at} ms, answered at {self.now} ms: {what}")
 
     def _someone(self) -> SimPeer | None:
         up = [peer for peer in self.peers if peer.is_up]
         return self._rng.choice(up) if up else None
+
+
+HARD_RULES = (
+    FaultRule(name="crash", times=15),
+    FaultRule(name="join", times=4),
+    FaultRule(name="loss", times=1, share=0.3, at_s=0, for_s=15),
+    FaultRule(name="delay", times=1, share=0.1, at_s=0, for_s=15),
+    FaultRule(name="lost-write"),
+)
+
+
+def play(seed: int, *, is_hard: bool = False) -> ShelfWorld:
+    """Put and get under faults, then heal and let every peer get everything; few peers crash much if it is hard."""
+    rng = random.Random(f"{seed}/scenario")
+    world = ShelfWorld(seed, rng.randint(4, 9) if is_hard else rng.randint(5, 25))
+    faults = Faults(world, HARD_RULES if is_hard else draw_rules(rng), span_ms=15_000)
+    world.run_for(1_500)
+    faults.plan()
+    for _ in range(400 if is_hard else 150):
+        world.agenda.after(rng.randrange(15_000), world.put_some)
+        world.agenda.after(rng.randrange(15_000), world.get_some)
+    world.run_for(15_000)
+    faults.heal()
+    world.run_for(15_000)
+    before = world.got
+    for peer in world.peers:
+        for key in KEYS:
+            world.get_some(peer, key)
+    world.run_for(16_000)
+    world.unanswered = len(world.peers) * len(KEYS) - (world.got - before)
+    return world

@@ -7,6 +7,7 @@ import pytest
 from overlay.sim.oracle import Oracle, Publication, Reading, Violation
 from protocols.catalogue.messages import PublisherShown, StreamShown
 from protocols.catalogue.streams import Durability, StreamDefinition
+from protocols.clock import COUNT_BITS
 from protocols.delivery.messages import Missed, Origin, Published
 from protocols.ids import PeerId
 from queries.schema import Schema
@@ -92,10 +93,19 @@ def test_a_crash_excuses_only_what_the_durability_does_not_promise(
 
 def test_a_gap_excuses_nothing_and_what_it_skipped_may_not_come_after_all():
     oracle, reading, _ = scene()
-    oracle.missed(reading, Missed(origin=ORIGIN, first=0, next=2))
+    oracle.missed(reading, Missed(origin=ORIGIN, first=0, next=2), now=50)
     assert len(oracle.due()) == 2
     with pytest.raises(Violation, match="came after"):
         oracle.received(reading, ORIGIN, 0, 1)
+
+
+def test_a_gap_excuses_what_its_stream_no_longer_keeps():
+    for age_ms, is_excused in ((30_000, True), (5_000, False)):
+        oracle, reading, publication = scene()
+        oracle.retentions_ms["flights"] = 10_000
+        publication.stamp = 100_000 << COUNT_BITS
+        oracle.missed(reading, Missed(origin=ORIGIN, first=0, next=2), now=100_000 + age_ms)
+        assert (oracle.due() == []) == is_excused
 
 
 def test_a_stamp_is_younger_than_what_its_client_had_seen():

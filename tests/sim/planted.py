@@ -1,0 +1,369 @@
+"""Known bugs, each planted into the real code for as long as a `with` lasts: what the simulator must be able to find.
+
+A bug is a function that returns a patch. Its docstring says what is wrong; the decorator says which scenario finds it,
+and within how many seeds. The product has no switch for any of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from overlay.sim.oracle import Violation
+from overlay.sim.peer import PeerFailed
+from overlay.sim.run import Verdict, run
+from overlay.sim.scenario import parse_scenario
+from protocols.clock import HybridClock, Stamp
+from protocols.commit import SyncGate
+from protocols.delivery.feed import Feed
+from protocols.delivery.messages import BatchMessage, Gap, PublishNoted
+from protocols.delivery.mirror import Mirror
+from protocols.delivery.publisher import Publisher
+from protocols.delivery.sessions import Sessions
+from protocols.delivery.subscriber import Subscriber
+from protocols.effects import Append, AppendBatch, Effect, Send
+from protocols.events import LogBounds, StoredBatch
+from protocols.ids import Key, Millis, PeerId
+from protocols.journal.journal import Journal
+from protocols.journal.pending import Step, Write
+from protocols.journal.recovery import Scanner
+from protocols.messages import Record
+from protocols.peer import Peer
+from protocols.store import neighbourhood as module_of_neighbours
+from protocols.store.comparison import Comparisons
+from protocols.store.entries import Entry
+from protocols.store.neighbourhood import Neighbourhood
+from tests.sim import shelf
+
+SCENARIOS = Path(__file__).parent / "scenarios"
+STORE = "store alone"  # The scenario of shelf.py; all others are files.
+Patch = AbstractContextManager[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """One mistake somebody could make."""
+
+    name: str
+    what: str
+    plant: Callable[[], Patch]
+    scenario: str
+    seeds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The seed that shows a bug."""
+
+    seed: int
+    verdict: Verdict
+    problem: str
+    took_s: float
+
+
+BUGS: dict[str, Bug] = {}
+
+
+def bug(scenario: str, seeds: int) -> Callable[[Callable[[], Patch]], Callable[[], Patch]]:
+    def enter(plant: Callable[[], Patch]) -> Callable[[], Patch]:
+        assert plant.__doc__
+        BUGS[plant.__name__] = Bug(plant.__name__, plant.__doc__, plant, scenario, seeds)
+        return plant
+
+    return enter
+
+
+# The disk.
+
+
+@bug("restarts", seeds=20)
+def ack_before_fsync() -> Patch:
+    """What should wait for the disk is done at once."""
+    release = SyncGate.release
+    return patch.object(SyncGate, "release", lambda gate, synced: release(gate, 1 << 62))
+
+
+@bug("restarts", seeds=10)
+def fsync_forgotten() -> Patch:
+    """The journal writes its segments and never syncs them."""
+    return patch.object(Write, "perform", lambda write, disk: disk.append(write.name, b"".join(write.entries)))
+
+
+@bug("restarts", seeds=20)
+def torn_tail_not_cut() -> Patch:
+    """Recovery leaves the torn end of a segment where it is, and writes on behind it."""
+    load_segment = Scanner._load_segment
+
+    def leave(scanner: Scanner, number: int, is_newest: bool) -> None:
+        with patch.object(type(scanner.disk), "truncate", lambda disk, name, size: None):
+            load_segment(scanner, number, is_newest)
+
+    return patch.object(Scanner, "_load_segment", leave)
+
+
+@bug("restarts", seeds=10)
+def segment_removed_too_early() -> Patch:
+    """A segment goes with the next snapshot, whether or not its batches have been released."""
+    removals = Journal._removals
+
+    def remove(journal: Journal) -> list[Step]:
+        for number in journal._live:
+            if number < journal._snapshot:
+                journal._live[number] = 0
+        return removals(journal)
+
+    return patch.object(Journal, "_removals", remove)
+
+
+@bug("restarts", seeds=20)
+def snapshot_forgets_a_role() -> Patch:
+    """A snapshot leaves out what the publisher had to remember."""
+
+    def snapshot(peer: Peer) -> list[Record]:
+        roles = (peer.store, peer.keeper, peer.subscriber)
+        return [record for role in roles for record in role.snapshot()]
+
+    return patch.object(Peer, "snapshot", snapshot)
+
+
+# Publishing.
+
+
+@bug("churn", seeds=10)
+def sequences_used_again() -> Patch:
+    """After a restart the log of an outbox is taken for empty."""
+    opened = Publisher._open
+
+    def begin_anew(publisher: Publisher, definition: Any, epoch: Millis, backup: PeerId | None, bounds: object) -> Any:
+        return opened(publisher, definition, epoch, backup, LogBounds(0, 0))
+
+    return patch.object(Publisher, "_open", begin_anew)
+
+
+@bug("churn", seeds=20)
+def publishes_not_noted() -> Patch:
+    """A publish that is asked again is taken for a new one."""
+    return patch.object(Sessions, "add", lambda sessions, note: None)
+
+
+@bug("restarts", seeds=40)
+def notes_forgotten_at_restart() -> Patch:
+    """A publish that is asked again after a crash is taken for a new one."""
+    restore = Publisher.restore
+
+    def forget(publisher: Publisher, record: Record, logs: Any) -> None:
+        if not isinstance(record, PublishNoted):
+            restore(publisher, record, logs)
+
+    return patch.object(Publisher, "restore", forget)
+
+
+@bug("restarts", seeds=150)
+def note_without_its_tuples() -> Patch:
+    """A note survives a crash that its tuples did not, and is believed."""
+    restore = Publisher.restore
+
+    def believe(publisher: Publisher, record: Record, logs: Any) -> None:
+        if isinstance(record, PublishNoted):
+            publisher._sessions.add(record)
+        else:
+            restore(publisher, record, logs)
+
+    return patch.object(Publisher, "restore", believe)
+
+
+@bug("restarts", seeds=150)
+def tuples_before_their_note() -> Patch:
+    """Tuples are written before the note of their publish: a torn write may keep one without the other."""
+    accept = Publisher._accept
+
+    def swap(publisher: Publisher, *arguments: Any) -> list[Effect]:
+        effects = accept(publisher, *arguments)
+        match effects:
+            case [Append() as note, AppendBatch() as batch, *rest]:
+                return [batch, note, *rest]
+        return effects
+
+    return patch.object(Publisher, "_accept", swap)
+
+
+@bug("short-lived", seeds=30)
+def stamps_not_witnessed() -> Patch:
+    """A peer stamps by its own clock, whatever stamps it has seen."""
+    return patch.object(HybridClock, "witness", lambda clock, stamp: None)
+
+
+@bug("disk-loss", seeds=40)
+def answered_before_the_backup() -> Patch:
+    """A publish to a replicated stream is answered once it is on one disk."""
+    return patch.object(Mirror, "safe", lambda mirror, durable, is_alone: durable)
+
+
+@bug("churn", seeds=10)
+def served_before_it_is_safe() -> Patch:
+    """Subscribers get tuples that a crash of the ingress peer can still undo."""
+    append = Feed.append
+
+    def serve(feed: Feed, batch: StoredBatch) -> None:
+        append(feed, batch)
+        feed.committed = feed.next
+
+    return patch.object(Feed, "append", serve)
+
+
+# Feeding subscribers.
+
+
+@bug("churn", seeds=20)
+def nothing_sent_again() -> Patch:
+    """What a subscriber did not acknowledge is never sent again."""
+    return patch.object(Feed, "resend", lambda feed, now: feed.pump(now))
+
+
+@bug("churn", seeds=10)
+def first_batch_skipped() -> Patch:
+    """A new reader begins one batch too late."""
+    start = Feed._start
+
+    def late(feed: Feed, since: Stamp) -> int:
+        found = start(feed, since)
+        later = [first for first in feed._firsts if first > found]
+        return later[0] if later else feed.next
+
+    return patch.object(Feed, "_start", late)
+
+
+@bug("short-lived", seeds=10)
+def gap_not_told() -> Patch:
+    """A reader that comes too late for some tuples is not told so."""
+    pump_one = Feed._pump_one
+
+    def pump_in_silence(feed: Feed, *arguments: Any) -> list[Effect]:
+        effects = pump_one(feed, *arguments)
+        return [each for each in effects if not (isinstance(each, Send) and isinstance(each.message, Gap))]
+
+    return patch.object(Feed, "_pump_one", pump_in_silence)
+
+
+# Subscribing.
+
+
+@bug("churn", seeds=10)
+def repeated_batch_taken() -> Patch:
+    """A batch that comes twice is handed on twice."""
+    take = Subscriber._take
+
+    def take_again(subscriber: Subscriber, sender: PeerId, message: BatchMessage) -> list[Effect]:
+        subscription = subscriber.subscriptions.get(message.subscription)
+        if subscription is not None and subscription.request is not None:
+            repeated = [each for each in message.batches if each.next <= subscription.taken.get(each.origin, 0)]
+            subscription.held.extend(repeated)
+        return take(subscriber, sender, message)
+
+    return patch.object(Subscriber, "_take", take_again)
+
+
+@bug("churn", seeds=20)
+def batch_after_a_hole_taken() -> Patch:
+    """A batch is taken though the one before it has not come."""
+    take = Subscriber._take
+
+    def jump(subscriber: Subscriber, sender: PeerId, message: BatchMessage) -> list[Effect]:
+        subscription = subscriber.subscriptions.get(message.subscription)
+        if subscription is not None and subscription.request is not None and message.batches:
+            first = message.batches[0]
+            if first.first > subscription.taken.get(first.origin, first.first):
+                subscription.taken[first.origin] = first.first
+        return take(subscriber, sender, message)
+
+    return patch.object(Subscriber, "_take", jump)
+
+
+# The store.
+
+
+@bug(STORE, seeds=20)
+def quorum_of_one() -> Patch:
+    """One owner's word is enough."""
+    return patch.object(Neighbourhood, "needed", lambda neighbourhood, now: 1)
+
+
+@bug(STORE, seeds=30)
+def one_owner_too_many() -> Patch:
+    """Off by one: a key has R + 1 owners, of which two quorums need not meet."""
+    is_among = module_of_neighbours._is_among
+
+    def owners(neighbourhood: Neighbourhood, key: Key, also: Iterable[PeerId] = ()) -> list[PeerId]:
+        peers = dict.fromkeys((*neighbourhood.others, neighbourhood.peer_id, *also))
+        return sorted(peers, key=lambda peer: peer.number ^ key.number)[: neighbourhood.limits.owners + 1]
+
+    @contextmanager
+    def both() -> Iterator[None]:
+        with (
+            patch.object(Neighbourhood, "owners", owners),
+            patch.object(module_of_neighbours, "_is_among", lambda *rest: is_among(*rest[:3], rest[3] + 1)),
+        ):
+            yield
+
+    return both()
+
+
+@bug(STORE, seeds=10)
+def owner_without_catching_up() -> Patch:
+    """A peer answers for a key from the moment it owns it."""
+    return patch.object(Neighbourhood, "answers_for", lambda neighbourhood, key, now: neighbourhood.is_owner(key))
+
+
+@bug(STORE, seeds=20)
+def comparison_pulls_nothing() -> Patch:
+    """Anti-entropy finds the difference, and leaves it."""
+    advance = Comparisons._advance
+
+    def leave(comparisons: Comparisons, peer: PeerId, comparison: Any, now: Millis) -> list[Effect]:
+        comparison.wanted.clear()
+        return advance(comparisons, peer, comparison, now)
+
+    return patch.object(Comparisons, "_advance", leave)
+
+
+@bug(STORE, seeds=10)
+def older_entry_wins() -> Patch:
+    """Whatever arrives last is taken for the newest."""
+    return patch.object(Entry, "supersedes", lambda entry, other: entry != other)
+
+
+# Finding them.
+
+
+def hunt(name: str) -> Found | None:
+    """Plant a bug and run its scenario, seed after seed, until one fails that does not fail without the bug."""
+    bug = BUGS[name]
+    started = time.process_time()
+    for seed in range(1, bug.seeds + 1):
+        with bug.plant():
+            verdict, problem = _play(bug.scenario, seed)
+        if verdict is not Verdict.OK and _play(bug.scenario, seed)[0] is Verdict.OK:
+            return Found(seed, verdict, problem, time.process_time() - started)
+    return None
+
+
+def _play(scenario: str, seed: int) -> tuple[Verdict, str]:
+    if scenario == STORE:
+        return _play_store(seed)
+    outcome = run(parse_scenario((SCENARIOS / f"{scenario}.toml").read_text()), seed)
+    return outcome.verdict, outcome.problem
+
+
+def _play_store(seed: int) -> tuple[Verdict, str]:
+    try:
+        unanswered = shelf.play(seed, is_hard=True).unanswered
+    except Violation as violation:
+        return Verdict.CORRECTNESS, str(violation)
+    except PeerFailed as failure:
+        return Verdict.CRASH, str(failure)
+    return (Verdict.LIVENESS, f"{unanswered} questions are not answered") if unanswered > 0 else (Verdict.OK, "")
