@@ -97,7 +97,7 @@ class LazyGroup(click.Group):
 @click.version_option(__version__, prog_name="peer", message="%(prog)s %(version)s")
 @click.pass_context
 def peer(ctx: click.Context) -> None:
-    """Continuous queries over a network of peers.
+    """Streams of tuples over a network of equal peers.
 
     Start a network of five peers on this machine:
 
