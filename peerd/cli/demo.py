@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from peerd.cli.common import read_span
+from peerd.cli.look import MEMBER_COLUMNS
+from peerd.cli.output import show_rows
 from peerd.cli.up import interruptible
 from peerd.datadir import DataDir
 from peerd.errors import PeerError
@@ -81,11 +83,14 @@ def demo(for_s: float, peers: int) -> None:
             cluster.start(peers, name="demo")
             cluster.wait_until_up()
             _say(f"{counted(peers, 'peer')} found each other in {time.monotonic() - started_at:.1f} s")
+            show_rows(cluster.client(1).get("/members"), MEMBER_COLUMNS, "table")
+            sys.stdout.flush()
             tally = asyncio.run(_play(cluster, for_s))
         finally:
             cluster.stop()
             shutil.rmtree(folder, ignore_errors=True)
     _summarise(tally)
+    _say(f"stopped {counted(peers, 'peer')}")
 
 
 async def _play(cluster: Cluster, for_s: float) -> _Tally:

@@ -1,0 +1,25 @@
+"""The demonstration shows what it claims: peers that find each other, tuples that arrive once, a crash in between."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def test_the_demonstration_loses_nothing_and_stops_what_it_started(tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, "-m", "peerd.cli", "demo", "--for", "6s"],
+        env={**os.environ, "PEER_DATA_DIR": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    said = done.stdout + done.stderr
+    assert said.count("alive") >= 5
+    assert "kill -9 peer 2" in said
+    assert "lost 0, twice 0" in said
+    assert "stopped 5 peers" in said
