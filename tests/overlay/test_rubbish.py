@@ -86,11 +86,10 @@ def mutated(luck: random.Random, good: bytes) -> bytes:
     return bytes(bad[:BODY_BYTES_MAX])
 
 
-def rubbish(luck: random.Random, network: Network, count: int) -> Iterator[bytes]:
+def rubbish(luck: random.Random, network: Network, sender: Identity, count: int) -> Iterator[bytes]:
     """Noise, sealed noise, and sealed envelopes that are almost right: a member's faults are ours to survive too."""
     sealer = Sealer(network)
     now_s = time.time()
-    sender = Identity.generate()
     good = [envelope(sender, now_s, message) for message in one_of_each(now_s)]
     sealed = [sealer.seal(body, now_s) for body in good]
     deep = b"\x91" * (BODY_BYTES_MAX - 1) + b"\xc0"
@@ -131,9 +130,11 @@ async def test_a_million_malformed_datagrams_and_frames_raise_nothing_and_leave_
         loop.set_exception_handler(lambda _, context: failures.append(context))
         protocol, router = peer.dht.protocol, peer.router
         members = {member.peer_id for member in peer.members()}
+        sender = Identity.generate()
 
         grown = await flood(
-            rubbish(luck, peer.network, DATAGRAMS), lambda piece: protocol.datagram_received(piece, ("127.0.0.1", 9))
+            rubbish(luck, peer.network, sender, DATAGRAMS),
+            lambda piece: protocol.datagram_received(piece, ("127.0.0.1", 9)),
         )
         delivery = msgspec.msgpack.encode([1, b"bootboot", 7, [[b"k" * 20, b"payload"], [b"", b"payload"]]])
         receipt = msgspec.msgpack.encode([2, router._boot, 7, [None, [b"n" * 20, b"\x7f\0\0\1", 9, 1]]])
@@ -148,7 +149,8 @@ async def test_a_million_malformed_datagrams_and_frames_raise_nothing_and_leave_
 
         assert not failures, f"seed={SEED}"
         assert grown < 64 * 2**20, f"seed={SEED}: memory grew by {grown >> 20} MiB"
-        assert {member.peer_id for member in peer.members()} == members, f"seed={SEED}"
+        # A mutated answer can, by luck, be the right answer to the ping that asks the sender whether it is there.
+        assert {member.peer_id for member in peer.members()} - {sender.peer_id} == members, f"seed={SEED}"
         assert (await other.owner(peer.dht.peer_id)).peer_id == peer.peer_id
 
 
