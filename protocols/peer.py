@@ -62,8 +62,10 @@ class Peer:
         self.publisher = Publisher(peer_id, self.catalogue, self.clock, limits)
         self.keeper = Keeper(limits)
         self.subscriber = Subscriber(peer_id, self.catalogue, self.clock, limits)
+        self._store_alone: tuple[Role, ...] = (self.store,)
+        self._is_store_alone = False  # It alone has had anything to do since the others stated what must hold.
         self._by_name: dict[str, tuple[Role, ...]] = {
-            "store": (self.store,),
+            "store": self._store_alone,
             "catalogue": (self.catalogue,),
             "publisher": (self.publisher,),
             "keeper": (self.keeper,),
@@ -92,7 +94,7 @@ class Peer:
             CloseSubscription: (self.subscriber,),
         }
         self._by_event: dict[type[Event], tuple[Role, ...]] = {
-            PeerUp: (self.store,),
+            PeerUp: self._store_alone,
             NearestPeers: (self.store, self.publisher),
             LogSynced: (self.publisher,),
             CopySynced: (self.keeper,),
@@ -124,20 +126,23 @@ class Peer:
         effects: list[Effect] = []
         pending = [event]
         for current in pending:  # It grows on the way.
-            for role in self._roles_for(current):
+            roles = self._roles_for(current)
+            if roles is not self._store_alone:
+                self._is_store_alone = False
+            for role in roles:
                 for effect in role.handle(current, now):
-                    if isinstance(effect, Tell):
+                    if type(effect) is Tell:
                         pending.append(effect.event)
                     else:
                         effects.append(effect)
         return effects
 
     def _roles_for(self, event: Event) -> Sequence[Role]:
+        if type(event) is Received:
+            return self._by_message.get(type(event.message), self._store_alone)
+        if type(event) is TimerFired:
+            return self._named(event.name.partition("/")[0])
         match event:
-            case Received():
-                return self._by_message.get(type(event.message), self._by_name["store"])
-            case TimerFired():
-                return self._named(event.name.partition("/")[0])
             case Requested():
                 return self._by_command[type(event.command)]
             case StoreRead() | StoreWritten() | StoreFailed():
@@ -154,5 +159,8 @@ class Peer:
 
     def validate(self) -> None:
         """State what must hold between any two events."""
-        for role in (self.store, self.publisher, self.keeper, self.subscriber):
-            role.validate()
+        self.store.validate()
+        if not self._is_store_alone:
+            self._is_store_alone = True
+            for role in (self.publisher, self.keeper, self.subscriber):
+                role.validate()

@@ -142,6 +142,8 @@ class Publisher:
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:  # noqa: C901 - one branch for each thing that happens
         match event:
+            case TimerFired(name="publisher/tick"):
+                return [*self._tick(now), SetTimer(TICK, self.limits.tick_ms)]
             case Requested(request=request, command=Publish() as command):
                 return self._publish(request, command, now)
             case LogSynced():
@@ -169,8 +171,6 @@ class Publisher:
                 return self._refuse_early(stream, _unavailable(stream, event.reason))
             case LogRead():
                 return self._log_read(event, now)
-            case TimerFired(name="publisher/tick"):
-                return [*self._tick(now), SetTimer(TICK, self.limits.tick_ms)]
             case Started():
                 return [SetTimer(TICK, self.limits.tick_ms)]
             case NearestPeers():

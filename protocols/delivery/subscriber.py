@@ -125,6 +125,8 @@ class Subscriber:
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:  # noqa: C901 - one branch for each thing that happens
         match event:
+            case TimerFired(name="subscriber/poll"):
+                return [*self._poll(now), SetTimer(POLL, self.limits.poll_ms)]
             case Requested(request=request, command=OpenSubscription() as command):
                 return self._open(request, command, now)
             case Requested(command=Seen() as command):
@@ -152,8 +154,6 @@ class Subscriber:
                 return self._poll(now, message.stream)
             case Unreachable(peer=peer, message=Subscribe()) | PeerDown(peer=peer):
                 return self._lost(peer)
-            case TimerFired(name="subscriber/poll"):
-                return [*self._poll(now), SetTimer(POLL, self.limits.poll_ms)]
             case Started():
                 return [SetTimer(POLL, self.limits.poll_ms)]
         return []
