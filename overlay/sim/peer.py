@@ -111,6 +111,7 @@ class SimPeer:
 
     __slots__ = (
         "_around",
+        "_by_delay",
         "_contacts",
         "_gate",
         "_is_committing",
@@ -145,7 +146,7 @@ class SimPeer:
         self.slow_ms: Millis = 0
         self.paused_until: Millis = 0
         self._around = around
-        self._contacts: dict[int, Millis] | None = None  # And how far away each is.
+        self._contacts: list[int] | None = None
         self.disk_is_low = False
         self._unvalidated = 0
         self._forget()
@@ -161,6 +162,7 @@ class SimPeer:
         self._timers: dict[TimerName, int] = {}
         self._requests: dict[RequestId, OnAnswer] = {}
         self._neighbours: list[int] = []
+        self._by_delay: list[tuple[int, PeerId]] | None = None  # Neighbours and contacts, the nearest first.
 
     def __repr__(self) -> str:
         return f"p{self.index}({self.peer_id.short})"
@@ -287,7 +289,7 @@ class SimPeer:
         around = self._around
         before, after = self._neighbours, around.membership.neighbours(self.index)
         if before != after:
-            self._neighbours = after
+            self._neighbours, self._by_delay = after, None
             gone = [index for index in before if index not in after]
             come = [index for index in after if index not in before]
             for index in gone:
@@ -300,13 +302,14 @@ class SimPeer:
         if life != self.life or not self.is_up:
             return
         around = self._around
-        me, delay_ms, sees = self.index, around.topology.delay_ms, around.membership.sees
         if self._contacts is None:
-            chosen = around.rng.sample(around.contacts, min(CONTACTS, len(around.contacts)))
-            self._contacts = {index: delay_ms(me, index) for index in chosen if index != me}
-        delays = self._contacts | {index: delay_ms(me, index) for index in self._neighbours}
-        nearest = sorted((delay, index) for index, delay in delays.items())
-        seen = islice((self._id(index) for _, index in nearest if sees(me, index)), NEAREST)
+            self._contacts = around.rng.sample(around.contacts, min(CONTACTS, len(around.contacts)))
+        if self._by_delay is None:
+            others = [index for index in dict.fromkeys((*self._neighbours, *self._contacts)) if index != self.index]
+            others.sort(key=lambda index: (around.topology.delay_ms(self.index, index), index))
+            self._by_delay = [(index, self._id(index)) for index in others]
+        sees = around.membership.sees
+        seen = islice((peer_id for index, peer_id in self._by_delay if sees(self.index, index)), NEAREST)
         self.take(NearestPeers(tuple(seen)), life)
         around.agenda.after(MEASURE_MS, self._measure, life)
 

@@ -199,7 +199,7 @@ def run_many(text: str, seeds: Iterable[int], jobs: int) -> Iterator[Outcome]:
     if jobs == 1:
         yield from (_run_text(text, seed) for seed in seeds)
         return
-    pool = ProcessPoolExecutor(jobs)
+    pool = ProcessPoolExecutor(jobs, initializer=gc.freeze)  # Modules stay: no run need look through them for rubbish.
     try:
         futures = [pool.submit(_run_text, text, seed) for seed in seeds]
         for future in futures:
