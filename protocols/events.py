@@ -65,6 +65,14 @@ class NearestPeers(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ClockCompared(Event):
+    """Our wall clock was compared with those of other peers."""
+
+    offset_ms: int  # How far it is ahead of them; below 0, behind.
+    peers: int  # How many there were to compare with.
+
+
+@dataclass(frozen=True, slots=True)
 class TimerFired(Event):
     """A timer we set has run down."""
 

@@ -36,7 +36,7 @@ from protocols.delivery.publisher import LogSynced, Publisher
 from protocols.delivery.subscriber import Subscriber
 from protocols.effects import Effect, Tell
 from protocols.errors import LocalProtocolError
-from protocols.events import Event, LogBounds, Received, Requested, TimerFired
+from protocols.events import ClockCompared, Event, LogBounds, Received, Requested, TimerFired
 from protocols.ids import LogId, Millis, PeerId
 from protocols.limits import Limits
 from protocols.messages import Command, Message, Record
@@ -115,6 +115,9 @@ class Peer:
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:
         """What to do about one event; what roles tell each other is settled on the way."""
+        if isinstance(event, ClockCompared):  # All roles stamp by one clock.
+            self.clock.offset_ms, self.clock.compared_with = event.offset_ms, event.peers
+            return []
         effects: list[Effect] = []
         pending = [event]
         while pending:

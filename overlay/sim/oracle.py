@@ -83,9 +83,12 @@ class Oracle:
         self.publications.append(publication)
         self._by_row.update(dict.fromkeys(publication.rows, publication))
 
-    def accepted(self, publication: Publication, answer: Published) -> None:
+    def accepted(self, publication: Publication, answer: Published, clock_off_since: Millis | None = None) -> None:
+        """A publish was acknowledged, by a peer that has known for so long that its clock is too far off."""
         if answer.count != len(publication.rows):
             raise Violation(f"{answer} accepts another number of rows than {publication} has")
+        if clock_off_since is not None and publication.is_sure and clock_off_since <= publication.asked_at:
+            raise Violation(f"{answer} was stamped by a peer that knew its clock to be wrong: {publication}")
         if answer.stamp <= publication.witness:
             raise Violation(f"{answer} is not younger than what its client had seen: {publication}")
         publication.outcome, publication.first, publication.stamp = "accepted", answer.first, answer.stamp

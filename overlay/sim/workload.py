@@ -173,7 +173,7 @@ class _PublisherClient:
         match answer:
             case Published():
                 del self._open[publication.rows[0]]
-                workload.oracle.accepted(publication, answer)
+                workload.oracle.accepted(publication, answer, self.peer.clock_off_since)
                 workload.session.witness(answer.stamp)
                 self.is_content = workload.is_calm
             case Refused(retry_after_ms=wait_ms) if wait_ms and asks_again:

@@ -9,7 +9,7 @@ from typing import Final
 
 from protocols.catalogue.events import Advertised, AdvertiseFailed, LookupFailed, PublisherEntry, StreamFound
 from protocols.catalogue.machine import CatalogueMachine
-from protocols.catalogue.refusals import unknown_stream
+from protocols.catalogue.refusals import clock_is_off, unknown_stream
 from protocols.catalogue.statistics import StatisticsSketch
 from protocols.catalogue.streams import StreamDefinition
 from protocols.clock import COUNT_BITS, HybridClock, Stamp
@@ -107,7 +107,8 @@ class Publisher:
     In:        PUBLISH from clients; SUBSCRIBE, ACK, UNSUBSCRIBE from subscribers; BACKED from the backup
     Out:       Published or Refused; SUBSCRIBED, BATCH, GAP; BACKUP; PUBLISHER_NEWS
     Keeps:     a log for each stream published to, for as long as the stream's retention
-    Invariant: nothing is acknowledged or served before it is as safe as its stream promises
+    Invariant: nothing is acknowledged or served before it is as safe as its stream promises; nothing is stamped while
+               our clock is known to be off
     """
 
     peer_id: PeerId
@@ -243,6 +244,8 @@ class Publisher:
 
     def _refusal(self, outbox: Outbox, command: Publish) -> Refused | None:
         name, feed, size = command.stream, outbox.feed, len(command.rows)
+        if self.clock.is_off:
+            return clock_is_off(name, self.clock)
         if size > self.limits.publish_bytes_max:
             most = self.limits.publish_bytes_max
             return _invalid(name, f"a publish of {size} bytes is too large", f"At most {most} bytes at once.")

@@ -17,7 +17,7 @@ from protocols.catalogue.events import (
     SubscriberEntry,
 )
 from protocols.catalogue.machine import CatalogueMachine
-from protocols.catalogue.refusals import unknown_stream
+from protocols.catalogue.refusals import clock_is_off, unknown_stream
 from protocols.clock import HybridClock, Stamp
 from protocols.delivery.messages import (
     Ack,
@@ -172,6 +172,8 @@ class Subscriber:
                 error = f"this peer has {self.limits.subscriptions_max} subscriptions, its limit"
                 return [Reply(request, Refused(code="full", error=error, hint="Close some, or ask another peer."))]
             match command.since:
+                case "now" if self.clock.is_off:
+                    return [Reply(request, clock_is_off(command.stream, self.clock))]
                 case "now":
                     since = self.clock.tick(now)
                 case "start":

@@ -35,6 +35,7 @@ from protocols.effects import (
 )
 from protocols.events import (
     Abandoned,
+    ClockCompared,
     DiskSpace,
     Event,
     LogRead,
@@ -317,3 +318,29 @@ def test_after_its_retention_a_tuple_is_gone_and_counted_as_expired() -> None:
     (publisher,) = shown.publishers
     assert (publisher.accepted, publisher.processed, publisher.pending, publisher.expired) == (2, 0, 0, 2)
     assert lone.journal.logs()[lone.peer.publisher.outboxes["flights"].feed.log].first == 2
+
+
+def test_a_peer_whose_clock_is_off_stamps_nothing_until_it_is_right_again() -> None:
+    lone = Lone()
+    lone.create()
+    lone.publish(1, session=b"s", number=1)
+    lone.happen(ClockCompared(-1400, 3))
+    refused = lone.publish(2)
+    assert isinstance(refused, Refused)
+    assert refused.code == "unavailable"
+    assert refused.detail == "It is 1400 ms behind 3 others; 500 ms are allowed."
+    assert "Set the clock" in refused.hint
+    assert refused.retry_after_ms > 0
+    assert isinstance(lone.publish(1, session=b"s", number=1), Published)  # Asked again: it has its stamp.
+    assert isinstance(lone.answer(OpenSubscription(stream="flights", subscription="new")), Refused)
+    past = lone.ask(OpenSubscription(stream="flights", subscription="old", since="start"), within_ms=5000)
+    assert lone.read(past) == [1]
+    lone.happen(ClockCompared(-400, 3))
+    assert isinstance(lone.publish(2), Published)
+
+
+def test_one_other_peer_is_not_enough_to_find_a_clock_wrong() -> None:
+    lone = Lone()
+    lone.create()
+    lone.happen(ClockCompared(2000, 1))
+    assert isinstance(lone.publish(1), Published)

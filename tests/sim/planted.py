@@ -198,6 +198,12 @@ def stamps_not_witnessed() -> Patch:
     return patch.object(HybridClock, "witness", lambda clock, stamp: None)
 
 
+@bug("wrong-clocks", seeds=10)
+def stamps_by_a_wrong_clock() -> Patch:
+    """A peer that knows its clock to be too far off stamps all the same."""
+    return patch.object(HybridClock, "is_off", False)
+
+
 @bug("disk-loss", seeds=40)
 def answered_before_the_backup() -> Patch:
     """A publish to a replicated stream is answered once it is on one disk."""
