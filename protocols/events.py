@@ -92,6 +92,7 @@ class Abandoned(Event):
     """The client that asked has gone away."""
 
     request: RequestId
+    is_broken: bool = False  # Without a word: it may have died of what it was holding.
 
 
 @dataclass(frozen=True, slots=True)

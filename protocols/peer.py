@@ -20,20 +20,23 @@ from protocols.delivery.messages import (
     CloseSubscription,
     CursorMoved,
     Gap,
+    ListDeadLetters,
     OpenSubscription,
     OutboxClosed,
     OutboxOpened,
     Publish,
     PublisherNews,
     PublishNoted,
+    Refuse,
     Seen,
     Subscribe,
     Subscribed,
     SubscriptionOpened,
+    TupleBuried,
     Unsubscribe,
 )
 from protocols.delivery.publisher import LogSynced, Publisher
-from protocols.delivery.subscriber import Subscriber
+from protocols.delivery.subscriber import LetterSynced, Subscriber
 from protocols.effects import Effect, Tell
 from protocols.errors import LocalProtocolError
 from protocols.events import ClockCompared, Event, LogBounds, Received, Requested, TimerFired
@@ -89,6 +92,8 @@ class Peer:
             Publish: self.publisher,
             OpenSubscription: self.subscriber,
             Seen: self.subscriber,
+            Refuse: self.subscriber,
+            ListDeadLetters: self.subscriber,
             CloseSubscription: self.subscriber,
         }
 
@@ -100,7 +105,7 @@ class Peer:
                     self.publisher.restore(record, logs)
                 case BackupOpened():
                     self.keeper.restore(record, logs)
-                case SubscriptionOpened() | CursorMoved():
+                case SubscriptionOpened() | CursorMoved() | TupleBuried():
                     self.subscriber.restore(record)
                 case _:
                     self.store.restore(record)
@@ -146,6 +151,8 @@ class Peer:
                 return (self.publisher,)
             case CopySynced():
                 return (self.keeper,)
+            case LetterSynced():
+                return (self.subscriber,)
         return self._everyone
 
     def _named(self, name: str) -> Role:

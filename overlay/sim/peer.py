@@ -264,11 +264,11 @@ class SimPeer:
         self._around.requests = request = self._around.requests + 1
         self._around.agenda.after(1, self.take, Requested(request, command), self.life)
 
-    def abandon(self, request: RequestId) -> bool:
-        """The client goes away; tells whether it was still waiting."""
+    def abandon(self, request: RequestId, *, is_broken: bool = False) -> bool:
+        """The client goes away, or dies; tells whether it was still waiting."""
         if self._requests.pop(request, None) is None:
             return False
-        self._around.agenda.after(1, self.take, Abandoned(request), self.life)
+        self._around.agenda.after(1, self.take, Abandoned(request, is_broken), self.life)
         return True
 
     # Events.

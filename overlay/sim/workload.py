@@ -19,12 +19,18 @@ from protocols.catalogue.messages import CreateStream, ShowStream, StreamShown
 from protocols.catalogue.streams import DAY_MS, Durability, StreamDefinition
 from protocols.clock import Stamp
 from protocols.delivery.messages import (
+    Batch,
+    DeadLettered,
+    DeadLettersListed,
+    ListDeadLetters,
     Missed,
     Opened,
     OpenSubscription,
+    Origin,
     Position,
     Publish,
     Published,
+    Refuse,
     Rows,
     Seen,
 )
@@ -39,6 +45,7 @@ RECONNECT_MS: Final = 200
 LOOK_MS: Final = 5_000
 PATIENCE_MS: Final = 30_000  # After this, a request at a healthy peer should have been answered.
 CUT_OFF_MS_MAX: Final = 500
+DEATH_SHARE: Final = 0.3  # Of the readers that go away, or cannot bear a row: they do so without a word.
 CUT_OFF_SHARE: Final = 0.05  # Of the publishes whose client loses its connection before the answer.
 
 
@@ -53,6 +60,8 @@ class StreamsWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     publishers: IntRange = (2, 5)
     subscribers: IntRange = (2, 5)
     kept_share: float = 1.0  # Of the subscriptions: their peer keeps them while their client is away.
+    picky_share: float = 0.25  # Of the kept ones: their client cannot bear one row in so many.
+    poison_every: IntRange = (15, 60)
     rows: IntRange = (1, 4)  # In one publish.
     every_ms: IntRange = (100, 1500)  # How often a publisher publishes.
 
@@ -209,6 +218,12 @@ class _SubscriberClient:
         self._unseen = False
         self._is_restless = workload.rng.random() < 0.4
         self._is_kept = workload.rng.random() < workload.shape.kept_share
+        self._refused: dict[Origin, tuple[int, RowNumber]] = {}  # Until it comes again, what follows is of no use.
+        if self._is_kept and workload.oddities.random() < workload.shape.picky_share:
+            every = draw(workload.oddities, workload.shape.poison_every)
+            reading.refuses = lambda row: row % every == 0
+        if self._is_kept:
+            workload.later(LOOK_MS, self._look_at_letters)
         workload.later(workload.rng.randrange(3_000), self._open)
 
     def complaint(self) -> str | None:
@@ -231,15 +246,21 @@ class _SubscriberClient:
             keep=self._is_kept,
             witness=workload.session.stamp,
         )
+        self._refused.clear()
         self._request = self.peer.request(command, self._answered)
         if self._is_restless and not workload.is_calm:
             workload.later(workload.rng.randrange(500, 15_000), self._leave, self._request)
 
     def _leave(self, request: RequestId) -> None:
         if request == self._request:
-            self._request = None
-            self.peer.abandon(request)
+            self._go_away(is_broken=self._workload.oddities.random() < DEATH_SHARE)
             self._workload.later(self._workload.rng.randrange(5_000), self._open)
+
+    def _go_away(self, *, is_broken: bool) -> None:
+        assert self._request is not None
+        request, self._request = self._request, None
+        self.reading.deaths += is_broken
+        self.peer.abandon(request, is_broken=is_broken)
 
     def _answered(self, answer: Answer | None, last: bool) -> None:
         oracle, reading = self._workload.oracle, self.reading
@@ -249,15 +270,50 @@ class _SubscriberClient:
                 self._workload.session.witness(stamp)
             case Rows(batches=batches):
                 for batch in batches:
-                    for offset, (row,) in enumerate(SCHEMA.decode(batch.rows)):
-                        oracle.received(reading, batch.origin, batch.first + offset, row)
+                    if self._request is not None:
+                        self._process(batch)
                 self._see_later()
+            case DeadLettered(origin=origin, sequence=sequence):
+                oracle.put_aside(reading, origin, sequence, self._refused.pop(origin, None))
             case Missed():
                 oracle.missed(reading, answer, self._workload.world.now + EPOCH_MS)
                 self._see_later()
         if last:
             self._request = None
             self._workload.later(RETRY_MS, self._open)
+
+    def _process(self, batch: Batch) -> None:
+        """Take the rows one by one, up to one that this client cannot bear: it says so, or dies of it."""
+        origin, reading = batch.origin, self.reading
+        if origin in self._refused and batch.first > self._refused[origin][0]:
+            return
+        self._refused.pop(origin, None)
+        for sequence, (row,) in enumerate(SCHEMA.decode(batch.rows), start=batch.first):
+            if not reading.refuses(row):
+                self._workload.oracle.received(reading, origin, sequence, row)
+                continue
+            if self._workload.oddities.random() < DEATH_SHARE:
+                self._go_away(is_broken=True)
+                self._workload.later(RECONNECT_MS, self._open)
+            else:
+                self._refused[origin] = sequence, row
+                name = reading.subscription
+                refuse = Refuse(subscription=name, origin=origin, first=sequence, next=sequence + 1, reason="no")
+                self.peer.tell(refuse)
+            return
+
+    def _look_at_letters(self) -> None:
+        self._workload.later(LOOK_MS, self._look_at_letters)
+        if self.peer.is_up and self.reading.opened_at >= 0:
+            name, disks = self.reading.subscription, self.peer.disks
+            command = ListDeadLetters(stream=self.reading.stream, subscription=name)
+            self.peer.request(command, lambda answer, last: self._letters(answer, disks))
+
+    def _letters(self, answer: Answer | None, disks: int) -> None:
+        if isinstance(answer, DeadLettersListed) and disks == self.peer.disks:
+            letters = [letter for each in answer.subscriptions for letter in each.letters]
+            listed = [(each.batch.origin, SCHEMA.decode(each.batch.rows)[0][0]) for each in letters]
+            self._workload.oracle.letters(self.reading, listed)
 
     def _see_later(self) -> None:
         """Say what has been seen: soon, or much later and then all at once."""
@@ -301,6 +357,7 @@ class Workload:
         self.shape = shape
         self.oracle = Oracle()
         self.rng = world.rng("workload")
+        self.oddities = world.rng("oddities")
         self.session = _Session()
         self.is_calm = False
         self._calm_since: Millis = 0
@@ -339,6 +396,8 @@ class Workload:
         self.oracle.crashed(peer.peer_id, with_disk=with_disk)
         if with_disk:  # The subscription went with the disk, and a memory stream keeps nothing for strangers.
             for client in self._subscribers:
+                if client.peer is peer:
+                    self.oracle.lose_letters(client.reading)
                 if client.peer is peer and self.oracle.durabilities[client.reading.stream] == "memory":
                     client.reading.excused = True
 

@@ -390,7 +390,7 @@ class Publisher:
         for position in message.positions:
             outbox = self.outboxes.get(position.origin.stream)
             if outbox is not None and outbox.feed.origin == position.origin:
-                effects += outbox.feed.ack(message.subscription, position.next, now)
+                effects += outbox.feed.ack(message.subscription, position.next, now, position.dead)
         return effects
 
     def _log_read(self, event: LogRead, now: Millis) -> list[Effect]:
@@ -486,6 +486,7 @@ class Publisher:
             accepted=feed.next - feed.counted_from,
             processed=feed.processed,
             pending=feed.next - feed.settled,
+            dead_lettered=feed.dead_lettered,
             expired=feed.expired,
             statistics=outbox.statistics.summary(now),
         )

@@ -124,7 +124,7 @@ def test_two_names_for_one_tuple_are_found_at_the_end():
 def test_counters_must_balance():
     definition = StreamDefinition(name="flights", schema=Schema.parse("number int"))
     shown = PublisherShown(
-        peer=PEER, epoch=1, backup=None, accepted=5, processed=3, pending=1, expired=0, statistics=None
+        peer=PEER, epoch=1, backup=None, accepted=5, processed=3, pending=1, dead_lettered=0, expired=0, statistics=None
     )
     with pytest.raises(Violation, match="balance"):
         Oracle().shown(StreamShown(definition=definition, publishers=(shown,), subscriptions=0))
