@@ -246,6 +246,8 @@ class Publisher:
         name, feed, size = command.stream, outbox.feed, len(command.rows)
         if self.clock.is_off:
             return clock_is_off(name, self.clock)
+        if command.session and not self._sessions.has_room_for(command):
+            return _busy(name, "too many clients have published here in the last minutes")
         if size > self.limits.publish_bytes_max:
             most = self.limits.publish_bytes_max
             return _invalid(name, f"a publish of {size} bytes is too large", f"At most {most} bytes at once.")
