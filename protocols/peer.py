@@ -44,6 +44,7 @@ from protocols.ids import LogId, Millis, PeerId
 from protocols.limits import Limits
 from protocols.messages import Command, Message, Record
 from protocols.store.events import StoreFailed, StoreRead, StoreWritten
+from protocols.store.limits import StoreLimits
 from protocols.store.machine import StoreMachine
 
 
@@ -56,11 +57,17 @@ class Role(Protocol):
 class Peer:
     """All roles of one peer behind one door: one event in, a list of effects out."""
 
-    def __init__(self, peer_id: PeerId, rng: random.Random, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        peer_id: PeerId,
+        rng: random.Random,
+        limits: Limits | None = None,
+        store_limits: StoreLimits | None = None,
+    ) -> None:
         limits = limits or Limits()
         self.peer_id = peer_id
         self.clock = HybridClock()
-        self.store = StoreMachine(peer_id, self.clock, rng)
+        self.store = StoreMachine(peer_id, self.clock, rng, store_limits)
         self.catalogue = CatalogueMachine(peer_id, self.store, self.clock)
         self.publisher = Publisher(peer_id, self.catalogue, self.clock, limits)
         self.keeper = Keeper(limits)

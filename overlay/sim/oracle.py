@@ -83,6 +83,7 @@ class Oracle:
 
     durabilities: dict[StreamName, Durability] = field(default_factory=dict)
     retentions_ms: dict[StreamName, Millis] = field(default_factory=dict)
+    dropped: dict[StreamName, None] = field(default_factory=dict)  # Somebody has asked for its end.
     publications: list[Publication] = field(default_factory=list)
     readings: list[Reading] = field(default_factory=list)
     _by_row: dict[RowNumber, Publication] = field(default_factory=dict)
@@ -205,7 +206,7 @@ class Oracle:
         return [
             f"subscription {reading.subscription}: row {row} of {publication}"
             for reading in self.readings
-            if reading.opened_at >= 0 and not reading.excused
+            if reading.opened_at >= 0 and not reading.excused and reading.stream not in self.dropped
             for publication in self.publications
             if publication.stream == reading.stream
             and publication.outcome == "accepted"
