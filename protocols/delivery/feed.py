@@ -312,6 +312,10 @@ class Feed:
         """Let go of the oldest batch, read or not."""
         self.drop(self._firsts[1] if len(self._firsts) > 1 else self.next)
 
+    def is_unclaimed(self, before: Stamp) -> bool:
+        """Whether nobody waits for the oldest batch: it was published before a stamp, and there is no consumer."""
+        return not self.consumers and bool(self._stamps) and self._stamps[0] < before
+
     def drop_settled(self, before: Stamp) -> None:
         """Let go of what all consumers have read and was published before a stamp; for streams in memory only."""
         settled = bisect_right(self._firsts, self.settled) - 1

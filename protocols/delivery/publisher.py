@@ -268,9 +268,10 @@ class Publisher:
             if self._unsafe_bytes and self._unsafe_bytes + size > self.limits.unsafe_bytes_max:
                 return _busy(name, f"{self._unsafe_bytes} bytes wait for the disk")
             return None
-        feed.drop_settled((outbox.known_at - GRACE_MS) << COUNT_BITS)
+        all_known_before = (outbox.known_at - GRACE_MS) << COUNT_BITS
+        feed.drop_settled(all_known_before)
         while feed.recent_bytes and feed.recent_bytes + size > self.limits.memory_stream_bytes_max:
-            if outbox.definition.policy == "block":
+            if outbox.definition.policy == "block" and not feed.is_unclaimed(all_known_before):
                 return _busy(name, f"{feed.recent_bytes} bytes in memory wait for their subscribers")
             feed.drop_oldest()
         return None

@@ -423,3 +423,23 @@ def test_a_client_that_leaves_in_peace_has_failed_on_nothing() -> None:
         )
         assert lone.read(reading) == [1]
         lone.happen(Abandoned(reading))
+
+
+def test_a_full_stream_in_memory_that_nobody_reads_lets_go_of_its_oldest_tuples() -> None:
+    lone = Lone(Limits(memory_stream_bytes_max=15))
+    lone.create("memory")
+    lone.publish(1)
+    lone.publish(2)
+    lone.wait(30_000)  # Until the publisher knows that there is no subscription of before.
+    assert isinstance(lone.publish(3), Published)
+    lone.wait(30_000)
+    assert isinstance(lone.publish(4), Published)
+    reading = lone.ask(OpenSubscription(stream="flights", subscription="s", since="start"), within_ms=5000)
+    assert lone.read(reading)[-1] == 4
+    assert 1 not in lone.read(reading)
+    lone.publish(5)
+    lone.wait(15_000)
+    refused = [lone.ask(Publish(stream="flights", rows=SCHEMA.encode([(n, "VIE")]), count=1)) for n in range(6, 12)]
+    answers = [lone.answers[request][0] for request in refused]
+    assert isinstance(answers[-1], Refused)  # Somebody reads it now, and has not seen them.
+    assert answers[-1].code == "busy"
