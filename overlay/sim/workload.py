@@ -331,7 +331,7 @@ class _SubscriberClient:
                 self._see_later()
             case DeadLettered(origin=origin, sequence=sequence):
                 oracle.put_aside(reading, origin, sequence, self._refused.pop(origin, None))
-            case Missed():
+            case Missed(origin=origin) if not self._comes_too_early(origin, answer.first):
                 oracle.missed(reading, answer, self._workload.world.now + EPOCH_MS)
                 self._see_later()
         if last:
@@ -343,9 +343,8 @@ class _SubscriberClient:
     def _process(self, batch: Batch) -> None:
         """Take the rows one by one, up to one that this client cannot bear: it says so, or dies of it."""
         origin, reading = batch.origin, self.reading
-        if origin in self._refused and batch.first > self._refused[origin][0]:
+        if self._comes_too_early(origin, batch.first):
             return
-        self._refused.pop(origin, None)
         for sequence, (row,) in enumerate(SCHEMA.decode(batch.rows), start=batch.first):
             if not reading.refuses(row):
                 self._workload.oracle.received(reading, origin, sequence, row)
@@ -359,6 +358,13 @@ class _SubscriberClient:
                 refuse = Refuse(subscription=name, origin=origin, first=sequence, next=sequence + 1, reason="no")
                 self.peer.tell(refuse)
             return
+
+    def _comes_too_early(self, origin: Origin, first: int) -> bool:
+        """Whether something was sent before it was heard that an earlier row has to come again."""
+        if origin in self._refused and first > self._refused[origin][0]:
+            return True
+        self._refused.pop(origin, None)
+        return False
 
     def _look_at_letters(self) -> None:
         self._workload.later(LOOK_MS, self._look_at_letters)
