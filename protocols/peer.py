@@ -20,27 +20,31 @@ from protocols.delivery.messages import (
     CloseSubscription,
     CursorMoved,
     Gap,
+    ListDeadLetters,
     OpenSubscription,
     OutboxClosed,
     OutboxOpened,
     Publish,
     PublisherNews,
     PublishNoted,
+    Refuse,
     Seen,
     Subscribe,
     Subscribed,
     SubscriptionOpened,
+    TupleBuried,
     Unsubscribe,
 )
 from protocols.delivery.publisher import LogSynced, Publisher
-from protocols.delivery.subscriber import Subscriber
+from protocols.delivery.subscriber import LetterSynced, Subscriber
 from protocols.effects import Effect, Tell
 from protocols.errors import LocalProtocolError
-from protocols.events import Event, LogBounds, NearestPeers, PeerUp, Received, Requested, TimerFired
+from protocols.events import ClockCompared, Event, LogBounds, NearestPeers, PeerUp, Received, Requested, TimerFired
 from protocols.ids import LogId, Millis, PeerId
 from protocols.limits import Limits
 from protocols.messages import Command, Message, Record
 from protocols.store.events import StoreFailed, StoreRead, StoreWritten
+from protocols.store.limits import StoreLimits
 from protocols.store.machine import StoreMachine
 
 
@@ -53,11 +57,17 @@ class Role(Protocol):
 class Peer:
     """All roles of one peer behind one door: one event in, a list of effects out."""
 
-    def __init__(self, peer_id: PeerId, rng: random.Random, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        peer_id: PeerId,
+        rng: random.Random,
+        limits: Limits | None = None,
+        store_limits: StoreLimits | None = None,
+    ) -> None:
         limits = limits or Limits()
         self.peer_id = peer_id
         self.clock = HybridClock()
-        self.store = StoreMachine(peer_id, self.clock, rng)
+        self.store = StoreMachine(peer_id, self.clock, rng, store_limits)
         self.catalogue = CatalogueMachine(peer_id, self.store, self.clock)
         self.publisher = Publisher(peer_id, self.catalogue, self.clock, limits)
         self.keeper = Keeper(limits)
@@ -91,6 +101,8 @@ class Peer:
             Publish: (self.publisher,),
             OpenSubscription: (self.subscriber,),
             Seen: (self.subscriber,),
+            Refuse: (self.subscriber,),
+            ListDeadLetters: (self.subscriber,),
             CloseSubscription: (self.subscriber,),
         }
         self._by_event: dict[type[Event], tuple[Role, ...]] = {
@@ -98,6 +110,7 @@ class Peer:
             NearestPeers: (self.store, self.publisher),
             LogSynced: (self.publisher,),
             CopySynced: (self.keeper,),
+            LetterSynced: (self.subscriber,),
         }
 
     def restore(self, records: Sequence[Record], logs: Mapping[LogId, LogBounds], now: Millis) -> None:
@@ -108,7 +121,7 @@ class Peer:
                     self.publisher.restore(record, logs)
                 case BackupOpened():
                     self.keeper.restore(record, logs)
-                case SubscriptionOpened() | CursorMoved():
+                case SubscriptionOpened() | CursorMoved() | TupleBuried():
                     self.subscriber.restore(record)
                 case _:
                     self.store.restore(record)
@@ -123,6 +136,9 @@ class Peer:
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:
         """What to do about one event; what roles tell each other is settled on the way."""
+        if isinstance(event, ClockCompared):  # All roles stamp by one clock.
+            self.clock.offset_ms, self.clock.compared_with = event.offset_ms, event.peers
+            return []
         effects: list[Effect] = []
         pending = [event]
         for current in pending:  # It grows on the way.

@@ -83,9 +83,9 @@ class Keeper:
             case Received(message=Ack() as message):
                 return [
                     effect
-                    for position in message.positions
-                    if position.origin in self.feeds
-                    for effect in self.feeds[position.origin].ack(message.subscription, position.next, now)
+                    for each in message.positions
+                    if each.origin in self.feeds
+                    for effect in self.feeds[each.origin].ack(message.subscription, each.next, now, each.dead)
                 ]
             case Received(message=Unsubscribe() as message):
                 for feed in self.feeds.values():
