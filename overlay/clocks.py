@@ -45,7 +45,7 @@ class Clocks:
         """Compare our clock with others, each given as its distance from our steady clock.
 
         >>> Clocks().compare(2_000.0, [0.0, 10.0])
-        ClockCompared(offset_ms=1990, peers=3)
+        ClockCompared(offset_ms=1990, peers=2)
         """
         if others_ms:
             self._last = own_ms - _offset(own_ms, others_ms), len(others_ms)
