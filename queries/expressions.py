@@ -46,7 +46,7 @@ class Column(msgspec.Struct, frozen=True, array_like=True, tag="column", tag_fie
 class Constant(msgspec.Struct, frozen=True, array_like=True, tag="constant", tag_field="node"):
     """A value of the query text, kept as msgpack can say it; `python` is the value to compute with."""
 
-    value: None | bool | int | float | str | bytes  # Decimal as text, timestamp and interval in microseconds.
+    value: None | bool | int | float | str  # Decimal as text, bytes in hex, timestamp and interval in microseconds.
     type: ValueType
 
     @classmethod
@@ -70,7 +70,7 @@ class Constant(msgspec.Struct, frozen=True, array_like=True, tag="constant", tag
             case str():
                 return cls(value, "string")
             case bytes():
-                return cls(value, "bytes")
+                return cls(value.hex(), "bytes")
             case datetime():
                 return cls((value - EPOCH) // MICROSECOND, "timestamp")
             case timedelta():
@@ -88,6 +88,8 @@ class Constant(msgspec.Struct, frozen=True, array_like=True, tag="constant", tag
                 return None
             case "decimal":
                 return Decimal(str(self.value))
+            case "bytes":
+                return bytes.fromhex(str(self.value))
             case "timestamp":
                 assert isinstance(self.value, int)
                 return EPOCH + timedelta(microseconds=self.value)
@@ -105,8 +107,7 @@ class Constant(msgspec.Struct, frozen=True, array_like=True, tag="constant", tag
             case "string":
                 return "'" + str(self.value).replace("'", "''") + "'"
             case "bytes":
-                assert isinstance(self.value, bytes)
-                return f"X'{self.value.hex()}'"
+                return f"X'{self.value}'"
             case "timestamp":
                 return f"TIMESTAMP '{self.python.isoformat()}'"
             case "interval":

@@ -270,7 +270,7 @@ def output_schema(plan: Operator) -> Schema:
         name = column.path[-1]
         if name.startswith("$"):
             continue
-        assert column.type not in ("interval", "list", "null"), f"{column} cannot leave a plan"
+        assert column.type != "interval" and column.type != "list" and column.type != "null", f"{column} is no field"
         fields.append(Field(name, column.type, column.nullable, column.fields))
     return Schema(tuple(fields))
 
