@@ -46,7 +46,7 @@ class Column(msgspec.Struct, frozen=True, array_like=True, tag="column", tag_fie
 class Constant(msgspec.Struct, frozen=True, array_like=True, tag="constant", tag_field="node"):
     """A value of the query text, kept as msgpack can say it; `python` is the value to compute with."""
 
-    value: None | bool | int | float | str  # Decimal as text, bytes in hex, timestamp and interval in microseconds.
+    value: bool | int | float | str | None  # Decimal as text, bytes in hex, timestamp and interval in microseconds.
     type: ValueType
 
     @classmethod

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 from decimal import Decimal
-from hashlib import sha256
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 import msgspec
 
-from queries.expressions import END, RANK, START, TIME, Column, Expression, Named, ValueType, columns_of, conjuncts
-from queries.schema import Field, Schema
+from queries.expressions import END, RANK, START, TIME, Column, Expression, Named, ValueType
+from queries.schema import Field, FieldType, Schema
 
 AggregateFunction = Literal["count", "sum", "avg", "min", "max", "stddev", "collect"]
 AGGREGATES: Final = ("count", "sum", "avg", "min", "max", "stddev")
@@ -270,8 +269,7 @@ def output_schema(plan: Operator) -> Schema:
         name = column.path[-1]
         if name.startswith("$"):
             continue
-        assert column.type != "interval" and column.type != "list" and column.type != "null", f"{column} is no field"
-        fields.append(Field(name, column.type, column.nullable, column.fields))
+        fields.append(Field(name, cast("FieldType", column.type), column.nullable, column.fields))
     return Schema(tuple(fields))
 
 
