@@ -203,9 +203,13 @@ class Element(msgspec.Struct, frozen=True, array_like=True, tag="element", tag_f
 
 
 class Output(msgspec.Struct, frozen=True, array_like=True, tag="output", tag_field="node"):
-    """The value of an expression as XML; a column becomes the element of its last name, with all below it."""
+    """The value of an expression inside an element, a record with all below it; without a tag, its bare text.
+
+    Null is nothing at all, not even an empty element. A list is never here: Each goes through its records.
+    """
 
     expression: Expression
+    tag: str = ""
 
 
 class Choice(msgspec.Struct, frozen=True, array_like=True, tag="choice", tag_field="node"):
