@@ -129,8 +129,11 @@ def joined(inputs: Sequence[Source], parts: Sequence[Expression]) -> Operator:
     waiting = list(parts)
 
     def due(available: Sequence[str]) -> Expression | None:
-        ready = [part for part in waiting if set(inputs_of(part)) <= set(available)]
-        waiting[:] = [part for part in waiting if part not in ready]
+        ready: list[Expression] = []
+        later: list[Expression] = []
+        for part in waiting:
+            (ready if set(inputs_of(part)) <= set(available) else later).append(part)
+        waiting[:] = later
         return conjunction(tuple(ready))
 
     tree: Operator | None = None

@@ -37,4 +37,4 @@ def parse(text: str, streams: Streams, parameters: Sequence[Any] = ()) -> Query:
     return sql.plan(text, streams, parameters)
 
 
-_WXQUERY = re.compile(r"\s*(<|\{|\(:|(for|let|if|stream)\b)|\s*\((?!\s*select\b)", re.IGNORECASE)
+_WXQUERY = re.compile(r"\s*(<|\{|\(:|(for|let|if|stream)\b)|\s*\((?![\s(]*select\b)", re.IGNORECASE)
