@@ -34,11 +34,15 @@ def stream_of(name: Name, streams: Streams, text: str) -> Stream:
 
 
 class Scope:
-    """The columns that names can mean in one query, by the alias of their source."""
+    """The columns that names can mean in one SELECT, by what it calls their source.
 
-    def __init__(self, text: str, sources: Sequence[Source]) -> None:
+    The alias of a source in the plan may be another one: it is unique there, over all branches of a union.
+    """
+
+    def __init__(self, text: str, sources: Mapping[str, Source]) -> None:
         self._text = text
-        self._fields: Mapping[str, tuple[Field, ...]] = {each.alias: each.schema.fields for each in sources}
+        self._fields = {name: each.schema.fields for name, each in sources.items()}
+        self._aliases = {name: each.alias for name, each in sources.items()}
 
     def has(self, name: str) -> bool:
         """Whether a word alone is the name of a column of some source."""
@@ -67,7 +71,11 @@ class Scope:
                 hint = nearest(alias.name, self._fields)
                 raise QueryError(f'unknown alias "{alias.name}"', self._text, alias.span, hint=hint)
             chosen = [found]
-        return [Column(each, (f.name,), f.type, f.nullable, f.fields) for each in chosen for f in self._fields[each]]
+        return [
+            Column(self._aliases[each], (field.name,), field.type, field.nullable, field.fields)
+            for each in chosen
+            for field in self._fields[each]
+        ]
 
     def _inside(self, alias: str, fields: tuple[Field, ...], words: Sequence[Name]) -> Column:
         path: list[str] = []
@@ -81,7 +89,7 @@ class Scope:
             path.append(name)
             nullable = nullable or field.nullable
             inside, place = field.fields, f'"{".".join((alias, *path))}"'
-        return Column(alias, tuple(path), field.type, nullable, field.fields)
+        return Column(self._aliases[alias], tuple(path), field.type, nullable, field.fields)
 
     def _missing(self, word: Name, fields: tuple[Field, ...], place: str) -> QueryError:
         if not fields:

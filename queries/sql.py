@@ -12,7 +12,7 @@ from typing import Any, Final
 from sqlglot import exp
 from sqlglot.tokenizer_core import TokenType
 
-from queries import functions
+from queries import catalogue, functions
 from queries.binder import Name, Scope, classify, joined, stream_of, timed, timed_conjunct
 from queries.casts import read_interval
 from queries.catalogue import Streams
@@ -23,7 +23,7 @@ from queries.query import Query
 from queries.schema import Field
 from queries.sql_expressions import Expressions, only
 from queries.sql_grouping import GroupBy, Grouping, is_grouped
-from queries.sql_outputs import Output, aliases_of, named, outputs_of
+from queries.sql_outputs import Output, aliases_of, named, outputs_of, unique
 from queries.sql_parser import parse, place
 from queries.sql_tokens import Option, SqlTokens, rewrite, span_of, tokenize
 
@@ -131,7 +131,7 @@ class _Branches:
         self._windows = {each.behind: each for each in sql.windows}
         self._all_windows = sql.windows
         self._window_spans: dict[str, Span] = {}
-        self._sources = 0
+        self._aliases: dict[str, None] = {}  # Of the whole plan: one alias, one source.
 
     def read(self, tree: exp.Expr) -> list[Operator]:
         branches = [self._select(each) for each in self._selects(tree)]
@@ -174,9 +174,10 @@ class _Branches:
             raise QueryError("SELECT names no columns", text, place(node), hint="for example SELECT *")
         if node.args.get("from_") is None:
             raise QueryError("the query has no FROM", text, place(node), hint="for example SELECT * FROM flights")
-        inputs, conditions = self._from(node)
+        named_inputs, conditions = self._from(node)
+        inputs = list(named_inputs.values())
         aliases = [source.alias for source in inputs]
-        scope = Scope(text, inputs)
+        scope = Scope(text, named_inputs)
         expressions = Expressions(text, scope, self._parameters)
         parts = [
             timed_conjunct(part, aliases)
@@ -231,8 +232,8 @@ class _Branches:
         shown = [each._replace(expression=grouping.above(each.expression, each.span)) for each in outputs]
         return Project(grouping.plan(rows, aliases), named(shown, self._text))
 
-    def _from(self, node: exp.Select) -> tuple[list[Source], list[exp.Expr]]:
-        """The sources in order, and the conditions of ON and WHERE."""
+    def _from(self, node: exp.Select) -> tuple[dict[str, Source], list[exp.Expr]]:
+        """The sources in order by what this SELECT calls them, and the conditions of ON and WHERE."""
         tables = [node.args["from_"].this]
         conditions: list[exp.Expr] = []
         for join in node.args.get("joins") or []:
@@ -240,19 +241,18 @@ class _Branches:
             tables.append(join.this)
             if join.args.get("on") is not None:
                 conditions.append(join.args["on"])
-        inputs: list[Source] = []
-        for table in tables:
-            source, span = self._source(table)
-            if any(each.alias.lower() == source.alias.lower() for each in inputs):
-                hint = "give each its own: FROM flights AS a, flights AS b"
-                raise QueryError(f'two sources are called "{source.alias}"', self._text, span, hint=hint)
-            inputs.append(source)
-            self._sources += 1
-            if self._sources > SOURCES_MAX:
-                problem = "the query has too many sources"
-                raise QueryError(problem, self._text, span, expected=f"at most {SOURCES_MAX}")
         if node.args.get("where") is not None:
             conditions.append(node.args["where"].this)
+        inputs: dict[str, Source] = {}
+        for table in tables:
+            name, source, span = self._source(table, alone=len(tables) == 1)
+            if catalogue.named(name, inputs) is not None:
+                hint = "give each its own: FROM flights AS a, flights AS b"
+                raise QueryError(f'two sources are called "{name}"', self._text, span, hint=hint)
+            inputs[name] = source
+            if len(self._aliases) > SOURCES_MAX:
+                problem = "the query has too many sources"
+                raise QueryError(problem, self._text, span, expected=f"at most {SOURCES_MAX}")
         return inputs, conditions
 
     def _check_join(self, join: exp.Join) -> None:
@@ -267,25 +267,32 @@ class _Branches:
         if str(join.args.get("kind") or "").upper() not in ("", "INNER", "CROSS"):
             raise QueryError(f"{join.args['kind']} JOIN is not supported", self._text, place(join), hint="use JOIN")
 
-    def _source(self, table: exp.Expr) -> tuple[Source, Span]:
+    def _source(self, table: exp.Expr, *, alone: bool) -> tuple[str, Source, Span]:
+        """What the query calls a source, the source, and where that name stands."""
         if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
             hint = "name its streams here, and put its conditions into WHERE"
             raise QueryError("only streams can be in FROM", self._text, place(table), hint=hint)
-        only(self._text, table, "this", "alias")
-        name = Name(table.name, place(table.this))
-        stream = stream_of(name, self._streams, self._text)
-        alias, span = stream.name, name.span
+        only(self._text, table, "this", "db", "catalog", "alias")
+        parts = [table.args[part] for part in ("catalog", "db", "this") if table.args.get(part) is not None]
+        word = Name(".".join(part.name for part in parts), Span(place(parts[0]).start, place(parts[-1]).end))
+        stream = stream_of(word, self._streams, self._text)
+        name, span = stream.name, word.span
+        placed = [self._windows.pop(word.span.end - 1, None)]
         given = table.args.get("alias")
-        windows = [self._windows.pop(name.span.end - 1, None)]
         if given is not None:
             only(self._text, given, "this")
-            alias, span = given.name, place(given.this)
-            windows.append(self._windows.pop(span.end - 1, None))
-        found = [each for each in windows if each is not None]
+            name, span = given.name, place(given.this)
+            placed.append(self._windows.pop(span.end - 1, None))
+        found = [each for each in placed if each is not None]
         if len(found) > 1:
             raise QueryError("there are two windows behind one stream", self._text, found[1].span, hint="keep one")
-        window = None
-        if found:
-            window = found[0].window
-            self._window_spans[alias] = found[0].span
-        return stream.source(alias, window), span
+        if not found:
+            return name, stream.source(unique(name, self._aliases)), span
+        window = found[0].window
+        if window.kind == "rows" and window.slide is not None and not alone:
+            problem = "SLIDE is not supported for a window of rows in a join"
+            hint = "rows of several streams have no common count to slide by; leave SLIDE out, or use RANGE"
+            raise QueryError(problem, self._text, found[0].span, hint=hint)
+        source = stream.source(unique(name, self._aliases), window)
+        self._window_spans[source.alias] = found[0].span
+        return name, source, span

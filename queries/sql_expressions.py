@@ -260,16 +260,16 @@ class Expressions:
             "unexpected word behind IS", self._text, place(node.expression, place(node)), expected="NULL, TRUE or FALSE"
         )
 
-    def _like(self, node: exp.Like, depth: int) -> Expression:
-        self.only(node, "this", "expression")
-        return self._call(node, "like", self._read(node.this, depth), self._read(node.expression, depth))
+    def _like(self, node: exp.Like, depth: int, *escape: exp.Expr) -> Expression:
+        self.only(node, "this", "expression", "negate")
+        parts = (node.this, node.expression, *escape)
+        like = self._call(node, "like", *(self._read(part, depth) for part in parts))
+        return self._call(node, "not", like) if node.args.get("negate") else like
 
     def _escape(self, node: exp.Escape, depth: int) -> Expression:
-        like = node.this
-        if not isinstance(like, exp.Like):
+        if not isinstance(node.this, exp.Like):
             self._refuse(node)
-        parts = (like.this, like.expression, node.expression)
-        return self._call(node, "like", *(self._read(part, depth) for part in parts))
+        return self._like(node.this, depth, node.expression)
 
     def _case(self, node: exp.Case, depth: int) -> Expression:
         operand = node.args.get("this")

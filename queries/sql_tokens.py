@@ -55,7 +55,7 @@ _SINGLE: Final = {
 _KEYWORDS: Final = {word: TokenType[word.replace(" ", "_")] for word in (
     "ALL", "AND", "ANY", "BETWEEN", "CASE", "CROSS", "DISTINCT", "ELSE", "END", "ESCAPE", "EXCEPT", "EXISTS", "FALSE",
     "FOR", "FROM", "FULL", "GROUP BY", "HAVING", "IN", "INNER", "INTERSECT", "IS", "JOIN", "LEFT", "LIKE", "LIMIT",
-    "NATURAL", "NOT", "NULL", "OFFSET", "ON", "ORDER BY", "OUTER", "OVER", "RIGHT", "SELECT", "SOME", "THEN", "TRUE",
+    "NATURAL", "NOT", "NULL", "OFFSET", "ON", "OR", "ORDER BY", "OUTER", "OVER", "RIGHT", "SELECT", "SOME", "THEN", "TRUE",
     "UNION", "USING", "WHEN", "WHERE", "WITH",
 )} | {"AS": T.ALIAS}  # fmt: skip
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -107,8 +107,8 @@ def shown(token: Token, text: str) -> str:
     return f'"{text[token.start : token.end + 1][:40]}"'
 
 
-def tokenize(text: str) -> list[Token]:
-    """The tokens of a text within its limits; a semicolon at the end is no token."""
+def statements(text: str) -> list[list[Token]]:
+    """The tokens of each statement of a text within its limits; semicolons stand between them."""
     if len(text) > TEXT_MAX:
         raise QueryError(f"the text has {len(text):,} characters", text, Span(0, 1), expected=f"at most {TEXT_MAX:,}")
     if strange := _UNPRINTABLE.search(text):
@@ -121,18 +121,27 @@ def tokenize(text: str) -> list[Token]:
     for token in tokens:
         if token.token_type not in _KNOWN_TYPES or (token.token_type == T.VAR and not _WORD.fullmatch(token.text)):
             raise QueryError(f"{shown(token, text)} means nothing here", text, span_of(token))
-    while tokens and tokens[-1].token_type == T.SEMICOLON:
-        tokens.pop()
-    for token in tokens:
-        if token.token_type == T.SEMICOLON:
-            hint = "send one statement at a time"
-            raise QueryError("there is more than one statement", text, span_of(token), hint=hint)
-    if not tokens:
-        hint = "for example: SELECT * FROM flights"
-        raise QueryError("there is no query", text, Span(0, 1), expected="SELECT …", hint=hint)
     _check_nesting(text, tokens)
     _check_commas(text, tokens)
-    return tokens
+    found: list[list[Token]] = [[]]
+    for token in tokens:
+        if token.token_type == T.SEMICOLON:
+            found.append([])
+        else:
+            found[-1].append(token)
+    return [statement for statement in found if statement]
+
+
+def tokenize(text: str) -> list[Token]:
+    """The tokens of the one statement of a text."""
+    found = statements(text)
+    if not found:
+        hint = "for example: SELECT * FROM flights"
+        raise QueryError("there is no query", text, Span(0, 1), expected="SELECT …", hint=hint)
+    if len(found) > 1:
+        hint = "send one statement at a time"
+        raise QueryError("there is more than one statement", text, span_of(found[1][0]), hint=hint)
+    return found[0]
 
 
 def rewrite(text: str, tokens: list[Token], names: Iterable[str]) -> SqlTokens:
@@ -195,7 +204,7 @@ def _check_commas(text: str, tokens: list[Token]) -> None:
             raise QueryError("something is missing behind this comma", text, span_of(before), expected="a value")
 
 
-_CLOSERS: Final = (T.R_PAREN, T.R_BRACKET, T.FROM, T.WHERE, T.GROUP_BY, T.HAVING, T.UNION, T.WITH)
+_CLOSERS: Final = (T.SEMICOLON, T.R_PAREN, T.R_BRACKET, T.FROM, T.WHERE, T.GROUP_BY, T.HAVING, T.UNION, T.WITH)
 
 
 def too_deep(text: str, span: Span) -> QueryError:
