@@ -101,10 +101,11 @@ class Expressions:
     def _read(self, node: exp.Expr, depth: int) -> Expression:
         if depth > NESTING_MAX:
             raise too_deep(self._text, place(node))
-        rule = self._rules.get(type(node))
-        if rule is None:
+        if type(node) not in self._rules:
             self._refuse(node)
-        return rule(self, node, depth + 1)  # The table holds functions of the class, not bound methods.
+        rule, parts = self._rules[type(node)]
+        only(self._text, node, *parts.split())
+        return rule(self, node, depth + 1)
 
     def _call(self, node: exp.Expr, name: str, *arguments: Expression) -> Expression:
         return built(self._text, place(node), name, *arguments)
@@ -113,10 +114,6 @@ class Expressions:
         hint = _REFUSED.get(type(node), "")
         problem = f"{_said(node)} is not supported"
         raise QueryError(problem, self._text, place(node), hint=hint)
-
-    def only(self, node: exp.Expr, *allowed: str) -> None:
-        """Refuse what sqlglot read into a node beyond the parts we know."""
-        only(self._text, node, *allowed)
 
     # Leaves.
 
@@ -228,9 +225,6 @@ class Expressions:
         return self._call(node, "not", within) if every else within
 
     def _in(self, node: exp.In, depth: int) -> Expression:
-        if node.args.get("query"):
-            raise QueryError("a query inside IN is not supported", self._text, place(node), hint=_JOIN_INSTEAD)
-        self.only(node, "this", "expressions")
         return self._in_list(node, node.this, node.expressions, depth)
 
     def _in_list(self, node: exp.Expr, value: exp.Expr, listed: Sequence[exp.Expr], depth: int) -> Expression:
@@ -242,7 +236,6 @@ class Expressions:
         return self._call(node, "in", self._read(value, depth), *(self._read(each, depth) for each in listed))
 
     def _between(self, node: exp.Between, depth: int) -> Expression:
-        self.only(node, "this", "low", "high")
         value = self._read(node.this, depth)
         low = self._call(node, ">=", value, self._read(node.args["low"], depth))
         high = self._call(node, "<=", value, self._read(node.args["high"], depth))
@@ -261,7 +254,6 @@ class Expressions:
         )
 
     def _like(self, node: exp.Like, depth: int, *escape: exp.Expr) -> Expression:
-        self.only(node, "this", "expression", "negate")
         parts = (node.this, node.expression, *escape)
         like = self._call(node, "like", *(self._read(part, depth) for part in parts))
         return self._call(node, "not", like) if node.args.get("negate") else like
@@ -286,7 +278,6 @@ class Expressions:
     # Functions.
 
     def _cast(self, node: exp.Cast, depth: int) -> Expression:
-        self.only(node, "this", "to")
         written = str(node.args["to"].this)
         kind = _TYPES.get(written.lower())
         if kind is None:
@@ -313,18 +304,15 @@ class Expressions:
         return self._call(node, "extract", part, self._read(node.expression, depth))
 
     def _substring(self, node: exp.Substring, depth: int) -> Expression:
-        self.only(node, "this", "start", "length")
         parts = [node.args.get(part) for part in ("this", "start", "length")]
         return self._call(node, "substring", *(self._read(part, depth) for part in parts if part is not None))
 
     def _trim(self, node: exp.Trim, depth: int) -> Expression:
-        self.only(node, "this", "expression", "position")
         name = {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(str(node.args.get("position") or ""), "trim")
         parts = [node.args.get(part) for part in ("this", "expression")]
         return self._call(node, name, *(self._read(part, depth) for part in parts if part is not None))
 
     def _position(self, node: exp.StrPosition, depth: int) -> Expression:
-        self.only(node, "this", "substr")
         return self._call(node, "position", self._read(node.args["substr"], depth), self._read(node.this, depth))
 
     def _function(self, node: exp.Anonymous, depth: int) -> Expression:
@@ -377,32 +365,33 @@ class Expressions:
             raise QueryError(problem, self._text, place(node))
         return self._aggregation.bound(name)
 
-    _rules: ClassVar[dict[type[exp.Expr], Callable[[Expressions, Any, int], Expression]]] = {
-        exp.Column: _column,
-        exp.Dot: _dot,
-        exp.Literal: _literal,
-        exp.HexString: _hex,
-        exp.Boolean: _boolean,
-        exp.Null: _null,
-        exp.Placeholder: _placeholder,
-        exp.Paren: _paren,
-        exp.Neg: _negate,
-        exp.Not: _not,
-        exp.And: _connector,
-        exp.Or: _connector,
-        exp.In: _in,
-        exp.Between: _between,
-        exp.Is: _is,
-        exp.Like: _like,
-        exp.Escape: _escape,
-        exp.Case: _case,
-        exp.Cast: _cast,
-        exp.Extract: _extract,
-        exp.Substring: _substring,
-        exp.Trim: _trim,
-        exp.StrPosition: _position,
-        exp.Anonymous: _function,
-        **dict.fromkeys(_SIGNS, _binary),
+    # For each kind of node: its rule, and the parts of it that the rule reads.
+    _rules: ClassVar[dict[type[exp.Expr], tuple[Callable[[Expressions, Any, int], Expression], str]]] = {
+        exp.Column: (_column, "this table db catalog"),
+        exp.Dot: (_dot, "this expression"),
+        exp.Literal: (_literal, "this is_string"),
+        exp.HexString: (_hex, "this"),
+        exp.Boolean: (_boolean, "this"),
+        exp.Null: (_null, ""),
+        exp.Placeholder: (_placeholder, ""),
+        exp.Paren: (_paren, "this"),
+        exp.Neg: (_negate, "this"),
+        exp.Not: (_not, "this"),
+        exp.And: (_connector, "this expression"),
+        exp.Or: (_connector, "this expression"),
+        exp.In: (_in, "this expressions"),
+        exp.Between: (_between, "this low high"),
+        exp.Is: (_is, "this expression"),
+        exp.Like: (_like, "this expression negate"),
+        exp.Escape: (_escape, "this expression"),
+        exp.Case: (_case, "this ifs default"),
+        exp.Cast: (_cast, "this to"),
+        exp.Extract: (_extract, "this expression"),
+        exp.Substring: (_substring, "this start length"),
+        exp.Trim: (_trim, "this expression position"),
+        exp.StrPosition: (_position, "this substr"),
+        exp.Anonymous: (_function, "this expressions"),
+        **dict.fromkeys(_SIGNS, (_binary, "this expression typed safe")),
     }
 
 

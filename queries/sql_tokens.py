@@ -55,8 +55,8 @@ _SINGLE: Final = {
 _KEYWORDS: Final = {word: TokenType[word.replace(" ", "_")] for word in (
     "ALL", "AND", "ANY", "BETWEEN", "CASE", "CROSS", "DISTINCT", "ELSE", "END", "ESCAPE", "EXCEPT", "EXISTS", "FALSE",
     "FOR", "FROM", "FULL", "GROUP BY", "HAVING", "IN", "INNER", "INTERSECT", "IS", "JOIN", "LEFT", "LIKE", "LIMIT",
-    "NATURAL", "NOT", "NULL", "OFFSET", "ON", "OR", "ORDER BY", "OUTER", "OVER", "RIGHT", "SELECT", "SOME", "THEN", "TRUE",
-    "UNION", "USING", "WHEN", "WHERE", "WITH",
+    "NATURAL", "NOT", "NULL", "OFFSET", "ON", "OR", "ORDER BY", "OUTER", "OVER", "RIGHT", "SELECT", "SOME", "THEN",
+    "TRUE", "UNION", "USING", "WHEN", "WHERE", "WITH",
 )} | {"AS": T.ALIAS}  # fmt: skip
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _CLOCK: Final = re.compile(r"\d{1,9}:[0-5]\d:[0-5]\d(\.\d{1,6})?")
