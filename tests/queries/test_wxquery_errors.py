@@ -48,6 +48,9 @@ REFUSED = {
     "for $w in PHOTON |count 2| let $a := max($w) return $a": "max needs an element with a value",
     "for $w in PHOTON |count 2| let $a := max($w/en) return $a/x": "an aggregate is a value and has no elements inside",
     "for $w in PHOTON |count 2| let $a := max($w/en) for $x in $a return $x": '"$a" is a single value',
+    "for $w in PHOTON |count 2| let $m := max($w/phc) let $n := count($w/coord[det/dx > $m]) return $n": (
+        "an aggregate is computed from its window alone"
+    ),
     "for $p in PHOTON return <x> { ALERT } </x>": "a stream inside a result would never let that result end",
     " ".join(f"for $p{n} in PHOTON" for n in range(33)) + " return $p0": (
         "the query reads 33 streams; at most 32 are allowed"

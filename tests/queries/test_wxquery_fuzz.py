@@ -24,6 +24,9 @@ TEXTS = (
     f"""for $p in {PHOTON} for $a in {ALERT}[id = $p/phc] where $a/level = "red" and $p/en < $a/en + 1.5
     return <pair> {{ $p/en }} {{ if $a/seen = true() then <seen/> else () }} </pair>""",
     f"<all> {{ {PHOTON}[en >= 1.3]/coord/cel }} {{ for $a in {ALERT}/spot return $a/x }} </all>",
+    f"""for $w in {ALERT} |count 2| let $n := count($w/spot[x > 1]) let $m := min($w/id)
+    return <w> {{ for $x in $w for $y in $x/spot[x > $m]
+      where $y/x > $n - 2 return ($y, if $n = 1 then $x/id else ()) }} </w>""",
     f"for $w in {ALERT} |at diff 60| return <w> {{ let $m := max($w/at) return $m }} {{ $w/note }} </w>",
 )
 WORD = re.compile(r"\$?[\w.-]+|\s+|[^\w\s]")
