@@ -82,7 +82,7 @@ def evaluate(plan: Operator, streams: Streams, *, final: bool = True) -> list[Re
     items = evaluation.items(plan)
     if not final:
         ended = evaluation.watermark(plan)
-        items = [item for item in items if item.is_due_at_once or item.time <= ended]
+        items = [item for item in items if not item.waits or item.time <= ended]
     return [item.result() for item in sorted(items, key=lambda item: (item.time, item.arrival))]
 
 
@@ -150,11 +150,12 @@ class _Item:
     sources: tuple[tuple[str, Any], ...]
     window: tuple[Any, Any] | None = None
     branch: tuple[int, ...] = ()
+    ranked: bool = False  # Whether it depends on the number of a row in its stream.
 
     @property
-    def is_due_at_once(self) -> bool:
-        """Not so for a combination that came about as a window slid."""
-        return self.enter.arrival >= 0 or self.time < self.enter.time
+    def waits(self) -> bool:
+        """Whether the watermark must come first: a window slid to make it, or an earlier row could still change it."""
+        return self.ranked or (self.enter.arrival < 0 and self.time == self.enter.time)
 
     def result(self) -> Result:
         return Result(self.row, _datetime(self.time), self.sources, self.window, self.branch)
@@ -259,7 +260,8 @@ class _Evaluation:
             hidden = (_datetime(each.time), rank) if by_rows else (_datetime(each.time),)
             enter, leave = _stretch(source.window, in_time, rank)
             made_of = ((source.alias, each.tuple.id),)
-            yield _Item((*each.tuple.row, *hidden), each.time, each.arrival, enter, leave, made_of)
+            row = (*each.tuple.row, *hidden)
+            yield _Item(row, each.time, each.arrival, enter, leave, made_of, ranked=by_rows)
 
     def _join(self, join: Join) -> Iterator[_Item]:
         left_keys, right_keys = _equal_keys(join)
@@ -273,7 +275,8 @@ class _Evaluation:
                 row = left.row + right.row
                 if enter < leave and (join.predicate is None or value(join.predicate, row, columns) is True):
                     made_of = tuple(sorted(left.sources + right.sources, key=lambda source: source[0]))
-                    yield _Item(row, enter.time, max(left.arrival, right.arrival), enter, leave, made_of)
+                    arrival, ranked = max(left.arrival, right.arrival), left.ranked or right.ranked
+                    yield _Item(row, enter.time, arrival, enter, leave, made_of, ranked=ranked)
 
     # Aggregates.
 
