@@ -128,6 +128,7 @@ def _of_group(plan: Operator, uses: _Uses, *, hidden: bool) -> _Canonical:
         return below if own is None else _Canonical(Select(below.plan, own), below.names)
     group = [leaf for leaf in leaves if isinstance(leaf, Source)]
     assert len(group) == len(leaves), "a join reads sources"
+    uses = [(place, simplified(each)) for place, each in uses]
     by_alias = {source.alias: source for source in group}
     best: tuple[list[bytes], _Canonical] | None = None
     for order in _orders(group, parts, uses):
