@@ -63,6 +63,15 @@ def test_the_order_of_joins_does_not_matter(drawn, windows, event_time):
     assert ids(Join(Join(c, a), b, functions.call("and", ab, bc)), streams) == expected
 
 
+@given(tuples, tuples, join_windows, time_windows, st.booleans())
+def test_nor_does_it_for_an_aggregate_of_a_join(drawn_a, drawn_b, join_window, window, event_time):
+    streams = {"A": stream(drawn_a), "B": stream(drawn_b)}
+    a, b = (source(name, join_window, event_time, 2) for name in "AB")
+    count = aggregate("n", "count", None)
+    one, other = (WindowAggregate(Join(*sides, on_key(a, b)), window, (), (count,)) for sides in ((a, b), (b, a)))
+    assert ids(one, streams) == ids(other, streams)
+
+
 aggregate_windows = (
     time_windows
     | st.builds(lambda size, slide: Window("rows", size, slide), st.integers(1, 4), st.integers(1, 3))
