@@ -287,7 +287,7 @@ def matcher(pattern: str, escape: str = "") -> Callable[[str], bool]:
     >>> [matcher("%-1_%")(text) for text in ("LH-17", "LH-1")]
     [True, False]
     """
-    pieces = _like_pieces(pattern, escape)
+    pieces = like_pieces(pattern, escape)
     plain = all("_" not in {kind for kind, _ in piece} for piece in pieces)
     texts = ["".join(character for _, character in piece) for piece in pieces]
     match texts:
@@ -307,7 +307,7 @@ def matcher(pattern: str, escape: str = "") -> Callable[[str], bool]:
     return lambda text: fullmatch(text) is not None
 
 
-def _like_pieces(pattern: str, escape: str) -> list[list[tuple[str, str]]]:
+def like_pieces(pattern: str, escape: str) -> list[list[tuple[str, str]]]:
     """What stands between the % of a pattern: characters, each with "_" if any one will do."""
     pieces: list[list[tuple[str, str]]] = [[]]
     escaped = False
