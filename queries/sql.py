@@ -118,6 +118,9 @@ def _union(text: str, tree: exp.Expr, branches: list[Operator]) -> Union:
         except TypeMismatch as error:
             problem = f'column "{column[0].path[-1]}" of UNION ALL: {error.problem}'
             raise QueryError(problem, text, place(tree), hint=error.hint) from None
+        if any(each.fields != column[0].fields for each in column):
+            problem = f'the records in column "{column[0].path[-1]}" of UNION ALL have different fields'
+            raise QueryError(problem, text, place(tree), hint="name the fields one by one")
     return Union(tuple(_cast_branch(branch, kinds) for branch in branches))
 
 

@@ -60,6 +60,9 @@ def outputs_of(
         if kind not in TYPES:
             problem = f"the type of this column, {kind}, has no place in a result"
             raise QueryError(problem, text, output.span, hint=_NO_RESULT.get(kind, ""))
+        if kind == "record" and not isinstance(output.expression, Column):
+            hint = "name its fields one by one"
+            raise QueryError("a record can only be given as it is in its stream", text, output.span, hint=hint)
     return outputs
 
 

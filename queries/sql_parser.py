@@ -76,20 +76,32 @@ class PeerSql(Dialect):
             digits = self._parse_wrapped_csv(self._parse_number) if self._match(T.L_PAREN, advance=False) else []
             return self.expression(exp.DataType(this=word.text, expressions=digits), word)
 
+        @property
+        def here(self) -> Token | None:
+            """The token it looks at; none at the end."""
+            return self._curr or None
+
         def raise_error(self, message: str, token: Any = None) -> NoReturn:
-            raise _Refused(message, token or self._curr or None)
+            raise _Refused(message, token or self.here)
 
 
 def parse(sql: SqlTokens) -> exp.Expr:
     """The syntax tree of one query."""
     text = sql.text
-    parser = PeerSql().parser(error_level=ErrorLevel.IMMEDIATE)
+    parser = PeerSql.Parser(error_level=ErrorLevel.IMMEDIATE, dialect=PeerSql())
     try:
         trees = parser.parse(sql.tokens, text)
     except _Refused as error:
         raise _explained(error, sql) from None
     except RecursionError:  # The nesting was counted before; this is for ways to nest that were not thought of.
         raise too_deep(text, Span(0, 1)) from None
+    except (
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ):  # sqlglot trips over some nonsense, as "FROM a ? AS b".
+        raise _explained(_Refused("", parser.here), sql) from None
     tree = trees[0]
     assert tree is not None, "there are tokens, so there is a tree"
     return tree

@@ -401,7 +401,10 @@ class _Rewriter:
         closing = self._take('"SLIDE" or "]"' if slide is None else '"]"')
         if closing.token_type != T.R_BRACKET:
             self._unexpected(closing, '"SLIDE" or "]"' if slide is None else '"]"')
-        self._windows.append(PlacedWindow(window, span_of(opening, closing), self._out[-1].end))
+        placed = PlacedWindow(window, span_of(opening, closing), self._out[-1].end)
+        if self._windows and self._windows[-1].behind == placed.behind:
+            raise QueryError("there are two windows behind one stream", self._text, placed.span, hint="keep one")
+        self._windows.append(placed)
 
     def _duration(self) -> int:
         """Microseconds of `5 MINUTES`, `INTERVAL '5' MINUTE` or `00:05:00`."""

@@ -285,6 +285,61 @@ def test_comments_and_semicolons_are_no_part_of_a_query():
     assert tree("SELECT num -- one\nFROM /* two */ flights;;") == ["Project flights.num", "└── Source flights"]
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (
+            "SELECT num FROM flights [RANGE 1 DAY] [ROWS 5] f, R WHERE num = A",
+            "there are two windows behind one stream",
+        ),
+        (
+            "SELECT num FROM flights [RANGE 1 DAY] f [ROWS 5], R WHERE num = A",
+            "there are two windows behind one stream",
+        ),
+        ("SELECT num FROM flights [RANGE 1 DAY]", "a window does nothing here"),
+        ("SELECT num [ROWS 5] FROM flights", "a window stands behind a stream in FROM"),
+        ("SELECT count(*) FROM flights [ROWS 5] GROUP BY TUMBLE(INTERVAL '1' DAY)", "there are two windows"),
+        (
+            "SELECT count(*) FROM flights f, R GROUP BY TUMBLE(at, INTERVAL '1' DAY)",
+            "over a join, windows follow the time",
+        ),
+        (
+            "SELECT count(*) FROM weather GROUP BY TUMBLE(temp, INTERVAL '1' DAY)",
+            '"weather" has no event time; windows',
+        ),
+        (
+            "SELECT count(*) FROM R GROUP BY HOP(INTERVAL '1' DAY, INTERVAL '2' DAYS)",
+            "the slide is longer than the window",
+        ),
+        ("SELECT TUMBLE(INTERVAL '1' DAY) FROM R", "TUMBLE belongs in GROUP BY"),
+        ("SELECT sum(count(*)) FROM R [ROWS 5]", "count is an aggregate and cannot be used in another aggregate"),
+        ("SELECT sum(*) FROM R [ROWS 5]", "only count can count rows with *"),
+        ("SELECT sum(A, B) FROM R [ROWS 5]", "sum has one argument, not 2"),
+        ("SELECT sum(gate) FROM flights [ROWS 5]", "sum has no value for a string"),
+        ("SELECT sum(A) OVER (ORDER BY B) FROM R [ROWS 5]", "OVER is not supported"),
+        ("SELECT * FROM R [ROWS 5] GROUP BY A", '"R.B" has many values in a group'),
+        ("SELECT count(*) FROM R [ROWS 5] GROUP BY 1", "a constant does not group anything"),
+        ("SELECT DISTINCT A FROM R [ROWS 5] GROUP BY B", "DISTINCT and GROUP BY exclude each other"),
+        ("SELECT coalesce(place, place) FROM sales", "a record can only be given as it is in its stream"),
+        ("SELECT NULL FROM R", "the type of this column, null, has no place in a result"),
+        ("SELECT A AS x, B AS x FROM R", 'two columns are called "x"'),
+        ('SELECT A AS "x y" FROM R', '"x y" cannot name a column'),
+        ("SELECT A FROM R UNION ALL SELECT B, C FROM S", "branch 2 of UNION ALL has 2 columns, the first has 1"),
+        ("SELECT A FROM R EXCEPT SELECT B FROM S", "EXCEPT is not supported"),
+        ("SELECT A FROM R WITH (within = soon)", '"soon" is no delay'),
+        ("SELECT A FROM R WITH (join = sai) WHERE A = 1", "WITH is not at the end"),
+        ("SELECT CAST('soon' AS timestamp) FROM R", '"soon" is no timestamp'),
+        ("SELECT A FROM R WHERE A = 12:99:00", 'unexpected ":"'),
+        ("SELECT A FROM R ? AS b", 'unexpected "b"'),
+        ("SELECT A FROM R WHERE A & B = 1", '"&" means nothing here'),
+        ("SELECT A FROM R WHERE A < ALL (1, 2)", "< ALL is not supported"),
+        ("SELECT A FROM R WHERE \x00", "the character U+0000 is not allowed here"),
+    ],
+)
+def test_what_has_no_meaning_is_refused_with_the_reason(text: str, expected: str):
+    assert problem(text).startswith(expected)
+
+
 # Limits.
 
 
