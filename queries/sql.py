@@ -304,6 +304,8 @@ class _Branches:
         if given is not None:
             only(self._text, given, "this")
             name, span = given.name, place(given.this)
+            if not isinstance(given.this, exp.Identifier):
+                raise QueryError("this cannot be the alias of a stream", self._text, span, expected="a name")
             placed.append(self._windows.pop(span.end - 1, None))
         found = [each for each in placed if each is not None]
         if len(found) > 1:

@@ -49,7 +49,7 @@ def outputs_of(
         name, value = "", item
         if isinstance(item, exp.Alias):
             name, value = item.alias, item.this
-            if not _NAME.fullmatch(name):
+            if not isinstance(item.args["alias"], exp.Identifier) or not _NAME.fullmatch(name):
                 hint = 'a letter or "_", then letters, digits, "_" or "-"'
                 raise QueryError(f'"{name}" cannot name a column', text, place(item.args["alias"], span), hint=hint)
         outputs.append(Output(expressions.read(value, where="SELECT", aggregation=aggregation), span, name))
