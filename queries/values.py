@@ -364,12 +364,16 @@ def nullif(a: Any, b: Any) -> Any:
 
 
 def greatest(*arguments: Any) -> Any:
-    """The greatest that is not null."""
-    return max((each for each in arguments if each is not None), default=None)
+    """The greatest that is not null; NaN is beyond all numbers here, or the order of the arguments would matter."""
+    return max((each for each in arguments if each is not None), key=_nan_last, default=None)
 
 
 def least(*arguments: Any) -> Any:
-    return min((each for each in arguments if each is not None), default=None)
+    return min((each for each in arguments if each is not None), key=_nan_last, default=None)
+
+
+def _nan_last(value: Any) -> tuple[bool, Any]:
+    return value != value, value  # Only NaN differs from itself.
 
 
 # Comparison of a Decimal with a float that may be no number at all.
