@@ -222,11 +222,15 @@ def truncation(part: str) -> Callable[[datetime], datetime | None]:
         return lambda at: utc(at) - timedelta(microseconds=at.microsecond % 1000)
     field = {"quarter": "month", "week": "day"}.get(part, part)
     lower = {name: _LOWEST[name] for name in _FIELDS[_FIELDS.index(field) + 1 :]}
+
+    def start(at: datetime) -> datetime:
+        return utc(at).replace(**lower)  # type: ignore[arg-type]  # Only tzinfo would be no int.
+
     if part == "quarter":
-        return lambda at: utc(at).replace(month=(utc(at).month - 1) // 3 * 3 + 1, **lower)  # type: ignore[arg-type]
+        return lambda at: start(at).replace(month=(utc(at).month - 1) // 3 * 3 + 1)
     if part == "week":
-        return total(lambda at: utc(at).replace(**lower) - timedelta(days=utc(at).weekday()))
-    return lambda at: utc(at).replace(**lower)  # type: ignore[arg-type]
+        return total(lambda at: start(at) - timedelta(days=utc(at).weekday()))
+    return start
 
 
 # Text.
