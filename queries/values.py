@@ -178,7 +178,13 @@ _DAY: Final = timedelta(days=1)
 
 
 def utc(at: datetime) -> datetime:
-    return at if at.tzinfo is UTC else at.astimezone(UTC)
+    """The moment in UTC; one that lies in year 0 or 10,000 there counts as the edge of the calendar."""
+    if at.tzinfo is UTC:
+        return at
+    try:
+        return at.astimezone(UTC)
+    except OverflowError:
+        return datetime.min.replace(tzinfo=UTC) if at.year == 1 else datetime.max.replace(tzinfo=UTC)
 
 
 PARTS: Final[dict[str, Callable[[datetime], int | float]]] = {

@@ -456,6 +456,14 @@ def test_units_have_a_fixed_length():
     ]
 
 
+def test_a_moment_outside_the_calendar_of_utc_counts_as_its_edge():
+    """Text from elsewhere may say 0001-01-01T00:00:00+01:00, a moment of the year 0 in UTC."""
+    year = call("extract", Constant.of("year"), COLUMN["timestamp"])
+    east, west = (timezone(timedelta(hours=hours)) for hours in (1, -1))
+    assert value(year, ["year", datetime.min.replace(tzinfo=east)]) == 1
+    assert value(year, ["year", datetime.max.replace(tzinfo=west)]) == 9999
+
+
 def test_no_pattern_takes_long():
     """A pattern is tried from left to right without going back: a hostile one costs milliseconds, not years."""
     match = matcher("%a" * 2_000 + "%b")
