@@ -1,0 +1,168 @@
+"""The aggregates of a window, defined once: their types, and their values over what a window holds.
+
+Nulls do not count. The order of the values does not matter either, not even to sums of floats: every engine that adds
+exactly, or nearly, agrees. A window's group is never empty, but all its values may be null.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from decimal import Decimal, DecimalException
+from fractions import Fraction
+from typing import Any, Final
+
+from queries.errors import TypeMismatch, nearest
+from queries.expressions import Expression, ValueType
+from queries.functions import NUMBERS
+from queries.plan import AGGREGATES, Aggregate, AggregateFunction
+from queries.schema import Field
+from queries.values import DECIMALS, INT_MAX, INT_MIN
+
+_ORDERED: Final = (*NUMBERS, "string", "bool", "timestamp", "interval", "bytes")
+
+
+def aggregate(
+    name: str,
+    function: str,
+    argument: Expression | None,
+    distinct: bool = False,
+    fields: tuple[Field, ...] = (),
+) -> Aggregate:
+    """An aggregate with the type of its result; raises TypeMismatch where the argument does not fit.
+
+    >>> from queries.expressions import Column
+    >>> print(aggregate("mean", "avg", Column("p", ("en",), "decimal")).type)
+    decimal
+    """
+    match function:
+        case "count":
+            kind: ValueType = "int"
+            nullable = False
+        case "collect":
+            kind, nullable = "list", False
+        case "sum" | "avg" | "stddev" | "min" | "max" if argument is None:
+            raise TypeMismatch(f"{function} needs what to compute it of", f"write {function}(a column)")
+        case "sum" | "avg":
+            kind, nullable = _needs(function, argument, (*NUMBERS, "interval")), _nullable(argument)
+            if function == "avg" and kind == "int":
+                kind = "float"
+            nullable = nullable or kind == "int"  # The sum may not fit 64 bits.
+        case "stddev":
+            _needs(function, argument, NUMBERS)
+            kind, nullable = "float", True  # One value deviates from nothing.
+        case "min" | "max":
+            kind, nullable = _needs(function, argument, _ORDERED), _nullable(argument)
+        case _:
+            raise TypeMismatch(f'unknown aggregate "{function}"', nearest(function, AGGREGATES))
+    return Aggregate(name, function, argument, kind, nullable, distinct, fields)
+
+
+def value_of(aggregate: Aggregate, values: Iterable[Any]) -> Any:
+    """The value over what the argument was for each row; for count(*) anything that is not null."""
+    if aggregate.function == "collect":
+        return tuple(values)
+    counted = [value for value in values if value is not None]
+    if aggregate.distinct:
+        counted = list({same(value): value for value in counted}.values())
+    if aggregate.function == "count":
+        return len(counted)
+    return _VALUES[aggregate.function](counted) if counted else None
+
+
+def same(value: Any) -> Any:
+    """A key that two values share where SQL groups them together: nulls, and floats that are no number."""
+    if isinstance(value, float) and math.isnan(value):
+        return ("nan",)
+    return value
+
+
+def order(value: Any) -> Any:
+    """A key that sorts values of one type; a float that is no number comes last."""
+    return (math.isnan(value), value) if isinstance(value, float) else (False, value)
+
+
+def _nullable(argument: Expression | None) -> bool:
+    assert argument is not None
+    return argument.nullable
+
+
+def _needs(function: AggregateFunction, argument: Expression | None, types: Sequence[str]) -> ValueType:
+    assert argument is not None
+    if argument.type not in types:
+        hint = "CAST it to a number first" if "string" not in types and argument.type == "string" else ""
+        article = "an" if argument.type[0] in "aeiou" else "a"
+        raise TypeMismatch(f"{function} has no value for {article} {argument.type}", hint)
+    return argument.type
+
+
+def _sum(values: list[Any]) -> Any:
+    match values[0]:
+        case float():
+            return _float_sum(values)
+        case Decimal():
+            return _decimal(sum(map(Fraction, values), Fraction(0)))
+        case timedelta():
+            return _interval(sum(map(_microseconds, values)))
+    total = sum(values)
+    return total if INT_MIN <= total <= INT_MAX else None
+
+
+def _avg(values: list[Any]) -> Any:
+    match values[0]:
+        case float():
+            return _float_sum(values) / len(values)
+        case Decimal():
+            return _decimal(sum(map(Fraction, values), Fraction(0)) / len(values))
+        case timedelta():
+            return _interval(round(Fraction(sum(map(_microseconds, values)), len(values))))
+    return float(Fraction(sum(values), len(values)))
+
+
+def _stddev(values: list[Any]) -> float | None:
+    """The deviation of a sample: the squares are divided by one less than the number of values."""
+    if len(values) < 2:
+        return None
+    if any(isinstance(value, float) and not math.isfinite(value) for value in values):
+        return math.nan
+    exact = [Fraction(value) for value in values]
+    mean = sum(exact, Fraction(0)) / len(exact)
+    try:
+        return math.sqrt(sum(((value - mean) ** 2 for value in exact), Fraction(0)) / (len(exact) - 1))
+    except OverflowError:
+        return math.inf
+
+
+def _float_sum(values: list[float]) -> float:
+    try:
+        return math.fsum(values)
+    except (OverflowError, ValueError):  # Beyond the largest float, or infinities of both signs.
+        return sum(values)
+
+
+def _decimal(value: Fraction) -> Decimal | None:
+    try:
+        return DECIMALS.divide(Decimal(value.numerator), Decimal(value.denominator))
+    except DecimalException:
+        return None
+
+
+def _microseconds(value: timedelta) -> int:
+    return value // timedelta(microseconds=1)
+
+
+def _interval(microseconds: int) -> timedelta | None:
+    try:
+        return timedelta(microseconds=microseconds)
+    except OverflowError:
+        return None
+
+
+_VALUES: Final[dict[str, Callable[[list[Any]], Any]]] = {
+    "sum": _sum,
+    "avg": _avg,
+    "stddev": _stddev,
+    "min": lambda values: min(values, key=order),
+    "max": lambda values: max(values, key=order),
+}
