@@ -26,6 +26,7 @@ class _Comparison:
     wait_ms: Millis
     start: int = 0  # The first bucket not yet compared.
     is_compared: bool = False  # The offer came; what is wanted of it is being pulled.
+    doubts: tuple[PeerId, ...] | None = None  # With whom the other had not caught up when it first answered.
     wanted: deque[Version] = field(default_factory=deque)
 
 
@@ -57,7 +58,7 @@ class Comparisons:
             next_at=now + self.table.limits.retry_ms,
             wait_ms=self.table.limits.retry_ms,
         )
-        return [self._ask(peer)]
+        return [self._ask(peer, now)]
 
     def begin_missing(self, peers: list[PeerId], now: Millis) -> list[Effect]:
         """Compare with those with whom no comparison is under way."""
@@ -78,7 +79,7 @@ class Comparisons:
                 self._open[peer].next_at = now + wait_ms
         return effects
 
-    def compare(self, sender: PeerId, message: StoreDigest) -> list[Effect]:
+    def compare(self, sender: PeerId, message: StoreDigest, now: Millis) -> list[Effect]:
         """Another compares with us: list what we hold in the buckets that differ."""
         is_meant = self.neighbourhood.both_own(sender, message.neighbours)
         ours, theirs = self.table.digests(is_meant, message.start), dict(message.digests)
@@ -91,7 +92,10 @@ class Comparisons:
                 break
             listed.append(bucket)
             versions += held.get(bucket, ())
-        offer = StoreOffer(round=message.round, versions=tuple(versions), buckets=tuple(listed), end=end)
+        sightings = self.neighbourhood.sightings(now) if message.wants_sightings else ()
+        offer = StoreOffer(
+            round=message.round, versions=tuple(versions), buckets=tuple(listed), end=end, sightings=sightings
+        )
         return [Send(sender, offer)]
 
     def offered(self, sender: PeerId, message: StoreOffer, now: Millis) -> list[Effect]:
@@ -99,6 +103,9 @@ class Comparisons:
         comparison = self._open.get(sender)
         if comparison is None or comparison.round != message.round or comparison.is_compared:
             return []
+        self.neighbourhood.told(message.sightings, now)
+        if comparison.doubts is None:
+            comparison.doubts = tuple(each.peer for each in message.sightings if each.is_doubted)
         is_owner = self.neighbourhood.is_owner
         comparison.wanted.extend(each for each in message.versions if self.table.lacks(each) and is_owner(each.key))
         comparison.start, comparison.is_compared = message.end, True
@@ -121,16 +128,20 @@ class Comparisons:
             return [Send(peer, StorePull(names=names, round=comparison.round))]
         if comparison.start < BUCKETS:
             comparison.round, comparison.is_compared = self.clock.tick(now), False
-            return [self._ask(peer)]
+            return [self._ask(peer, now)]
         del self._open[peer]
-        self.neighbourhood.met(peer)
+        self.neighbourhood.met(peer, comparison.doubts or ())
         return []
 
-    def _ask(self, peer: PeerId) -> Effect:
+    def _ask(self, peer: PeerId, now: Millis) -> Effect:
         comparison = self._open[peer]
         digests = tuple(sorted(self.table.digests(comparison.is_meant, comparison.start).items()))
         message = StoreDigest(
-            round=comparison.round, neighbours=comparison.neighbours, start=comparison.start, digests=digests
+            round=comparison.round,
+            neighbours=comparison.neighbours,
+            start=comparison.start,
+            digests=digests,
+            wants_sightings=self.neighbourhood.wants_sightings(now),
         )
         return Send(peer, message)
 

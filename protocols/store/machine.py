@@ -19,10 +19,10 @@ from protocols.store.events import StoreFailed, StoreRead, StoreWritten, Token
 from protocols.store.handover import Handovers
 from protocols.store.limits import StoreLimits
 from protocols.store.messages import (
-    CompanyKept,
     EntryKept,
     ItemName,
     KeyDropped,
+    NeighboursKept,
     StoreAck,
     StoreDigest,
     StoreEntries,
@@ -113,14 +113,15 @@ class StoreMachine:
             case KeyDropped(key=key):
                 if key in self._table:
                     self._table.drop(key)
-            case CompanyKept(has_company=has_company):
-                self._neighbourhood.has_company = has_company
+            case NeighboursKept(peers=peers):
+                self._neighbourhood.remembered = peers
             case _:
                 raise LocalProtocolError(f"the store has no rule for the record {record}")
 
     def snapshot(self) -> list[Record]:
-        company = CompanyKept(has_company=self._neighbourhood.has_company)
-        return [company, *(EntryKept(entry=held.entry) for held in self._table)]
+        around = self._neighbourhood.remembered
+        neighbours = [NeighboursKept(peers=around)] if around is not None else []
+        return [*neighbours, *(EntryKept(entry=held.entry) for held in self._table)]
 
     # What happens.
 
@@ -152,7 +153,7 @@ class StoreMachine:
             case StoreOffer():
                 return self._comparisons.offered(sender, message, now)
             case StorePut():
-                return [*self._note_company(now), *self._coordinator.put(message, now)]
+                return [*self._note_neighbours(now), *self._coordinator.put(message, now)]
             case StoreGet():
                 return self._coordinator.get(message, now)
             case StoreReplicate():
@@ -309,7 +310,8 @@ class StoreMachine:
     def _up(self, peer: PeerId, now: Millis) -> list[Effect]:
         self._neighbourhood.up(peer, now)
         self._must_review = True
-        effects = self._note_company(now)
+        # That there is somebody at all must not be forgotten; who exactly is noted later, many at a time.
+        effects = [] if self._neighbourhood.remembered else self._note_neighbours(now)
         if peer in self._neighbourhood.near:
             effects += self._comparisons.begin(peer, now)
         return effects + self._set_timers()
@@ -327,16 +329,16 @@ class StoreMachine:
     def _digest(self, sender: PeerId, message: StoreDigest, now: Millis) -> list[Effect]:
         if self._neighbourhood.hear(sender, now):
             self._must_review = True
-        return [*self._comparisons.compare(sender, message), *self._set_timers()]
+        return [*self._comparisons.compare(sender, message, now), *self._set_timers()]
 
-    def _note_company(self, now: Millis) -> list[Effect]:
-        """Remember across a crash whether there are others."""
-        has_company = bool(self._neighbourhood.others)
-        is_certain = has_company or self._neighbourhood.is_alone(now)
-        if not is_certain or has_company == self._neighbourhood.has_company:
+    def _note_neighbours(self, now: Millis) -> list[Effect]:
+        """Remember across a crash who is around, or that nobody is."""
+        around = self._neighbourhood.around
+        is_certain = bool(around) or self._neighbourhood.is_alone(now)
+        if not is_certain or around == (self._neighbourhood.remembered or ()):
             return []
-        self._neighbourhood.has_company = has_company
-        return [Append(CompanyKept(has_company=has_company))]
+        self._neighbourhood.remembered = around
+        return [Append(NeighboursKept(peers=around))]
 
     # From time to time.
 
@@ -362,7 +364,7 @@ class StoreMachine:
     def _review(self, now: Millis) -> list[Effect]:
         self._must_review = False
         self._handovers.review(now)
-        return self._handovers.advance(now)
+        return self._note_neighbours(now) + self._handovers.advance(now)
 
     def _set_timers(self) -> list[Effect]:
         """Set the timers there is a need for, unless they run already; a peer with nothing to do sleeps."""

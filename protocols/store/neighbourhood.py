@@ -4,9 +4,11 @@ Any two quorums of a key must meet in an owner that knows what the earlier one d
 two peers see that at the same moment. Three rules see to it, as far as failures are noticed one by one:
 
 1. A peer that starts answers for a key once it has caught up with each of the R others nearest to it. By then those
-   know that it is back, and count themselves out where it takes their place.
+   know that it is back, and count themselves out where it takes their place. Others that it remembers from an earlier
+   life, or is told of, and that are not there, count too: few of them may be missing.
 2. A peer that goes away leaves a ghost. Whoever inherits a key from it answers for that key once it has caught up with
-   so many of the former owners that one of them must know any acknowledged entry.
+   so many of the former owners that one of them must know any acknowledged entry. The word of one that has itself not
+   caught up yet does not count.
 3. A ghost fades after a while; until then a part of a torn network that has lost the owners of a key does not mistake
    itself for the whole.
 """
@@ -20,6 +22,7 @@ from typing import Final
 
 from protocols.ids import Key, Millis, PeerId
 from protocols.store.limits import StoreLimits
+from protocols.store.messages import Sighting
 
 _NEVER: Final[Millis] = 1 << 62
 
@@ -30,7 +33,9 @@ class _Ghost:
 
     peer: PeerId
     fades_at: Millis
-    met: dict[PeerId, None] = field(default_factory=dict)  # With whom we have caught up since it left.
+    is_missed: bool = False  # It left before we had caught up with it.
+    met: dict[PeerId, tuple[PeerId, ...]] = field(default_factory=dict)
+    """With whom we have caught up since it left, and with whom those had not."""
 
 
 @dataclass(slots=True)
@@ -39,13 +44,14 @@ class Neighbourhood:
 
     peer_id: PeerId
     limits: StoreLimits
-    has_company: bool = False  # Whether it is known, perhaps from an earlier life, that there are others.
+    remembered: tuple[PeerId, ...] | None = None  # Who was around, here or just gone, in an earlier life if any.
     _known: dict[PeerId, None] = field(default_factory=dict)
     _near: dict[PeerId, None] = field(default_factory=dict)  # The nearest of the known.
     _heard: dict[PeerId, Millis] = field(default_factory=dict)  # Others that compare their entries with ours; until.
     _others: dict[PeerId, int] = field(default_factory=dict)  # Near or heard, with their numbers.
     _ghosts: list[_Ghost] = field(default_factory=list)  # In the order in which they left.
     _awaited: dict[PeerId, None] = field(default_factory=dict)  # We have not caught up with these since our start.
+    _is_intact: bool = False  # We have all we ever answered for: our disk has not been lost.
     _settles_at: Millis | None = None  # Until then, neighbours of before our start are still coming in.
     _fades_at: Millis = _NEVER  # When the first of the heard and the ghosts is to be forgotten.
     _alone_at: Millis | None = None  # When we take ourselves for a network of one, if nobody comes.
@@ -60,10 +66,19 @@ class Neighbourhood:
 
     # Coming and going.
 
+    @property
+    def around(self) -> tuple[PeerId, ...]:
+        """Who is to be remembered after a crash: all that are here, or have been until just now."""
+        return tuple(sorted((*self._others, *(ghost.peer for ghost in self._ghosts))))
+
     def start(self, now: Millis) -> None:
         self._settles_at = now + self.limits.settle_ms
+        self._is_intact = self.remembered is not None
+        for peer in self.remembered or ():
+            self._miss(peer, now + self.limits.ghost_ms)
+        self._refresh(now)
         if not self._others:
-            self._alone_at = now + (self.limits.ghost_ms if self.has_company else self.limits.settle_ms)
+            self._alone_at = now + (self.limits.ghost_ms if self.remembered else self.limits.settle_ms)
 
     def up(self, peer: PeerId, now: Millis) -> None:
         if peer != self.peer_id:
@@ -75,12 +90,11 @@ class Neighbourhood:
         was_here = peer in self._others
         self._known.pop(peer, None)
         self._heard.pop(peer, None)
-        self._refresh(now)
         if was_here:
-            self._ghosts.append(_Ghost(peer, now + self.limits.ghost_ms))
-            self._fades_at = min(self._fades_at, now + self.limits.ghost_ms)
-            if not self._others:
-                self._alone_at = now + self.limits.ghost_ms
+            self._ghosts.append(_Ghost(peer, now + self.limits.ghost_ms, is_missed=peer in self._awaited))
+        self._refresh(now)
+        if was_here and not self._others:
+            self._alone_at = now + self.limits.ghost_ms
         return was_here
 
     def hear(self, peer: PeerId, now: Millis) -> bool:
@@ -101,11 +115,41 @@ class Neighbourhood:
         self._refresh(now)
         return self.others != before
 
-    def met(self, peer: PeerId) -> None:
-        """We have all that peer had for us when we last compared, and it knows that we are here."""
+    def met(self, peer: PeerId, doubts: tuple[PeerId, ...] = ()) -> None:
+        """We have all that peer had for us when we last compared, and it knows that we are here.
+
+        `doubts` are those with whom it had not caught up itself.
+        """
         self._awaited.pop(peer, None)
         for ghost in self._ghosts:
-            ghost.met[peer] = None
+            if len(doubts) <= len(ghost.met.get(peer, doubts)):
+                ghost.met[peer] = doubts
+
+    # What peers tell each other of third ones.
+
+    def wants_sightings(self, now: Millis) -> bool:
+        return bool(self._ghosts) or self._is_starting(now)
+
+    def sightings(self, now: Millis) -> tuple[Sighting, ...]:
+        here = [Sighting(peer, 0, peer in self._awaited) for peer in self._others]
+        gone = [Sighting(ghost.peer, max(1, ghost.fades_at - now), ghost.is_missed) for ghost in self._ghosts]
+        return (*here, *gone)
+
+    def told(self, sightings: Iterable[Sighting], now: Millis) -> None:
+        """While we start, whoever is not here and others know of may know what we should."""
+        if not self._is_starting(now):
+            return
+        for sighting in sightings:
+            self._miss(sighting.peer, now + (sighting.gone_ms or self.limits.heard_ms))
+        self._refresh(now)
+
+    def _is_starting(self, now: Millis) -> bool:
+        return bool(self._awaited) or self._settles_at is None or now < self._settles_at
+
+    def _miss(self, peer: PeerId, fades_at: Millis) -> None:
+        is_known = peer == self.peer_id or peer in self._others or any(ghost.peer == peer for ghost in self._ghosts)
+        if not is_known:
+            self._ghosts.append(_Ghost(peer, fades_at, is_missed=True))
 
     def _refresh(self, now: Millis) -> None:
         ours = self.peer_id.number
@@ -113,8 +157,9 @@ class Neighbourhood:
         arrived = [peer for peer in nearest if peer not in self._near]
         self._near = dict.fromkeys(nearest)
         self._others = {peer: peer.number for peer in (*self._near, *self._heard)}
-        if self._awaited or self._settles_at is None or now < self._settles_at:
+        if self._is_starting(now):
             self._awaited |= dict.fromkeys(arrived)
+        self._awaited |= {ghost.peer: None for ghost in self._ghosts if ghost.is_missed}
         self._awaited = {peer: None for peer in self._awaited if peer in self._others}
         self._ghosts = [ghost for ghost in self._ghosts if ghost.peer not in self._others]
         if self._others:
@@ -151,12 +196,7 @@ class Neighbourhood:
             return self.is_alone(now)
         if self._settles_at is None or now < self._settles_at or not self.is_owner(key):
             return False
-        if self._awaited:
-            point = key.number
-            nearest = nsmallest(self.limits.owners, self._others, key=lambda peer: self._others[peer] ^ point)
-            if any(peer in self._awaited for peer in nearest):
-                return False
-        return not self._ghosts or self._has_inherited(key)
+        return not (self._awaited or self._ghosts) or (self._has_started(key) and self._has_inherited(key))
 
     def is_alone(self, now: Millis) -> bool:
         """Whether this is a network of one, and not one peer cut off from the others."""
@@ -166,20 +206,49 @@ class Neighbourhood:
         """How many owners must answer."""
         return 1 if self.is_alone(now) else self.limits.quorum
 
+    def _has_started(self, key: Key) -> bool:
+        """Whether we know what was acknowledged before we came.
+
+        While we were away that was by two of the R others nearest to the key; when we were here, perhaps by us and one
+        of the R - 1 nearest. That we have ourselves, unless our disk was lost.
+        """
+        missed = [ghost.peer for ghost in self._ghosts if ghost.is_missed]
+        if not self._awaited and not missed:
+            return True
+        nearest = self._nearest(key, (*self._others, *missed))
+        if any(peer in self._awaited for peer in nearest):
+            return False
+        is_missing = [peer in missed for peer in nearest]
+        return sum(is_missing) <= self.limits.owners - self.limits.quorum and (
+            self._is_intact or not any(is_missing[: self.limits.owners - 1])
+        )
+
     def _has_inherited(self, key: Key) -> bool:
         """Whether a key was ours before anybody left, or we have caught up with enough of those who owned it then."""
-        present = self._others | {ghost.peer: ghost.peer.number for ghost in self._ghosts}
+        ghosts = [ghost for ghost in self._ghosts if not ghost.is_missed]
+        present = self._others | {ghost.peer: ghost.peer.number for ghost in ghosts}
         if self._is_owner_beside(key, present.values()):
             return True
-        point = key.number
-        former = nsmallest(self.limits.owners, present, key=lambda peer: present[peer] ^ point)
-        for ghost in self._ghosts:
+        former = self._nearest(key, present)
+        for ghost in ghosts:
             # What we compared since it left took in the keys that were ours without it, and without those before it.
             del present[ghost.peer]
-            caught_up = sum(peer in ghost.met for peer in former)
+            caught_up = sum(peer in ghost.met and self._vouches(peer, ghost, key, former) for peer in former)
             if caught_up > self.limits.owners - self.limits.quorum and self._is_owner_beside(key, present.values()):
                 return True
         return False
+
+    def _vouches(self, peer: PeerId, ghost: _Ghost, key: Key, former: list[PeerId]) -> bool:
+        """Whether a peer we have caught up with had itself caught up on a key."""
+        doubts = [each for each in ghost.met[peer] if each != self.peer_id]
+        if not doubts:
+            return True
+        nearest = self._nearest(key, dict.fromkeys((*former, *doubts)))
+        return not any(each in doubts for each in nearest)
+
+    def _nearest(self, key: Key, peers: Iterable[PeerId]) -> list[PeerId]:
+        point = key.number
+        return nsmallest(self.limits.owners, peers, key=lambda peer: peer.number ^ point)
 
     def _is_owner_beside(self, key: Key, numbers: Iterable[int]) -> bool:
         return _is_among(self.peer_id.number, key, numbers, self.limits.owners)

@@ -166,13 +166,15 @@ HARD_RULES = (
     FaultRule(name="delay", times=1, share=0.1, at_s=0, for_s=15),
     FaultRule(name="lost-write"),
 )
+DISK_LOSS = FaultRule(name="disk-loss", times=1)
 
 
-def play(seed: int, *, is_hard: bool = False) -> ShelfWorld:
+def play(seed: int, *, is_hard: bool = False, with_disk_loss: bool = False) -> ShelfWorld:
     """Put and get under faults, then heal and let every peer get everything; few peers crash much if it is hard."""
+    hard_rules = (*HARD_RULES, DISK_LOSS) if with_disk_loss else HARD_RULES
     rng = random.Random(f"{seed}/scenario")
     world = ShelfWorld(seed, rng.randint(4, 9) if is_hard else rng.randint(5, 25))
-    faults = Faults(world, HARD_RULES if is_hard else draw_rules(rng), span_ms=15_000)
+    faults = Faults(world, hard_rules if is_hard else draw_rules(rng), span_ms=15_000)
     world.run_for(1_500)
     faults.plan()
     for _ in range(400 if is_hard else 150):
