@@ -42,6 +42,7 @@ from protocols.limits import Limits
 from protocols.messages import Command, Message, Record
 from protocols.store.events import StoreFailed, StoreRead, StoreWritten
 from protocols.store.machine import StoreMachine
+from protocols.store.messages import Leave
 
 
 class Role(Protocol):
@@ -92,6 +93,7 @@ class Peer:
             OpenSubscription: (self.subscriber,),
             Seen: (self.subscriber,),
             CloseSubscription: (self.subscriber,),
+            Leave: (self.publisher, self.store),
         }
         self._by_event: dict[type[Event], tuple[Role, ...]] = {
             PeerUp: self._store_alone,

@@ -10,7 +10,7 @@ from protocols.clock import HybridClock
 from protocols.effects import Effect, Send
 from protocols.ids import Key, Millis, PeerId
 from protocols.store.entries import OLDEST
-from protocols.store.messages import ItemName, Round, StoreDigest, StoreOffer, StorePull, Version
+from protocols.store.messages import ItemName, Round, Sighting, StoreDigest, StoreOffer, StorePull, Version
 from protocols.store.neighbourhood import Neighbourhood
 from protocols.store.table import BUCKETS, EntryTable
 
@@ -26,7 +26,7 @@ class _Comparison:
     wait_ms: Millis
     start: int = 0  # The first bucket not yet compared.
     is_compared: bool = False  # The offer came; what is wanted of it is being pulled.
-    doubts: tuple[PeerId, ...] | None = None  # With whom the other had not caught up when it first answered.
+    doubts: tuple[Sighting, ...] | None = None  # What the other had not got over when it first answered.
     wanted: deque[Version] = field(default_factory=deque)
 
 
@@ -49,7 +49,9 @@ class Comparisons:
         return len(self._open)
 
     def begin(self, peer: PeerId, now: Millis) -> list[Effect]:
-        """Compare from the first bucket on; a comparison under way begins anew."""
+        """Compare from the first bucket on; a comparison under way begins anew. Who leaves has nothing to catch up."""
+        if self.neighbourhood.is_leaving:
+            return []
         neighbours = self.neighbourhood.others
         self._open[peer] = _Comparison(
             round=self.clock.tick(now),
@@ -67,10 +69,13 @@ class Comparisons:
     def end(self, peer: PeerId) -> None:
         self._open.pop(peer, None)
 
+    def stop(self) -> None:
+        self._open.clear()
+
     def retry(self, now: Millis) -> list[Effect]:
         effects: list[Effect] = []
         for peer, comparison in list(self._open.items()):
-            if peer not in self.neighbourhood.others:
+            if not self.neighbourhood.is_present(peer):
                 self.end(peer)
             elif comparison.next_at <= now:
                 wait_ms = min(2 * comparison.wait_ms, self.table.limits.retry_ms_max)
@@ -105,7 +110,7 @@ class Comparisons:
             return []
         self.neighbourhood.told(message.sightings, now)
         if comparison.doubts is None:
-            comparison.doubts = tuple(each.peer for each in message.sightings if each.is_doubted)
+            comparison.doubts = tuple(each for each in message.sightings if each.is_doubted or each.gone_ms)
         is_owner = self.neighbourhood.is_owner
         comparison.wanted.extend(each for each in message.versions if self.table.lacks(each) and is_owner(each.key))
         comparison.start, comparison.is_compared = message.end, True
@@ -146,7 +151,7 @@ class Comparisons:
         return Send(peer, message)
 
     def _offer_back(self, peer: PeerId, comparison: _Comparison, message: StoreOffer) -> list[Effect]:
-        if not message.buckets:
+        if not message.buckets or self.neighbourhood.is_heir(peer):  # Who leaves needs nothing more.
             return []
         theirs = {(version.key, version.item): version.order for version in message.versions}
         ours = self.table.buckets(comparison.is_meant)

@@ -75,6 +75,14 @@ class Handovers:
             if handover:
                 handover.closer |= dict.fromkeys(message.closer)
 
+    def entries_left(self) -> int:
+        """How many entries not all of their owners have; those of a key that nobody else can own are among them."""
+        left = 0
+        for key, handover in self._open.items():
+            lacking = {version.item for versions in self._missing(key, handover).values() for version in versions}
+            left += len(lacking) if self.neighbourhood.others else len(self.table.held(key))
+        return left
+
     def lost(self, peer: PeerId) -> None:
         """Whatever that peer acknowledged may be gone with it."""
         for handover in self._open.values():

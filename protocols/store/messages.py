@@ -23,7 +23,7 @@ import msgspec
 
 from protocols.clock import Stamp
 from protocols.ids import Key, Millis, PeerId
-from protocols.messages import Message, Record
+from protocols.messages import Answer, Command, Message, Record
 from protocols.store.entries import Entry, Order
 
 Round = int
@@ -163,6 +163,26 @@ class StorePull(Message, frozen=True, kw_only=True, tag="STORE_PULL"):
 
     names: tuple[ItemName, ...]
     round: Round = 0
+
+
+class StoreLeaving(Message, frozen=True, kw_only=True, tag="STORE_LEAVING"):
+    """I am about to go: own what I own as if I were gone, and take it from me while I am here."""
+
+    is_done: bool = False  # All I had is with all its new owners: there is nothing to miss me for.
+
+
+# Between a peer and whoever runs it.
+
+
+class Leave(Command, frozen=True, kw_only=True, tag="LEAVE"):
+    """Hand over what you hold for the network; you will be stopped then."""
+
+
+class Leaving(Answer, frozen=True, kw_only=True, tag="LEAVING"):
+    """How far a handover is; the last one says how it ended."""
+
+    entries: int  # Held when it began,
+    left: int  # and not yet with each of their new owners.
 
 
 # In the journal.

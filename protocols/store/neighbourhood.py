@@ -34,8 +34,8 @@ class _Ghost:
     peer: PeerId
     fades_at: Millis
     is_missed: bool = False  # It left before we had caught up with it.
-    met: dict[PeerId, tuple[PeerId, ...]] = field(default_factory=dict)
-    """With whom we have caught up since it left, and with whom those had not."""
+    met: dict[PeerId, tuple[Sighting, ...]] = field(default_factory=dict)
+    """With whom we have caught up since it left, and what those had not got over then."""
 
 
 @dataclass(slots=True)
@@ -52,6 +52,8 @@ class Neighbourhood:
     _ghosts: list[_Ghost] = field(default_factory=list)  # In the order in which they left.
     _awaited: dict[PeerId, None] = field(default_factory=dict)  # We have not caught up with these since our start.
     _is_intact: bool = False  # We have all we ever answered for: our disk has not been lost.
+    is_leaving: bool = False  # We are about to go: nothing is ours any more.
+    _leaving: dict[PeerId, Millis] = field(default_factory=dict)  # Others that are, until; they left ghosts already.
     _settles_at: Millis | None = None  # Until then, neighbours of before our start are still coming in.
     _fades_at: Millis = _NEVER  # When the first of the heard and the ghosts is to be forgotten.
     _alone_at: Millis | None = None  # When we take ourselves for a network of one, if nobody comes.
@@ -59,6 +61,21 @@ class Neighbourhood:
     @property
     def others(self) -> tuple[PeerId, ...]:
         return tuple(self._others)
+
+    @property
+    def compared(self) -> tuple[PeerId, ...]:
+        """With whom we catch up: the nearest, and those that are leaving as long as they are there."""
+        return (*self._near, *self._leaving)
+
+    def is_present(self, peer: PeerId) -> bool:
+        return peer in self._others or peer in self._leaving
+
+    def is_awaited(self, peer: PeerId) -> bool:
+        return peer in self._awaited
+
+    def is_heir(self, peer: PeerId) -> bool:
+        """Whether one of the two of us is leaving, and the other inherits."""
+        return self.is_leaving or peer in self._leaving
 
     @property
     def near(self) -> tuple[PeerId, ...]:
@@ -82,11 +99,29 @@ class Neighbourhood:
 
     def up(self, peer: PeerId, now: Millis) -> None:
         if peer != self.peer_id:
+            self._leaving.pop(peer, None)
             self._known[peer] = None
             self._refresh(now)
 
     def down(self, peer: PeerId, now: Millis) -> bool:
         """Tells whether that peer had been among our neighbours."""
+        self._leaving.pop(peer, None)
+        return self._went(peer, now)
+
+    def leaves(self, peer: PeerId, now: Millis, *, is_done: bool = False) -> bool:
+        """A peer is about to go: it owns nothing, but can still be compared with; tells whether that is new.
+
+        When it is done all its new owners have what it had: it leaves no ghost.
+        """
+        is_new = self._went(peer, now)
+        if is_new or peer in self._leaving:
+            self._leaving[peer] = now + self.limits.heard_ms
+        if is_done:
+            self._leaving.pop(peer, None)
+            self._ghosts = [ghost for ghost in self._ghosts if ghost.peer != peer]
+        return is_new
+
+    def _went(self, peer: PeerId, now: Millis) -> bool:
         was_here = peer in self._others
         self._known.pop(peer, None)
         self._heard.pop(peer, None)
@@ -100,6 +135,7 @@ class Neighbourhood:
     def hear(self, peer: PeerId, now: Millis) -> bool:
         """A peer counts us among its neighbours, so it is one of ours for a while; tells whether that is new."""
         is_new = peer not in self._others
+        self._leaving.pop(peer, None)
         self._heard[peer] = now + self.limits.heard_ms
         if is_new:
             self._refresh(now)
@@ -111,24 +147,46 @@ class Neighbourhood:
             return False
         before = self.others
         self._heard = {peer: until for peer, until in self._heard.items() if until > now}
+        self._leaving = {peer: until for peer, until in self._leaving.items() if until > now}
         self._ghosts = [ghost for ghost in self._ghosts if ghost.fades_at > now]
         self._refresh(now)
         return self.others != before
 
-    def met(self, peer: PeerId, doubts: tuple[PeerId, ...] = ()) -> None:
+    def met(self, peer: PeerId, doubts: tuple[Sighting, ...] = ()) -> None:
         """We have all that peer had for us when we last compared, and it knows that we are here.
 
-        `doubts` are those with whom it had not caught up itself.
+        `doubts` are those with whom it had not caught up itself, and those from whom it may have keys to inherit.
         """
         self._awaited.pop(peer, None)
         for ghost in self._ghosts:
+            if ghost.peer == peer:
+                ghost.is_missed = False
             if len(doubts) <= len(ghost.met.get(peer, doubts)):
                 ghost.met[peer] = doubts
+        self._lay_ghosts()
+
+    def _lay_ghosts(self) -> None:
+        """Forget those who left once we know for certain all that they did.
+
+        Of the three owners of any key at most one may have gone without being caught up with; all others have been
+        since the last one left, and have nobody to get over but the same.
+        """
+        ghosts = [ghost for ghost in self._ghosts if not ghost.is_missed]
+        if not ghosts or self._awaited or len(ghosts) < len(self._ghosts):
+            return
+        peers, met = {ghost.peer for ghost in ghosts}, ghosts[-1].met
+        asked = (*self._others, *self._leaving)
+        if (
+            sum(peer not in met for peer in peers) <= self.limits.owners - self.limits.quorum
+            and all(peer in met for peer in asked)
+            and all(each.peer in peers or each.peer == self.peer_id for peer in asked for each in met[peer])
+        ):
+            self._ghosts = [ghost for ghost in ghosts if ghost.peer in self._leaving]
 
     # What peers tell each other of third ones.
 
     def wants_sightings(self, now: Millis) -> bool:
-        return bool(self._ghosts) or self._is_starting(now)
+        return bool(self._ghosts) or self.is_starting(now)
 
     def sightings(self, now: Millis) -> tuple[Sighting, ...]:
         here = [Sighting(peer, 0, peer in self._awaited) for peer in self._others]
@@ -137,13 +195,16 @@ class Neighbourhood:
 
     def told(self, sightings: Iterable[Sighting], now: Millis) -> None:
         """While we start, whoever is not here and others know of may know what we should."""
-        if not self._is_starting(now):
+        if not self.is_starting(now):
             return
+        own = self.peer_id.number
+        farthest = max((peer.number ^ own for peer in self._near), default=0)
         for sighting in sightings:
-            self._miss(sighting.peer, now + (sighting.gone_ms or self.limits.heard_ms))
+            if len(self._near) <= self.limits.owners or sighting.peer.number ^ own < farthest:
+                self._miss(sighting.peer, now + (sighting.gone_ms or self.limits.heard_ms))
         self._refresh(now)
 
-    def _is_starting(self, now: Millis) -> bool:
+    def is_starting(self, now: Millis) -> bool:
         return bool(self._awaited) or self._settles_at is None or now < self._settles_at
 
     def _miss(self, peer: PeerId, fades_at: Millis) -> None:
@@ -157,14 +218,17 @@ class Neighbourhood:
         arrived = [peer for peer in nearest if peer not in self._near]
         self._near = dict.fromkeys(nearest)
         self._others = {peer: peer.number for peer in (*self._near, *self._heard)}
-        if self._is_starting(now):
+        if self.is_starting(now):
             self._awaited |= dict.fromkeys(arrived)
         self._awaited |= {ghost.peer: None for ghost in self._ghosts if ghost.is_missed}
         self._awaited = {peer: None for peer in self._awaited if peer in self._others}
         self._ghosts = [ghost for ghost in self._ghosts if ghost.peer not in self._others]
         if self._others:
             self._alone_at = None
-        self._fades_at = min((*self._heard.values(), *(ghost.fades_at for ghost in self._ghosts)), default=_NEVER)
+        self._fades_at = min(
+            (*self._heard.values(), *self._leaving.values(), *(ghost.fades_at for ghost in self._ghosts)),
+            default=_NEVER,
+        )
 
     # Who owns what.
 
@@ -172,13 +236,22 @@ class Neighbourhood:
         """The R peers nearest to a key, ourselves perhaps among them, nearest first; `also` by hearsay."""
         point = key.number
         peers = {**self._others, self.peer_id: self.peer_id.number, **{peer: peer.number for peer in also}}
+        if self.is_leaving and len(peers) > 1:
+            del peers[self.peer_id]
         return nsmallest(self.limits.owners, peers, key=lambda peer: peers[peer] ^ point)
 
     def is_owner(self, key: Key) -> bool:
-        return self._is_owner_beside(key, self._others.values())
+        return not (self.is_leaving and self._others) and self._is_owner_beside(key, self._others.values())
 
     def both_own(self, peer: PeerId, neighbours: tuple[PeerId, ...]) -> Callable[[Key], bool]:
-        """Of which keys are that peer and we both owners, among these neighbours?"""
+        """Of which keys are that peer and we both owners, among these neighbours?
+
+        If one of us is leaving, those that the other then owns.
+        """
+        if self.is_heir(peer):
+            heir, leaver = (peer, self.peer_id) if self.is_leaving else (self.peer_id, peer)
+            beside = tuple(each.number for each in neighbours if each != leaver)
+            return lambda key: _is_among(heir.number, key, beside, self.limits.owners)
         ours, theirs, most = self.peer_id, peer, self.limits.owners
         numbers: dict[PeerId, int] = {}  # Read at the first question: who holds nothing never asks.
 
@@ -233,6 +306,8 @@ class Neighbourhood:
         for ghost in ghosts:
             # What we compared since it left took in the keys that were ours without it, and without those before it.
             del present[ghost.peer]
+            if any(peer in self._leaving and peer not in ghost.met for peer in former):
+                continue  # It is still there to be asked, and may have acknowledged something just before.
             caught_up = sum(peer in ghost.met and self._vouches(peer, ghost, key, former) for peer in former)
             if caught_up > self.limits.owners - self.limits.quorum and self._is_owner_beside(key, present.values()):
                 return True
@@ -240,11 +315,15 @@ class Neighbourhood:
 
     def _vouches(self, peer: PeerId, ghost: _Ghost, key: Key, former: list[PeerId]) -> bool:
         """Whether a peer we have caught up with had itself caught up on a key."""
-        doubts = [each for each in ghost.met[peer] if each != self.peer_id]
-        if not doubts:
+        told = [each for each in ghost.met[peer] if each.peer != self.peer_id]
+        if not told:
             return True
-        nearest = self._nearest(key, dict.fromkeys((*former, *doubts)))
-        return not any(each in doubts for each in nearest)
+        doubts = [each.peer for each in told if each.is_doubted]
+        heirless = [each.peer for each in told if not each.is_doubted]
+        # It owned the key beside all those it may still inherit from, and has caught up with all it had to.
+        return peer in self._nearest(key, dict.fromkeys((*former, *heirless))) and not any(
+            each in doubts for each in self._nearest(key, dict.fromkeys((*former, *doubts)))
+        )
 
     def _nearest(self, key: Key, peers: Iterable[PeerId]) -> list[PeerId]:
         point = key.number
@@ -258,6 +337,7 @@ class Neighbourhood:
         assert len(self._near) <= self.limits.neighbours_max
         assert all(peer in self._others for peer in self._awaited)
         assert not any(ghost.peer in self._others for ghost in self._ghosts)
+        assert not any(peer in self._others for peer in self._leaving)
 
 
 def _is_among(number: int, key: Key, numbers: Iterable[int], most: int) -> bool:

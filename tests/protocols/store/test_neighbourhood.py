@@ -131,9 +131,9 @@ def test_an_heir_does_not_count_the_word_of_one_that_has_not_caught_up():
     neighbourhood = around(D, A, B, C, E)
     neighbourhood.down(C, NOW)
     neighbourhood.met(A)
-    neighbourhood.met(B, doubts=(C,))
+    neighbourhood.met(B, doubts=(Sighting(C, 0, True),))
     assert not neighbourhood.answers_for(KEY, NOW)
-    neighbourhood.met(B, doubts=(G,))  # Too far from the key to matter.
+    neighbourhood.met(B, doubts=(Sighting(G, 0, True),))  # Too far from the key to matter.
     assert neighbourhood.answers_for(KEY, NOW)
 
 
