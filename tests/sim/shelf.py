@@ -217,3 +217,20 @@ def play_leaving(seed: int) -> ShelfWorld:
     world.run_for(5_000)
     world.get_everything()
     return world
+
+
+def play_power_cuts(seed: int) -> ShelfWorld:
+    """All peers crash in the same moment, three times, with disks that are slow and keep nothing unsynced."""
+    rng = random.Random(f"{seed}/scenario")
+    world = ShelfWorld(seed, 5, sync_ms_max=300)
+    rules = (FaultRule(name="crash", times=3, share=1.0, for_s=1), FaultRule(name="lost-write", share=1.0))
+    faults = Faults(world, rules, span_ms=15_000)
+    world.run_for(1_500)
+    faults.plan()
+    for _ in range(400):
+        world.agenda.after(rng.randrange(15_000), world.put_some)
+    world.run_for(15_000)
+    faults.heal()
+    world.run_for(5_000)
+    world.get_everything()
+    return world
