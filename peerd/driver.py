@@ -164,7 +164,12 @@ class Driver:
 
     def stats(self) -> dict[str, float]:
         """Flat counters for metrics."""
-        return {**self.counters, **self._courier.counters, "events_waiting": len(self._events)}
+        return {
+            **self.counters,
+            **self._courier.counters,
+            "events_waiting": len(self._events),
+            "store_entries": self._peer.store.entries,
+        }
 
     # One event after the other.
 

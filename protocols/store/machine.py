@@ -85,6 +85,11 @@ class StoreMachine:
         self._must_review = False
         self._departure: Departure | None = None
 
+    @property
+    def entries(self) -> int:
+        """How many it holds, those it has still to hand over included."""
+        return len(self._table)
+
     # What other roles ask.
 
     def read(self, key: Key, token: Token, now: Millis) -> list[Effect]:
