@@ -33,7 +33,8 @@ class _Ghost:
 
     peer: PeerId
     fades_at: Millis
-    is_missed: bool = False  # It left before we had caught up with it.
+    is_missed: bool = False  # It left before we had caught up with it,
+    is_from_before: bool = False  # and even before we came.
     met: dict[PeerId, tuple[Sighting, ...]] = field(default_factory=dict)
     """With whom we have caught up since it left, and what those had not got over then."""
 
@@ -210,7 +211,7 @@ class Neighbourhood:
     def _miss(self, peer: PeerId, fades_at: Millis) -> None:
         is_known = peer == self.peer_id or peer in self._others or any(ghost.peer == peer for ghost in self._ghosts)
         if not is_known:
-            self._ghosts.append(_Ghost(peer, fades_at, is_missed=True))
+            self._ghosts.append(_Ghost(peer, fades_at, is_missed=True, is_from_before=True))
 
     def _refresh(self, now: Millis) -> None:
         ours = self.peer_id.number
@@ -298,7 +299,7 @@ class Neighbourhood:
 
     def _has_inherited(self, key: Key) -> bool:
         """Whether a key was ours before anybody left, or we have caught up with enough of those who owned it then."""
-        ghosts = [ghost for ghost in self._ghosts if not ghost.is_missed]
+        ghosts = [ghost for ghost in self._ghosts if not ghost.is_from_before]
         present = self._others | {ghost.peer: ghost.peer.number for ghost in ghosts}
         if self._is_owner_beside(key, present.values()):
             return True

@@ -91,6 +91,17 @@ def test_a_peer_that_went_before_we_had_caught_up_with_it_is_missed_until_it_is_
     neighbourhood.validate()
 
 
+def test_an_heir_catches_up_again_when_one_goes_that_it_never_caught_up_with():
+    neighbourhood = starting(D, A, B, C, remembered=(A, B, C))
+    for each in (B, C):
+        neighbourhood.met(each)
+    neighbourhood.down(A, NOW)
+    assert not neighbourhood.answers_for(KEY, NOW)
+    for each in (B, C):
+        neighbourhood.met(each)
+    assert neighbourhood.answers_for(KEY, NOW)
+
+
 @pytest.mark.parametrize(("remembered", "answers"), [((B, C, D), True), ((B, C, D, E), True), (None, False)])
 def test_a_peer_that_has_its_disk_can_do_without_one_of_the_others(remembered: tuple[PeerId, ...], answers: bool):
     neighbourhood = starting(A, C, D, remembered=remembered)
