@@ -76,11 +76,12 @@ class Handovers:
                 handover.closer |= dict.fromkeys(message.closer)
 
     def entries_left(self) -> int:
-        """How many entries not all of their owners have; those of a key that nobody else can own are among them."""
+        """How many entries not all of their owners have; where there is nobody else, all."""
+        if not self.neighbourhood.others:
+            return len(self.table)
         left = 0
         for key, handover in self._open.items():
-            lacking = {version.item for versions in self._missing(key, handover).values() for version in versions}
-            left += len(lacking) if self.neighbourhood.others else len(self.table.held(key))
+            left += len({version.item for versions in self._missing(key, handover).values() for version in versions})
         return left
 
     def lost(self, peer: PeerId) -> None:
