@@ -45,6 +45,7 @@ from tests.sim import shelf
 
 SCENARIOS = Path(__file__).parent / "scenarios"
 STORE = "store alone"  # The scenarios of shelf.py; all others are files.
+DISK_LOSS = "store alone, with a disk lost"
 POWER_CUTS = "store alone, the power fails everywhere"
 LEAVING = "store alone, peers leave"
 Patch = AbstractContextManager[Any]
@@ -324,7 +325,7 @@ def owner_without_catching_up() -> Patch:
     return patch.object(Neighbourhood, "answers_for", lambda neighbourhood, key, now: neighbourhood.is_owner(key))
 
 
-@bug(STORE, seeds=20)
+@bug(DISK_LOSS, seeds=30)
 def comparison_pulls_nothing() -> Patch:
     """Anti-entropy finds the difference, and leaves it."""
     advance = Comparisons._advance
@@ -418,6 +419,8 @@ def hunt(name: str) -> Found | None:
 def _play(scenario: str, seed: int) -> tuple[Verdict, str]:
     if scenario == STORE:
         return _play_store(lambda: shelf.play(seed, is_hard=True))
+    if scenario == DISK_LOSS:
+        return _play_store(lambda: shelf.play(seed, is_hard=True, with_disk_loss=True))
     if scenario == POWER_CUTS:
         return _play_store(lambda: shelf.play_power_cuts(seed))
     if scenario == LEAVING:
