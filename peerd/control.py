@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 PINGS_MAX: Final = 100
 PING_GAP_S: Final = 0.02
 SHUTDOWN_S: Final = 1.0
+LEAVING_NEWS_S: Final = 0.5
 _HTTP_STATUS: Final = {Exit.MISUSE: 400, Exit.NOT_FOUND: 404, Exit.TIMEOUT: 504, Exit.FAILED: 409}
 
 log = structlog.get_logger("peerd")
@@ -56,6 +57,7 @@ class Control:
                 web.get("/rtt", self._rtt),
                 web.get("/token", self._token),
                 web.post("/leave", self._leave),
+                web.get("/leave", self._leaving),
                 web.post("/force-leave", self._force_leave),
                 web.post("/stop", self._stop),
             ]
@@ -187,6 +189,10 @@ class Control:
         self._daemon.request_stop("peer leave", leave=True)
         overlay = self._daemon.overlay
         return web.json_response({"peer_id": overlay.peer_id.hex(), "network": overlay.network.name}, status=202)
+
+    async def _leaving(self, _request: web.Request) -> web.Response:
+        """How far the handover is, after a moment; at once when it is over."""
+        return web.json_response(await self._daemon.departure.news(LEAVING_NEWS_S))
 
     async def _stop(self, _request: web.Request) -> web.Response:
         self._daemon.request_stop("peer down")

@@ -47,6 +47,7 @@ from protocols.events import (
     PeerDown,
     PeerUp,
     Received,
+    Requested,
     Started,
     TimerFired,
 )
@@ -58,6 +59,7 @@ from protocols.journal.pending import Pending, Reading
 from protocols.limits import Limits
 from protocols.messages import Answer
 from protocols.peer import Peer
+from protocols.store.messages import Leave
 from protocols.wire import MESSAGES, RECORDS
 
 EVENTS_PER_TURN: Final = 256  # Then the network has its turn.
@@ -69,6 +71,7 @@ DISK_USED_MAX: Final = 0.90
 DISK_FULL_RETRY_S: Final = 1.0
 TRACE_EVENTS: Final = 32
 LIFE_FILE: Final = "life"
+OWN_REQUEST: Final[RequestId] = 0  # What the driver itself asks; clients count from 1.
 _TRACE_CHARACTERS: Final = 400
 
 log = structlog.get_logger("peerd.driver")
@@ -95,6 +98,7 @@ class Driver:
         self._timers: dict[TimerName, asyncio.TimerHandle] = {}
         self._neighbours: dict[PeerId, None] = {}
         self._commit: asyncio.Task[None] | None = None
+        self._on_leaving: Callable[[Answer, bool], None] = lambda _answer, _last: None
         self._tasks = Tasks("driver")
         self._trace: deque[tuple[Millis, Event, list[Effect]]] = deque(maxlen=TRACE_EVENTS)
         # One thread: what it writes is in order by itself.
@@ -129,6 +133,20 @@ class Driver:
             self._tasks.spawn(self._watch_the_clock())
             self._turn_soon()
 
+    async def leave(self, tell: Callable[[Answer], None]) -> None:
+        """Hand over what this peer holds for others, as far as they take it in time; tells how far that is."""
+        if self.is_running:
+            over: asyncio.Future[None] = self._loop.create_future()
+
+            def told(answer: Answer, last: bool) -> None:
+                tell(answer)
+                if last and not over.done():
+                    over.set_result(None)
+
+            self._on_leaving = told
+            self.submit(Requested(OWN_REQUEST, Leave()))
+            await asyncio.wait([over, self.failure], return_when=asyncio.FIRST_COMPLETED)
+
     async def stop(self) -> None:
         """Finish what the disk has begun, and stop. Nothing acknowledged is lost, whenever this is called."""
         self.is_running = False
@@ -149,7 +167,12 @@ class Driver:
 
     def stats(self) -> dict[str, float]:
         """Flat counters for metrics."""
-        return {**self.counters, **self._courier.counters, "events_waiting": len(self._events)}
+        return {
+            **self.counters,
+            **self._courier.counters,
+            "events_waiting": len(self._events),
+            "store_entries": self._peer.store.entries,
+        }
 
     # One event after the other.
 
@@ -196,7 +219,7 @@ class Driver:
                 case AfterSync(held):
                     self._gate.hold(journal.appended, held)
                 case Reply(request, answer, last):
-                    self.on_reply(request, answer, last)
+                    (self.on_reply if request != OWN_REQUEST else self._answered)(request, answer, last)
                 case SetTimer(name, after_ms):
                     self._set_timer(name, after_ms)
                 case Route(key, message):
@@ -209,6 +232,9 @@ class Driver:
                     journal.release(log_id, below)
                 case _:
                     raise AssertionError(f"no driver performs {effect}")
+
+    def _answered(self, _request: RequestId, answer: Answer, last: bool) -> None:
+        self._on_leaving(answer, last)
 
     def _fail(self, error: Exception) -> None:
         """A machine broke its own rules: stop before it promises anything more, and tell what led to it."""

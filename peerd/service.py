@@ -1,8 +1,8 @@
 """What a daemon does: one peer as a process, from the lock on its data directory to its goodbye.
 
 A peer whose seeds do not answer stays up and keeps trying: the network may be what is late. A stop, whoever asks, is
-announced to the others, so nobody has to find out by waiting; `peer leave` also marks the data directory. A second
-signal ends the process at once.
+announced to the others, so nobody has to find out by waiting; `peer leave` first hands over what the peer holds, and
+marks the data directory. A second signal ends the process at once.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from peerd.admission import admit, load_identity, not_joined, unanswered
 from peerd.config import DEFAULT_PORT, Config, unknown_variables
 from peerd.control import Control
 from peerd.datadir import CONTACTS_MAX, DataDir
+from peerd.departure import Departure
 from peerd.disk import FileDisk
 from peerd.driver import Driver
 from peerd.errors import PeerError
@@ -65,6 +66,7 @@ class Daemon:
         self._has_tried_to_join = False
         self._stop = asyncio.Event()
         self._leaving = False
+        self.departure = Departure()
         self._contacts_are_lost = False  # The last try to write them down failed; said once.
 
     async def run(self, lifeline: int | None = None) -> None:
@@ -93,6 +95,8 @@ class Daemon:
                 http=self.http_address,
             )
             await self._unless_stopped(self._belong())
+            if self._leaving:
+                await self.departure.drain(self.driver)
             self.gateway.close()
             await self.driver.stop()
             await self._say_goodbye()

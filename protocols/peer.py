@@ -46,6 +46,7 @@ from protocols.messages import Command, Message, Record
 from protocols.store.events import StoreFailed, StoreRead, StoreWritten
 from protocols.store.limits import StoreLimits
 from protocols.store.machine import StoreMachine
+from protocols.store.messages import Leave
 
 
 class Role(Protocol):
@@ -104,6 +105,7 @@ class Peer:
             Refuse: (self.subscriber,),
             ListDeadLetters: (self.subscriber,),
             CloseSubscription: (self.subscriber,),
+            Leave: (self.publisher, self.store),
         }
         self._by_event: dict[type[Event], tuple[Role, ...]] = {
             PeerUp: self._store_alone,

@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, Literal, get_args
 
 import msgspec
@@ -25,6 +26,7 @@ FaultName = Literal[
     "crash",  # A peer stops, loses or tears what it has not synced, and restarts.
     "disk-loss",  # As crash, and its disk comes back empty.
     "join",  # A new peer enters.
+    "leave",  # Some peers, neighbours of each other, hand over and go, and are back later.
     "partition",  # Two parts of the network do not hear each other.
     "one-way",  # One part does not hear the other.
     "loss",
@@ -43,6 +45,8 @@ _MESSAGE_FAULTS: Final = ("loss", "duplicate", "reorder", "delay")
 _DISK_HABITS: Final = ("lost-write", "torn-write")
 _ON_SHARE: Final = 0.6
 _AWKWARD_SHARE: Final = 0.5  # Of the strikes that hit a peer in the midst of a write, if there is one.
+_LEAVING_TOGETHER: Final = (1, 2, 3)
+_STAYING_MIN: Final = 3
 _SKEW_SMALL_MS: Final = 300
 _SKEW_LARGE_MS: Final = 3_000
 _SKEW_LARGE_SHARE: Final = 0.5
@@ -102,7 +106,7 @@ class Faults:
                 return self._rng.randint(1, max(2, len(self._world.peers) // 2))
             case "disk-loss":
                 return 1  # A second loss is survived only once the first has been repaired.
-            case "skew" | "slow" | "pause" | "disk-full" | "join":
+            case "skew" | "slow" | "pause" | "disk-full" | "join" | "leave":
                 return self._rng.randint(1, 4)
             case "lost-write" | "torn-write":
                 return 1  # From the beginning: it is how these disks are.
@@ -121,6 +125,8 @@ class Faults:
             self._spoil_disks(rule)
         elif rule.name == "join":
             self._world.add_peer().start()
+        elif rule.name == "leave":
+            self._leave(rule, for_ms)
         else:
             strike = self._STRIKES[rule.name]
             for peer in self._victims(rule):
@@ -179,6 +185,15 @@ class Faults:
         peer.crash()
         peer.lose_disk()
         self._later(for_ms, self._restart, peer)
+
+    def _leave(self, rule: FaultRule, for_ms: Millis) -> None:
+        """Peers go together that own the same keys; those left must be able to own what they did."""
+        up = [peer for peer in self._world.peers if peer.is_up]
+        point = self._rng.choice(up).peer_id.number if up else 0
+        up.sort(key=lambda peer: peer.peer_id.number ^ point)
+        count = self._rng.choice(_LEAVING_TOGETHER) if rule.share is None else round(rule.share * len(up))
+        for peer in up[: min(count, len(up) - _STAYING_MIN)]:
+            peer.leave(partial(self._world.agenda.after, for_ms, self._restart, peer))
 
     def _restart(self, peer: SimPeer) -> None:
         if not peer.is_up:

@@ -56,6 +56,7 @@ from protocols.journal.disk import DiskFull
 from protocols.journal.journal import Journal
 from protocols.journal.pending import Pending
 from protocols.messages import Answer, Command, Record
+from protocols.store.messages import Leave
 
 EPOCH_MS: Final = 1_750_000_000_000  # What the wall clocks show when a simulation begins.
 CONTACTS: Final = 24  # Peers beside its neighbours whose distance a peer measures.
@@ -219,6 +220,20 @@ class SimPeer:
         self._around.on_crash(self, False)
         for on_answer in requests.values():
             on_answer(None, True)
+
+    def leave(self, on_gone: Callable[[], None]) -> None:
+        """Hand over what others must have, then stop, as `peer leave` does; a crash may come first."""
+
+        def answered(answer: Answer | None, last: bool) -> None:
+            if answer is not None and last:
+                self._around.agenda.after(0, self._go, self.life, on_gone)
+
+        self.request(Leave(), answered)
+
+    def _go(self, life: int, on_gone: Callable[[], None]) -> None:
+        if self.is_up and life == self.life:
+            self.crash()
+            on_gone()
 
     def lose_disk(self) -> None:
         """All that was stored is gone for good; the peer must be down."""

@@ -20,6 +20,7 @@ from peerd.options import network_options, settings, settings_options
 if TYPE_CHECKING:
     from overlay.identity import JoinToken
     from peerd.config import Config
+    from peerd.control_client import ControlClient
 
 _FLAGS_KEPT = ("host", "port", "advertise", "http_host", "http_port")
 
@@ -188,11 +189,12 @@ def _keep_flags(data: DataDir, config: Config, flags: Mapping[str, object]) -> b
 
 @click.command()
 @target_options
-@click.option("--timeout", "timeout_s", callback=read_span, default="30s", show_default=True, help="How long to wait.")
+@click.option("--timeout", "timeout_s", callback=read_span, default="45s", show_default=True, help="How long to wait.")
 def leave(data_dir: Path | None, number: int | None, timeout_s: float) -> None:
-    """Leave the network: finish what is being sent, tell everyone, stop.
+    """Leave the network: hand over what this peer holds for others, tell everyone, stop.
 
-    The others list this peer as left. "peer up" brings it back.
+    The others list this peer as left. "peer up" brings it back. Tuples published here that somebody has not read stay
+    on its disk until then, or with the backup of a replicated stream; the command says of which streams.
 
     \b
         $ peer leave
@@ -203,6 +205,7 @@ def leave(data_dir: Path | None, number: int | None, timeout_s: float) -> None:
     client = target(data_dir, number)
     answer = client.post("/leave")
     started_at = time.monotonic()
+    _follow_handover(client, started_at + timeout_s)
     if wait_until_gone([client.data], timeout_s):
         raise PeerError(
             f"the peer is still leaving after {time.monotonic() - started_at:.0f} s",
@@ -210,6 +213,35 @@ def leave(data_dir: Path | None, number: int | None, timeout_s: float) -> None:
             exit_code=Exit.TIMEOUT,
         )
     click.echo(f'peer {answer["peer_id"][:8]} left "{answer["network"]}"', err=True)
+
+
+def _follow_handover(client: ControlClient, deadline_at: float) -> None:
+    """Show how a peer hands over, and what it cannot."""
+    shown = None
+    while time.monotonic() < deadline_at:
+        try:
+            news = client.get("/leave")
+        except PeerError as error:
+            if error.exit_code == Exit.UNREACHABLE:  # It has gone already.
+                return
+            raise
+        if (news["entries"], news["left"]) != shown:
+            shown = (news["entries"], news["left"])
+            if news["entries"]:
+                click.echo(f"handed over {news['entries'] - news['left']} of {news['entries']} entries", err=True)
+        if news["is_over"]:
+            break
+    else:
+        return
+    if news["left"]:
+        click.echo(
+            f"warning: {news['left']} entries are not with all their new owners; they are on this disk", err=True
+        )
+    for kept in news["kept"]:
+        where = (
+            f"backup {kept['backup'][:8]} serves them" if kept["backup"] else "they wait here until this peer is back"
+        )
+        click.echo(f'{kept["pending"]} tuples of "{kept["stream"]}" are not read by all: {where}', err=True)
 
 
 @click.command()

@@ -297,3 +297,17 @@ class CloseSubscription(Command, frozen=True, kw_only=True, tag="CLOSE"):
     """Forget a subscription and what is kept for it. Answered with Done."""
 
     subscription: SubscriptionId
+
+
+class LogKept(msgspec.Struct, frozen=True, array_like=True):
+    """What an ingress peer has of one stream that somebody has not read yet."""
+
+    stream: StreamName
+    pending: int
+    backup: PeerId | None  # Serves them in its place.
+
+
+class LogsKept(Answer, frozen=True, kw_only=True, tag="LOGS_KEPT"):
+    """Before a peer leaves: tuples that stay on its disk, and can be read again when it is back."""
+
+    logs: tuple[LogKept, ...]

@@ -17,6 +17,8 @@ from protocols.delivery.feed import Feed
 from protocols.delivery.messages import (
     Ack,
     Backed,
+    LogKept,
+    LogsKept,
     Origin,
     OutboxClosed,
     OutboxOpened,
@@ -49,6 +51,7 @@ from protocols.events import (
 from protocols.ids import LogId, Millis, PeerId, RequestId, StreamName
 from protocols.limits import Limits
 from protocols.messages import Record, Refused
+from protocols.store.messages import Leave
 from queries.schema import Row, RowError
 
 ROLE: Final = "publisher"
@@ -182,6 +185,8 @@ class Publisher:
                 return self._lost(peer, now)
             case DiskSpace():
                 self._disk_is_low = event.is_low
+            case Requested(request=request, command=Leave()):
+                return [Reply(request, self._kept(), last=False)]
         return []
 
     # Taking tuples.
@@ -492,6 +497,15 @@ class Publisher:
             expired=feed.expired,
             statistics=outbox.statistics.summary(now),
         )
+
+    def _kept(self) -> LogsKept:
+        """What can be read only here, or at the backup."""
+        kept = [
+            LogKept(name, outbox.feed.next - outbox.feed.settled, outbox.mirror.listed if outbox.mirror else None)
+            for name, outbox in sorted(self.outboxes.items())
+            if outbox.feed.next > outbox.feed.settled
+        ]
+        return LogsKept(logs=tuple(kept))
 
     def validate(self) -> None:
         unsafe = sum(waiting.size for outbox in self.outboxes.values() for waiting in outbox.waiting)

@@ -10,7 +10,7 @@ from protocols.clock import HybridClock
 from protocols.effects import Effect, Send
 from protocols.ids import Key, Millis, PeerId
 from protocols.store.entries import OLDEST
-from protocols.store.messages import ItemName, Round, StoreDigest, StoreOffer, StorePull, Version
+from protocols.store.messages import ItemName, Round, Sighting, StoreDigest, StoreOffer, StorePull, Version
 from protocols.store.neighbourhood import Neighbourhood
 from protocols.store.table import BUCKETS, EntryTable
 
@@ -26,6 +26,7 @@ class _Comparison:
     wait_ms: Millis
     start: int = 0  # The first bucket not yet compared.
     is_compared: bool = False  # The offer came; what is wanted of it is being pulled.
+    doubts: tuple[Sighting, ...] | None = None  # What the other had not got over when it first answered.
     wanted: deque[Version] = field(default_factory=deque)
 
 
@@ -48,7 +49,9 @@ class Comparisons:
         return len(self._open)
 
     def begin(self, peer: PeerId, now: Millis) -> list[Effect]:
-        """Compare from the first bucket on; a comparison under way begins anew."""
+        """Compare from the first bucket on; a comparison under way begins anew. Who leaves has nothing to catch up."""
+        if self.neighbourhood.is_leaving:
+            return []
         neighbours = self.neighbourhood.others
         self._open[peer] = _Comparison(
             round=self.clock.tick(now),
@@ -57,7 +60,7 @@ class Comparisons:
             next_at=now + self.table.limits.retry_ms,
             wait_ms=self.table.limits.retry_ms,
         )
-        return [self._ask(peer)]
+        return [self._ask(peer, now)]
 
     def begin_missing(self, peers: list[PeerId], now: Millis) -> list[Effect]:
         """Compare with those with whom no comparison is under way."""
@@ -66,10 +69,13 @@ class Comparisons:
     def end(self, peer: PeerId) -> None:
         self._open.pop(peer, None)
 
+    def stop(self) -> None:
+        self._open.clear()
+
     def retry(self, now: Millis) -> list[Effect]:
         effects: list[Effect] = []
         for peer, comparison in list(self._open.items()):
-            if peer not in self.neighbourhood.others:
+            if not self.neighbourhood.is_present(peer):
                 self.end(peer)
             elif comparison.next_at <= now:
                 wait_ms = min(2 * comparison.wait_ms, self.table.limits.retry_ms_max)
@@ -78,7 +84,7 @@ class Comparisons:
                 self._open[peer].next_at = now + wait_ms
         return effects
 
-    def compare(self, sender: PeerId, message: StoreDigest) -> list[Effect]:
+    def compare(self, sender: PeerId, message: StoreDigest, now: Millis) -> list[Effect]:
         """Another compares with us: list what we hold in the buckets that differ."""
         is_meant = self.neighbourhood.both_own(sender, message.neighbours)
         ours, theirs = self.table.digests(is_meant, message.start), dict(message.digests)
@@ -91,7 +97,10 @@ class Comparisons:
                 break
             listed.append(bucket)
             versions += held.get(bucket, ())
-        offer = StoreOffer(round=message.round, versions=tuple(versions), buckets=tuple(listed), end=end)
+        sightings = self.neighbourhood.sightings(now) if message.wants_sightings else ()
+        offer = StoreOffer(
+            round=message.round, versions=tuple(versions), buckets=tuple(listed), end=end, sightings=sightings
+        )
         return [Send(sender, offer)]
 
     def offered(self, sender: PeerId, message: StoreOffer, now: Millis) -> list[Effect]:
@@ -99,6 +108,9 @@ class Comparisons:
         comparison = self._open.get(sender)
         if comparison is None or comparison.round != message.round or comparison.is_compared:
             return []
+        self.neighbourhood.told(message.sightings, now)
+        if comparison.doubts is None:
+            comparison.doubts = tuple(each for each in message.sightings if each.is_doubted or each.gone_ms)
         is_owner = self.neighbourhood.is_owner
         comparison.wanted.extend(each for each in message.versions if self.table.lacks(each) and is_owner(each.key))
         comparison.start, comparison.is_compared = message.end, True
@@ -121,21 +133,25 @@ class Comparisons:
             return [Send(peer, StorePull(names=names, round=comparison.round))]
         if comparison.start < BUCKETS:
             comparison.round, comparison.is_compared = self.clock.tick(now), False
-            return [self._ask(peer)]
+            return [self._ask(peer, now)]
         del self._open[peer]
-        self.neighbourhood.met(peer)
+        self.neighbourhood.met(peer, comparison.doubts or ())
         return []
 
-    def _ask(self, peer: PeerId) -> Effect:
+    def _ask(self, peer: PeerId, now: Millis) -> Effect:
         comparison = self._open[peer]
         digests = tuple(sorted(self.table.digests(comparison.is_meant, comparison.start).items()))
         message = StoreDigest(
-            round=comparison.round, neighbours=comparison.neighbours, start=comparison.start, digests=digests
+            round=comparison.round,
+            neighbours=comparison.neighbours,
+            start=comparison.start,
+            digests=digests,
+            wants_sightings=self.neighbourhood.wants_sightings(now),
         )
         return Send(peer, message)
 
     def _offer_back(self, peer: PeerId, comparison: _Comparison, message: StoreOffer) -> list[Effect]:
-        if not message.buckets:
+        if not message.buckets or self.neighbourhood.is_heir(peer):  # Who leaves needs nothing more.
             return []
         theirs = {(version.key, version.item): version.order for version in message.versions}
         ours = self.table.buckets(comparison.is_meant)

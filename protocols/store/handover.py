@@ -75,6 +75,15 @@ class Handovers:
             if handover:
                 handover.closer |= dict.fromkeys(message.closer)
 
+    def entries_left(self) -> int:
+        """How many entries not all of their owners have; where there is nobody else, all."""
+        if not self.neighbourhood.others:
+            return len(self.table)
+        left = 0
+        for key, handover in self._open.items():
+            left += len({version.item for versions in self._missing(key, handover).values() for version in versions})
+        return left
+
     def lost(self, peer: PeerId) -> None:
         """Whatever that peer acknowledged may be gone with it."""
         for handover in self._open.values():

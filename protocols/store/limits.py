@@ -23,6 +23,7 @@ class StoreLimits:
     heard_ms: Millis = 15_000  # A peer counts as a neighbour that long after it compared its entries with ours.
     settle_ms: Millis = 1_000  # After the start, neighbours are still coming in.
     ghost_ms: Millis = 60_000  # Then a peer that went away is taken for gone, and a peer without others for alone.
+    drain_ms: Millis = 30_000  # A peer that leaves waits so long for others to take what it holds.
     tombstone_ms: Millis = 7 * 24 * 3600 * 1000
 
     value_bytes_max: int = 64 << 10

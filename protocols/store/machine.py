@@ -9,26 +9,29 @@ from typing import Final
 from protocols.clock import HybridClock, Stamp
 from protocols.effects import AfterSync, Append, Effect, Route, Send, SetTimer, Tell
 from protocols.errors import LocalProtocolError
-from protocols.events import Event, PeerDown, PeerUp, Received, Started, TimerFired
-from protocols.ids import Key, Millis, PeerId
+from protocols.events import Event, PeerDown, PeerUp, Received, Requested, Started, TimerFired
+from protocols.ids import Key, Millis, PeerId, RequestId
 from protocols.messages import Message, Record
 from protocols.store.comparison import Comparisons, pulls_of
 from protocols.store.coordinator import Coordinator
 from protocols.store.entries import Entry
 from protocols.store.events import StoreFailed, StoreRead, StoreWritten, Token
 from protocols.store.handover import Handovers
+from protocols.store.leaving import Departure
 from protocols.store.limits import StoreLimits
 from protocols.store.messages import (
-    CompanyKept,
     EntryKept,
     ItemName,
     KeyDropped,
+    Leave,
+    NeighboursKept,
     StoreAck,
     StoreDigest,
     StoreEntries,
     StoreFetch,
     StoreFound,
     StoreGet,
+    StoreLeaving,
     StoreOffer,
     StorePull,
     StorePut,
@@ -80,6 +83,12 @@ class StoreMachine:
         self._operations: dict[Stamp, _Operation] = {}
         self._timers: dict[str, None] = {}  # Those that are running.
         self._must_review = False
+        self._departure: Departure | None = None
+
+    @property
+    def entries(self) -> int:
+        """How many it holds, those it has still to hand over included."""
+        return len(self._table)
 
     # What other roles ask.
 
@@ -113,14 +122,15 @@ class StoreMachine:
             case KeyDropped(key=key):
                 if key in self._table:
                     self._table.drop(key)
-            case CompanyKept(has_company=has_company):
-                self._neighbourhood.has_company = has_company
+            case NeighboursKept(peers=peers):
+                self._neighbourhood.remembered = peers
             case _:
                 raise LocalProtocolError(f"the store has no rule for the record {record}")
 
     def snapshot(self) -> list[Record]:
-        company = CompanyKept(has_company=self._neighbourhood.has_company)
-        return [company, *(EntryKept(entry=held.entry) for held in self._table)]
+        around = self._neighbourhood.remembered
+        neighbours = [NeighboursKept(peers=around)] if around is not None else []
+        return [*neighbours, *(EntryKept(entry=held.entry) for held in self._table)]
 
     # What happens.
 
@@ -141,6 +151,8 @@ class StoreMachine:
                 self._neighbourhood.start(now)
                 self._must_review = True
                 return self._set_timers()
+            case Requested(request=request, command=Leave()):
+                return self._leave(request, now)
         return []
 
     def _received(self, sender: PeerId, message: Message, now: Millis) -> list[Effect]:  # noqa: C901 - one branch for each kind
@@ -152,7 +164,7 @@ class StoreMachine:
             case StoreOffer():
                 return self._comparisons.offered(sender, message, now)
             case StorePut():
-                return [*self._note_company(now), *self._coordinator.put(message, now)]
+                return [*self._note_neighbours(now), *self._coordinator.put(message, now)]
             case StoreGet():
                 return self._coordinator.get(message, now)
             case StoreReplicate():
@@ -170,6 +182,8 @@ class StoreMachine:
                 return self._found(message, now)
             case StorePull():
                 return self._pulled(sender, message, now)
+            case StoreLeaving(is_done=is_done):
+                return self._count_out(sender, now) if self._neighbourhood.leaves(sender, now, is_done=is_done) else []
         raise LocalProtocolError(f"the store has no rule for {message}")
 
     # Asking.
@@ -309,48 +323,63 @@ class StoreMachine:
     def _up(self, peer: PeerId, now: Millis) -> list[Effect]:
         self._neighbourhood.up(peer, now)
         self._must_review = True
-        effects = self._note_company(now)
+        # That there is somebody at all must not be forgotten; who exactly is noted later, many at a time.
+        effects = [] if self._neighbourhood.remembered else self._note_neighbours(now)
         if peer in self._neighbourhood.near:
             effects += self._comparisons.begin(peer, now)
         return effects + self._set_timers()
 
     def _down(self, peer: PeerId, now: Millis) -> list[Effect]:
         self._comparisons.end(peer)
+        return self._count_out(peer, now) if self._neighbourhood.down(peer, now) else []
+
+    def _count_out(self, peer: PeerId, now: Millis) -> list[Effect]:
+        """A peer has gone, or is about to: what was not ours to hold may be now."""
         self._handovers.lost(peer)
-        if not self._neighbourhood.down(peer, now):
-            return []
         self._must_review = True
-        # What was not ours to hold may be now. A comparison begun before that does not tell.
-        effects = [effect for near in self._neighbourhood.near for effect in self._comparisons.begin(near, now)]
+        # A comparison begun before that does not tell.
+        effects = [effect for each in self._neighbourhood.compared for effect in self._comparisons.begin(each, now)]
         return effects + self._set_timers()
 
+    def _leave(self, request: RequestId, now: Millis) -> list[Effect]:
+        if self._departure is None or self._departure.is_over:
+            self._departure = Departure.begin(self._comparisons, self._handovers, now)
+        self._departure.requests[request] = None
+        return self._departure.advance(now) + self._set_timers()
+
     def _digest(self, sender: PeerId, message: StoreDigest, now: Millis) -> list[Effect]:
+        effects: list[Effect] = []
         if self._neighbourhood.hear(sender, now):
             self._must_review = True
-        return [*self._comparisons.compare(sender, message), *self._set_timers()]
+            if self._neighbourhood.is_awaited(sender):
+                effects = self._comparisons.begin(sender, now)
+        return [*effects, *self._comparisons.compare(sender, message, now), *self._set_timers()]
 
-    def _note_company(self, now: Millis) -> list[Effect]:
-        """Remember across a crash whether there are others."""
-        has_company = bool(self._neighbourhood.others)
-        is_certain = has_company or self._neighbourhood.is_alone(now)
-        if not is_certain or has_company == self._neighbourhood.has_company:
+    def _note_neighbours(self, now: Millis) -> list[Effect]:
+        """Remember across a crash who is around, or that nobody is."""
+        around = self._neighbourhood.around
+        is_certain = bool(around) or self._neighbourhood.is_alone(now)
+        if not is_certain or around == (self._neighbourhood.remembered or ()):
             return []
-        self._neighbourhood.has_company = has_company
-        return [Append(CompanyKept(has_company=has_company))]
+        self._neighbourhood.remembered = around
+        return [Append(NeighboursKept(peers=around))]
 
     # From time to time.
 
     def _retry(self, now: Millis) -> list[Effect]:
         self._timers.pop(RETRY, None)
         effects = self._retry_operations(now) + self._comparisons.retry(now)
-        if self._must_review:
+        if self._departure is not None:
+            self._must_review = False
+            effects += self._departure.advance(now)
+        elif self._must_review:
             effects += self._review(now)
         return effects + self._set_timers()
 
     def _compare(self, now: Millis) -> list[Effect]:
         self._timers.pop(COMPARE, None)
         self._table.expire(now)
-        effects = self._review(now)
+        effects = self._review(now) if self._departure is None else []
         sharing: dict[PeerId, None] = {}
         for key in self._table.keys:
             owners = self._neighbourhood.owners(key)
@@ -362,12 +391,14 @@ class StoreMachine:
     def _review(self, now: Millis) -> list[Effect]:
         self._must_review = False
         self._handovers.review(now)
-        return self._handovers.advance(now)
+        return self._note_neighbours(now) + self._handovers.advance(now)
 
     def _set_timers(self) -> list[Effect]:
         """Set the timers there is a need for, unless they run already; a peer with nothing to do sleeps."""
         effects: list[Effect] = []
-        if RETRY not in self._timers and (self._operations or len(self._comparisons) or self._must_review):
+        if RETRY not in self._timers and (
+            self._operations or len(self._comparisons) or self._must_review or self._is_departing
+        ):
             self._timers[RETRY] = None
             effects.append(SetTimer(RETRY, self.limits.retry_ms))
         if COMPARE not in self._timers and len(self._table):
@@ -375,6 +406,10 @@ class StoreMachine:
             jitter = self._rng.uniform(0.75, 1.25)
             effects.append(SetTimer(COMPARE, round(self.limits.compare_ms * jitter)))
         return effects
+
+    @property
+    def _is_departing(self) -> bool:
+        return self._departure is not None and not self._departure.is_over
 
     def validate(self) -> None:
         """State what must hold between any two events."""

@@ -22,8 +22,8 @@ from __future__ import annotations
 import msgspec
 
 from protocols.clock import Stamp
-from protocols.ids import Key, PeerId
-from protocols.messages import Message, Record
+from protocols.ids import Key, Millis, PeerId
+from protocols.messages import Answer, Command, Message, Record
 from protocols.store.entries import Entry, Order
 
 Round = int
@@ -49,6 +49,14 @@ class ItemName(msgspec.Struct, frozen=True, array_like=True):
 
     key: Key
     item: str
+
+
+class Sighting(msgspec.Struct, frozen=True, array_like=True):
+    """What a peer knows of another around it."""
+
+    peer: PeerId
+    gone_ms: Millis  # So long it will still be remembered though it has gone; 0: it is here.
+    is_doubted: bool  # I have not caught up with it since my start.
 
 
 # Writing.
@@ -134,6 +142,7 @@ class StoreDigest(Message, frozen=True, kw_only=True, tag="STORE_DIGEST"):
     neighbours: tuple[PeerId, ...]  # As the sender sees them: both must mean the same keys.
     start: int
     digests: tuple[tuple[int, int], ...]  # Bucket and checksum of those that hold anything.
+    wants_sightings: bool = False
 
 
 class StoreOffer(Message, frozen=True, kw_only=True, tag="STORE_OFFER"):
@@ -146,6 +155,7 @@ class StoreOffer(Message, frozen=True, kw_only=True, tag="STORE_OFFER"):
     round: Round = 0
     buckets: tuple[int, ...] = ()
     end: int = 0
+    sightings: tuple[Sighting, ...] = ()  # All around me, if you asked.
 
 
 class StorePull(Message, frozen=True, kw_only=True, tag="STORE_PULL"):
@@ -153,6 +163,26 @@ class StorePull(Message, frozen=True, kw_only=True, tag="STORE_PULL"):
 
     names: tuple[ItemName, ...]
     round: Round = 0
+
+
+class StoreLeaving(Message, frozen=True, kw_only=True, tag="STORE_LEAVING"):
+    """I am about to go: own what I own as if I were gone, and take it from me while I am here."""
+
+    is_done: bool = False  # All I had is with all its new owners: there is nothing to miss me for.
+
+
+# Between a peer and whoever runs it.
+
+
+class Leave(Command, frozen=True, kw_only=True, tag="LEAVE"):
+    """Hand over what you hold for the network; you will be stopped then."""
+
+
+class Leaving(Answer, frozen=True, kw_only=True, tag="LEAVING"):
+    """How far a handover is; the last one says how it ended."""
+
+    entries: int  # Held when it began,
+    left: int  # and not yet with each of their new owners.
 
 
 # In the journal.
@@ -170,7 +200,7 @@ class KeyDropped(Record, frozen=True, kw_only=True, tag="STORE_DROPPED"):
     key: Key
 
 
-class CompanyKept(Record, frozen=True, kw_only=True, tag="STORE_COMPANY"):
-    """Whether this peer knows of others: one that does will not take itself for a network of one after a restart."""
+class NeighboursKept(Record, frozen=True, kw_only=True, tag="STORE_NEIGHBOURS"):
+    """Who was around this peer: after a restart it misses those that are not there any more."""
 
-    has_company: bool
+    peers: tuple[PeerId, ...]

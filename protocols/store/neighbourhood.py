@@ -4,9 +4,11 @@ Any two quorums of a key must meet in an owner that knows what the earlier one d
 two peers see that at the same moment. Three rules see to it, as far as failures are noticed one by one:
 
 1. A peer that starts answers for a key once it has caught up with each of the R others nearest to it. By then those
-   know that it is back, and count themselves out where it takes their place.
+   know that it is back, and count themselves out where it takes their place. Others that it remembers from an earlier
+   life, or is told of, and that are not there, count too: few of them may be missing.
 2. A peer that goes away leaves a ghost. Whoever inherits a key from it answers for that key once it has caught up with
-   so many of the former owners that one of them must know any acknowledged entry.
+   so many of the former owners that one of them must know any acknowledged entry. The word of one that has itself not
+   caught up yet does not count.
 3. A ghost fades after a while; until then a part of a torn network that has lost the owners of a key does not mistake
    itself for the whole.
 """
@@ -20,6 +22,7 @@ from typing import Final
 
 from protocols.ids import Key, Millis, PeerId
 from protocols.store.limits import StoreLimits
+from protocols.store.messages import Sighting
 
 _NEVER: Final[Millis] = 1 << 62
 
@@ -30,7 +33,10 @@ class _Ghost:
 
     peer: PeerId
     fades_at: Millis
-    met: dict[PeerId, None] = field(default_factory=dict)  # With whom we have caught up since it left.
+    is_missed: bool = False  # It left before we had caught up with it,
+    is_from_before: bool = False  # and even before we came.
+    met: dict[PeerId, tuple[Sighting, ...]] = field(default_factory=dict)
+    """With whom we have caught up since it left, and what those had not got over then."""
 
 
 @dataclass(slots=True)
@@ -39,13 +45,16 @@ class Neighbourhood:
 
     peer_id: PeerId
     limits: StoreLimits
-    has_company: bool = False  # Whether it is known, perhaps from an earlier life, that there are others.
+    remembered: tuple[PeerId, ...] | None = None  # Who was around, here or just gone, in an earlier life if any.
     _known: dict[PeerId, None] = field(default_factory=dict)
     _near: dict[PeerId, None] = field(default_factory=dict)  # The nearest of the known.
     _heard: dict[PeerId, Millis] = field(default_factory=dict)  # Others that compare their entries with ours; until.
     _others: dict[PeerId, int] = field(default_factory=dict)  # Near or heard, with their numbers.
     _ghosts: list[_Ghost] = field(default_factory=list)  # In the order in which they left.
     _awaited: dict[PeerId, None] = field(default_factory=dict)  # We have not caught up with these since our start.
+    _is_intact: bool = False  # We have all we ever answered for: our disk has not been lost.
+    is_leaving: bool = False  # We are about to go: nothing is ours any more.
+    _leaving: dict[PeerId, Millis] = field(default_factory=dict)  # Others that are, until; they left ghosts already.
     _settles_at: Millis | None = None  # Until then, neighbours of before our start are still coming in.
     _fades_at: Millis = _NEVER  # When the first of the heard and the ghosts is to be forgotten.
     _alone_at: Millis | None = None  # When we take ourselves for a network of one, if nobody comes.
@@ -55,37 +64,79 @@ class Neighbourhood:
         return tuple(self._others)
 
     @property
+    def compared(self) -> tuple[PeerId, ...]:
+        """With whom we catch up: the nearest, and those that are leaving as long as they are there."""
+        return (*self._near, *self._leaving)
+
+    def is_present(self, peer: PeerId) -> bool:
+        return peer in self._others or peer in self._leaving
+
+    def is_awaited(self, peer: PeerId) -> bool:
+        return peer in self._awaited
+
+    def is_heir(self, peer: PeerId) -> bool:
+        """Whether one of the two of us is leaving, and the other inherits."""
+        return self.is_leaving or peer in self._leaving
+
+    @property
     def near(self) -> tuple[PeerId, ...]:
         return tuple(self._near)
 
     # Coming and going.
 
+    @property
+    def around(self) -> tuple[PeerId, ...]:
+        """Who is to be remembered after a crash: all that are here, or have been until just now."""
+        return tuple(sorted((*self._others, *(ghost.peer for ghost in self._ghosts))))
+
     def start(self, now: Millis) -> None:
         self._settles_at = now + self.limits.settle_ms
+        self._is_intact = self.remembered is not None
+        for peer in self.remembered or ():
+            self._miss(peer, now + self.limits.ghost_ms)
+        self._refresh(now)
         if not self._others:
-            self._alone_at = now + (self.limits.ghost_ms if self.has_company else self.limits.settle_ms)
+            self._alone_at = now + (self.limits.ghost_ms if self.remembered else self.limits.settle_ms)
 
     def up(self, peer: PeerId, now: Millis) -> None:
         if peer != self.peer_id:
+            self._leaving.pop(peer, None)
             self._known[peer] = None
             self._refresh(now)
 
     def down(self, peer: PeerId, now: Millis) -> bool:
         """Tells whether that peer had been among our neighbours."""
+        self._leaving.pop(peer, None)
+        return self._went(peer, now)
+
+    def leaves(self, peer: PeerId, now: Millis, *, is_done: bool = False) -> bool:
+        """A peer is about to go: it owns nothing, but can still be compared with; tells whether that is new.
+
+        When it is done all its new owners have what it had: it leaves no ghost.
+        """
+        is_new = self._went(peer, now)
+        if is_new or peer in self._leaving:
+            self._leaving[peer] = now + self.limits.heard_ms
+        if is_done:
+            self._leaving.pop(peer, None)
+            self._ghosts = [ghost for ghost in self._ghosts if ghost.peer != peer]
+        return is_new
+
+    def _went(self, peer: PeerId, now: Millis) -> bool:
         was_here = peer in self._others
         self._known.pop(peer, None)
         self._heard.pop(peer, None)
-        self._refresh(now)
         if was_here:
-            self._ghosts.append(_Ghost(peer, now + self.limits.ghost_ms))
-            self._fades_at = min(self._fades_at, now + self.limits.ghost_ms)
-            if not self._others:
-                self._alone_at = now + self.limits.ghost_ms
+            self._ghosts.append(_Ghost(peer, now + self.limits.ghost_ms, is_missed=peer in self._awaited))
+        self._refresh(now)
+        if was_here and not self._others:
+            self._alone_at = now + self.limits.ghost_ms
         return was_here
 
     def hear(self, peer: PeerId, now: Millis) -> bool:
         """A peer counts us among its neighbours, so it is one of ours for a while; tells whether that is new."""
         is_new = peer not in self._others
+        self._leaving.pop(peer, None)
         self._heard[peer] = now + self.limits.heard_ms
         if is_new:
             self._refresh(now)
@@ -97,15 +148,70 @@ class Neighbourhood:
             return False
         before = self.others
         self._heard = {peer: until for peer, until in self._heard.items() if until > now}
+        self._leaving = {peer: until for peer, until in self._leaving.items() if until > now}
         self._ghosts = [ghost for ghost in self._ghosts if ghost.fades_at > now]
         self._refresh(now)
         return self.others != before
 
-    def met(self, peer: PeerId) -> None:
-        """We have all that peer had for us when we last compared, and it knows that we are here."""
+    def met(self, peer: PeerId, doubts: tuple[Sighting, ...] = ()) -> None:
+        """We have all that peer had for us when we last compared, and it knows that we are here.
+
+        `doubts` are those with whom it had not caught up itself, and those from whom it may have keys to inherit.
+        """
         self._awaited.pop(peer, None)
         for ghost in self._ghosts:
-            ghost.met[peer] = None
+            if ghost.peer == peer:
+                ghost.is_missed = False
+            if len(doubts) <= len(ghost.met.get(peer, doubts)):
+                ghost.met[peer] = doubts
+        self._lay_ghosts()
+
+    def _lay_ghosts(self) -> None:
+        """Forget those who left once we know for certain all that they did.
+
+        Of the three owners of any key at most one may have gone without being caught up with; all others have been
+        since the last one left, and have nobody to get over but the same.
+        """
+        ghosts = [ghost for ghost in self._ghosts if not ghost.is_missed]
+        if not ghosts or self._awaited or len(ghosts) < len(self._ghosts):
+            return
+        peers, met = {ghost.peer for ghost in ghosts}, ghosts[-1].met
+        asked = (*self._others, *self._leaving)
+        if (
+            sum(peer not in met for peer in peers) <= self.limits.owners - self.limits.quorum
+            and all(peer in met for peer in asked)
+            and all(each.peer in peers or each.peer == self.peer_id for peer in asked for each in met[peer])
+        ):
+            self._ghosts = [ghost for ghost in ghosts if ghost.peer in self._leaving]
+
+    # What peers tell each other of third ones.
+
+    def wants_sightings(self, now: Millis) -> bool:
+        return bool(self._ghosts) or self.is_starting(now)
+
+    def sightings(self, now: Millis) -> tuple[Sighting, ...]:
+        here = [Sighting(peer, 0, peer in self._awaited) for peer in self._others]
+        gone = [Sighting(ghost.peer, max(1, ghost.fades_at - now), ghost.is_missed) for ghost in self._ghosts]
+        return (*here, *gone)
+
+    def told(self, sightings: Iterable[Sighting], now: Millis) -> None:
+        """While we start, whoever is not here and others know of may know what we should."""
+        if not self.is_starting(now):
+            return
+        own = self.peer_id.number
+        farthest = max((peer.number ^ own for peer in self._near), default=0)
+        for sighting in sightings:
+            if len(self._near) <= self.limits.owners or sighting.peer.number ^ own < farthest:
+                self._miss(sighting.peer, now + (sighting.gone_ms or self.limits.heard_ms))
+        self._refresh(now)
+
+    def is_starting(self, now: Millis) -> bool:
+        return bool(self._awaited) or self._settles_at is None or now < self._settles_at
+
+    def _miss(self, peer: PeerId, fades_at: Millis) -> None:
+        is_known = peer == self.peer_id or peer in self._others or any(ghost.peer == peer for ghost in self._ghosts)
+        if not is_known:
+            self._ghosts.append(_Ghost(peer, fades_at, is_missed=True, is_from_before=True))
 
     def _refresh(self, now: Millis) -> None:
         ours = self.peer_id.number
@@ -113,13 +219,17 @@ class Neighbourhood:
         arrived = [peer for peer in nearest if peer not in self._near]
         self._near = dict.fromkeys(nearest)
         self._others = {peer: peer.number for peer in (*self._near, *self._heard)}
-        if self._awaited or self._settles_at is None or now < self._settles_at:
+        if self.is_starting(now):
             self._awaited |= dict.fromkeys(arrived)
+        self._awaited |= {ghost.peer: None for ghost in self._ghosts if ghost.is_missed}
         self._awaited = {peer: None for peer in self._awaited if peer in self._others}
         self._ghosts = [ghost for ghost in self._ghosts if ghost.peer not in self._others]
         if self._others:
             self._alone_at = None
-        self._fades_at = min((*self._heard.values(), *(ghost.fades_at for ghost in self._ghosts)), default=_NEVER)
+        self._fades_at = min(
+            (*self._heard.values(), *self._leaving.values(), *(ghost.fades_at for ghost in self._ghosts)),
+            default=_NEVER,
+        )
 
     # Who owns what.
 
@@ -127,13 +237,22 @@ class Neighbourhood:
         """The R peers nearest to a key, ourselves perhaps among them, nearest first; `also` by hearsay."""
         point = key.number
         peers = {**self._others, self.peer_id: self.peer_id.number, **{peer: peer.number for peer in also}}
+        if self.is_leaving and len(peers) > 1:
+            del peers[self.peer_id]
         return nsmallest(self.limits.owners, peers, key=lambda peer: peers[peer] ^ point)
 
     def is_owner(self, key: Key) -> bool:
-        return self._is_owner_beside(key, self._others.values())
+        return not (self.is_leaving and self._others) and self._is_owner_beside(key, self._others.values())
 
     def both_own(self, peer: PeerId, neighbours: tuple[PeerId, ...]) -> Callable[[Key], bool]:
-        """Of which keys are that peer and we both owners, among these neighbours?"""
+        """Of which keys are that peer and we both owners, among these neighbours?
+
+        If one of us is leaving, those that the other then owns.
+        """
+        if self.is_heir(peer):
+            heir, leaver = (peer, self.peer_id) if self.is_leaving else (self.peer_id, peer)
+            beside = tuple(each.number for each in neighbours if each != leaver)
+            return lambda key: _is_among(heir.number, key, beside, self.limits.owners)
         ours, theirs, most = self.peer_id, peer, self.limits.owners
         numbers: dict[PeerId, int] = {}  # Read at the first question: who holds nothing never asks.
 
@@ -151,12 +270,7 @@ class Neighbourhood:
             return self.is_alone(now)
         if self._settles_at is None or now < self._settles_at or not self.is_owner(key):
             return False
-        if self._awaited:
-            point = key.number
-            nearest = nsmallest(self.limits.owners, self._others, key=lambda peer: self._others[peer] ^ point)
-            if any(peer in self._awaited for peer in nearest):
-                return False
-        return not self._ghosts or self._has_inherited(key)
+        return not (self._awaited or self._ghosts) or (self._has_started(key) and self._has_inherited(key))
 
     def is_alone(self, now: Millis) -> bool:
         """Whether this is a network of one, and not one peer cut off from the others."""
@@ -166,20 +280,55 @@ class Neighbourhood:
         """How many owners must answer."""
         return 1 if self.is_alone(now) else self.limits.quorum
 
+    def _has_started(self, key: Key) -> bool:
+        """Whether we know what was acknowledged before we came.
+
+        While we were away that was by two of the R others nearest to the key; when we were here, perhaps by us and one
+        of the R - 1 nearest. That we have ourselves, unless our disk was lost.
+        """
+        missed = [ghost.peer for ghost in self._ghosts if ghost.is_missed]
+        if not self._awaited and not missed:
+            return True
+        nearest = self._nearest(key, (*self._others, *missed))
+        if any(peer in self._awaited for peer in nearest):
+            return False
+        is_missing = [peer in missed for peer in nearest]
+        return sum(is_missing) <= self.limits.owners - self.limits.quorum and (
+            self._is_intact or not any(is_missing[: self.limits.owners - 1])
+        )
+
     def _has_inherited(self, key: Key) -> bool:
         """Whether a key was ours before anybody left, or we have caught up with enough of those who owned it then."""
-        present = self._others | {ghost.peer: ghost.peer.number for ghost in self._ghosts}
+        ghosts = [ghost for ghost in self._ghosts if not ghost.is_from_before]
+        present = self._others | {ghost.peer: ghost.peer.number for ghost in ghosts}
         if self._is_owner_beside(key, present.values()):
             return True
-        point = key.number
-        former = nsmallest(self.limits.owners, present, key=lambda peer: present[peer] ^ point)
-        for ghost in self._ghosts:
+        former = self._nearest(key, present)
+        for ghost in ghosts:
             # What we compared since it left took in the keys that were ours without it, and without those before it.
             del present[ghost.peer]
-            caught_up = sum(peer in ghost.met for peer in former)
+            if any(peer in self._leaving and peer not in ghost.met for peer in former):
+                continue  # It is still there to be asked, and may have acknowledged something just before.
+            caught_up = sum(peer in ghost.met and self._vouches(peer, ghost, key, former) for peer in former)
             if caught_up > self.limits.owners - self.limits.quorum and self._is_owner_beside(key, present.values()):
                 return True
         return False
+
+    def _vouches(self, peer: PeerId, ghost: _Ghost, key: Key, former: list[PeerId]) -> bool:
+        """Whether a peer we have caught up with had itself caught up on a key."""
+        told = [each for each in ghost.met[peer] if each.peer != self.peer_id]
+        if not told:
+            return True
+        doubts = [each.peer for each in told if each.is_doubted]
+        heirless = [each.peer for each in told if not each.is_doubted]
+        # It owned the key beside all those it may still inherit from, and has caught up with all it had to.
+        return peer in self._nearest(key, dict.fromkeys((*former, *heirless))) and not any(
+            each in doubts for each in self._nearest(key, dict.fromkeys((*former, *doubts)))
+        )
+
+    def _nearest(self, key: Key, peers: Iterable[PeerId]) -> list[PeerId]:
+        point = key.number
+        return nsmallest(self.limits.owners, peers, key=lambda peer: peer.number ^ point)
 
     def _is_owner_beside(self, key: Key, numbers: Iterable[int]) -> bool:
         return _is_among(self.peer_id.number, key, numbers, self.limits.owners)
@@ -189,6 +338,7 @@ class Neighbourhood:
         assert len(self._near) <= self.limits.neighbours_max
         assert all(peer in self._others for peer in self._awaited)
         assert not any(ghost.peer in self._others for ghost in self._ghosts)
+        assert not any(peer in self._others for peer in self._leaving)
 
 
 def _is_among(number: int, key: Key, numbers: Iterable[int], most: int) -> bool:

@@ -27,7 +27,7 @@ from protocols.delivery.mirror import Mirror
 from protocols.delivery.publisher import Publisher
 from protocols.delivery.sessions import Sessions
 from protocols.delivery.subscriber import Subscriber
-from protocols.effects import Append, AppendBatch, Effect, Send
+from protocols.effects import AfterSync, Append, AppendBatch, Effect, Send
 from protocols.events import LogBounds, StoredBatch
 from protocols.ids import Key, Millis, PeerId
 from protocols.journal.journal import Journal
@@ -38,11 +38,17 @@ from protocols.peer import Peer
 from protocols.store import neighbourhood as module_of_neighbours
 from protocols.store.comparison import Comparisons
 from protocols.store.entries import Entry
+from protocols.store.handover import Handovers
+from protocols.store.machine import StoreMachine
+from protocols.store.messages import KeyDropped, StoreOffer
 from protocols.store.neighbourhood import Neighbourhood
 from tests.sim import shelf
 
 SCENARIOS = Path(__file__).parent / "scenarios"
-STORE = "store alone"  # The scenario of shelf.py; all others are files.
+STORE = "store alone"  # The scenarios of shelf.py; all others are files.
+DISK_LOSS = "store alone, with a disk lost"
+POWER_CUTS = "store alone, the power fails everywhere"
+LEAVING = "store alone, peers leave"
 Patch = AbstractContextManager[Any]
 
 
@@ -349,7 +355,7 @@ def owner_without_catching_up() -> Patch:
     return patch.object(Neighbourhood, "answers_for", lambda neighbourhood, key, now: neighbourhood.is_owner(key))
 
 
-@bug(STORE, seeds=20)
+@bug(DISK_LOSS, seeds=30)
 def comparison_pulls_nothing() -> Patch:
     """Anti-entropy finds the difference, and leaves it."""
     advance = Comparisons._advance
@@ -365,6 +371,64 @@ def comparison_pulls_nothing() -> Patch:
 def older_entry_wins() -> Patch:
     """Whatever arrives last is taken for the newest."""
     return patch.object(Entry, "supersedes", lambda entry, other: entry != other)
+
+
+@bug(POWER_CUTS, seeds=10)
+def replica_confirms_before_its_sync() -> Patch:
+    """An owner acknowledges an entry that is not on its disk yet."""
+    replicated = StoreMachine._replicated
+
+    def at_once(machine: StoreMachine, *arguments: Any) -> list[Effect]:
+        effects: list[Effect] = []
+        for effect in replicated(machine, *arguments):
+            effects += effect.effects if isinstance(effect, AfterSync) else [effect]
+        return effects
+
+    return patch.object(StoreMachine, "_replicated", at_once)
+
+
+@bug(LEAVING, seeds=10)
+def key_dropped_without_acks() -> Patch:
+    """What belongs to others now is dropped as soon as it has been offered to them."""
+    advance = Handovers.advance
+
+    def drop(handovers: Handovers, now: Millis) -> list[Effect]:
+        effects = advance(handovers, now)
+        dropped = list(handovers._open)
+        handovers._open.clear()
+        for key in dropped:
+            handovers.table.drop(key)
+        return [*effects, *(Append(KeyDropped(key=key)) for key in dropped)]
+
+    return patch.object(Handovers, "advance", drop)
+
+
+@bug(STORE, seeds=10)
+def absence_taken_for_deletion() -> Patch:
+    """What the other side of a comparison does not hold is dropped."""
+    offer_back = Comparisons._offer_back
+
+    def believe(comparisons: Comparisons, peer: PeerId, comparison: Any, message: StoreOffer) -> list[Effect]:
+        theirs = {version.key for version in message.versions}
+        ours = comparisons.table.buckets(comparison.is_meant)
+        for key in dict.fromkeys(version.key for bucket in message.buckets for version in ours.get(bucket, ())):
+            if key not in theirs:
+                comparisons.table.drop(key)
+        return offer_back(comparisons, peer, comparison, message)
+
+    return patch.object(Comparisons, "_offer_back", believe)
+
+
+@bug(LEAVING, seeds=10)
+def leave_without_draining() -> Patch:
+    """A peer that leaves says that all is handed over, and hands over nothing."""
+    return patch.object(Handovers, "entries_left", lambda handovers: 0)
+
+
+@bug(LEAVING, seeds=20)
+def leave_without_catching_up() -> Patch:
+    """The heirs of a peer that leaves answer for its keys before they have them."""
+    return patch.object(Neighbourhood, "_has_inherited", lambda neighbourhood, key: True)
 
 
 # Finding them.
@@ -384,14 +448,20 @@ def hunt(name: str) -> Found | None:
 
 def _play(scenario: str, seed: int) -> tuple[Verdict, str]:
     if scenario == STORE:
-        return _play_store(seed)
+        return _play_store(lambda: shelf.play(seed, is_hard=True))
+    if scenario == DISK_LOSS:
+        return _play_store(lambda: shelf.play(seed, is_hard=True, with_disk_loss=True))
+    if scenario == POWER_CUTS:
+        return _play_store(lambda: shelf.play_power_cuts(seed))
+    if scenario == LEAVING:
+        return _play_store(lambda: shelf.play_leaving(seed))
     outcome = run(parse_scenario((SCENARIOS / f"{scenario}.toml").read_text()), seed)
     return outcome.verdict, outcome.problem
 
 
-def _play_store(seed: int) -> tuple[Verdict, str]:
+def _play_store(play: Callable[[], shelf.ShelfWorld]) -> tuple[Verdict, str]:
     try:
-        unanswered = shelf.play(seed, is_hard=True).unanswered
+        unanswered = play().unanswered
     except Violation as violation:
         return Verdict.CORRECTNESS, str(violation)
     except PeerFailed as failure:

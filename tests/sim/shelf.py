@@ -16,6 +16,7 @@ from protocols.events import Event, LogBounds, Requested
 from protocols.ids import Key, LogId, Millis, PeerId
 from protocols.messages import Answer, Command, Record
 from protocols.store.events import StoreFailed, StoreRead, StoreWritten
+from protocols.store.limits import StoreLimits
 from protocols.store.machine import StoreMachine
 from protocols.wire import MESSAGES, RECORDS
 
@@ -144,6 +145,15 @@ class ShelfWorld(World):
 
             peer.request(Get(key=key), answered)
 
+    def get_everything(self) -> None:
+        """Let every peer get every key, when all is well."""
+        before, up = self.got, [peer for peer in self.peers if peer.is_up]
+        for peer in up:
+            for key in KEYS:
+                self.get_some(peer, key)
+        self.run_for(16_000)
+        self.unanswered = len(up) * len(KEYS) - (self.got - before)
+
     def _judge(self, key: Key, found: dict[str, int], asked_at: Millis) -> None:
         """What was safe when somebody asked is found, or something that is not older."""
         for (of, item), puts in self._puts.items():
@@ -166,13 +176,15 @@ HARD_RULES = (
     FaultRule(name="delay", times=1, share=0.1, at_s=0, for_s=15),
     FaultRule(name="lost-write"),
 )
+DISK_LOSS = FaultRule(name="disk-loss", times=1)
 
 
-def play(seed: int, *, is_hard: bool = False) -> ShelfWorld:
+def play(seed: int, *, is_hard: bool = False, with_disk_loss: bool = False) -> ShelfWorld:
     """Put and get under faults, then heal and let every peer get everything; few peers crash much if it is hard."""
+    hard_rules = (*HARD_RULES, DISK_LOSS) if with_disk_loss else HARD_RULES
     rng = random.Random(f"{seed}/scenario")
     world = ShelfWorld(seed, rng.randint(4, 9) if is_hard else rng.randint(5, 25))
-    faults = Faults(world, HARD_RULES if is_hard else draw_rules(rng), span_ms=15_000)
+    faults = Faults(world, hard_rules if is_hard else draw_rules(rng), span_ms=15_000)
     world.run_for(1_500)
     faults.plan()
     for _ in range(400 if is_hard else 150):
@@ -181,10 +193,44 @@ def play(seed: int, *, is_hard: bool = False) -> ShelfWorld:
     world.run_for(15_000)
     faults.heal()
     world.run_for(15_000)
-    before = world.got
-    for peer in world.peers:
-        for key in KEYS:
-            world.get_some(peer, key)
-    world.run_for(16_000)
-    world.unanswered = len(world.peers) * len(KEYS) - (world.got - before)
+    world.get_everything()
+    return world
+
+
+def play_leaving(seed: int) -> ShelfWorld:
+    """Peers leave for good, three owners of one key together, until three are left; then everybody gets everything."""
+    rng = random.Random(f"{seed}/scenario")
+    world = ShelfWorld(seed, rng.choice((6, 8, 9)))
+    spoilt = [FaultRule(name=name, times=1, share=0.1, at_s=0, for_s=100) for name in ("loss", "delay", "duplicate")]
+    Faults(world, [rule for rule in spoilt if rng.random() < 0.5], span_ms=100_000).plan()
+    world.run_for(1_500)
+    while len(staying := [peer for peer in world.peers if peer.is_up]) > 3:
+        for _ in range(60):
+            world.agenda.after(rng.randrange(3_000), world.put_some)
+            world.agenda.after(rng.randrange(3_000), world.get_some)
+        world.run_for(rng.randrange(1_000, 3_000))
+        key = rng.choice(KEYS)
+        staying.sort(key=lambda peer: peer.peer_id.number ^ key.number)
+        for peer in staying[: min(3, len(staying) - 3)]:
+            world.agenda.after(rng.randrange(300), peer.leave, lambda: None)
+        world.run_for(StoreLimits().drain_ms + 1_000)
+    world.run_for(5_000)
+    world.get_everything()
+    return world
+
+
+def play_power_cuts(seed: int) -> ShelfWorld:
+    """All peers crash in the same moment, three times, with disks that are slow and keep nothing unsynced."""
+    rng = random.Random(f"{seed}/scenario")
+    world = ShelfWorld(seed, 5, sync_ms_max=300)
+    rules = (FaultRule(name="crash", times=3, share=1.0, for_s=1), FaultRule(name="lost-write", share=1.0))
+    faults = Faults(world, rules, span_ms=15_000)
+    world.run_for(1_500)
+    faults.plan()
+    for _ in range(400):
+        world.agenda.after(rng.randrange(15_000), world.put_some)
+    world.run_for(15_000)
+    faults.heal()
+    world.run_for(5_000)
+    world.get_everything()
     return world

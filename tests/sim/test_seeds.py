@@ -12,7 +12,7 @@ import pytest
 from overlay.sim.run import Verdict, run_many
 
 HERE = Path(__file__).parent
-SEEDS: dict[str, list[int]] = tomllib.loads((HERE / "seeds.toml").read_text())
+SEEDS: dict[str, list[int]] = tomllib.loads((HERE / "seeds.toml").read_text())["scenarios"]
 COUNT = int(os.environ.get("PEER_SIM_SEEDS", "1000"))
 
 pytestmark = pytest.mark.slow

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import tomllib
+from pathlib import Path
+
 import pytest
 
-from tests.sim.shelf import play
+from tests.sim.shelf import play, play_leaving
+
+ONCE_FAILED: dict[str, list[int]] = tomllib.loads((Path(__file__).parent / "seeds.toml").read_text())["store"]
 
 
 @pytest.mark.parametrize("seed", range(1, 7))
@@ -15,6 +20,18 @@ def test_what_was_acknowledged_is_found_again(seed: int):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, 21))
+@pytest.mark.parametrize("seed", [*range(1, 9), *ONCE_FAILED["hard"]])
 def test_what_was_acknowledged_is_found_again_though_peers_crash_all_the_time(seed: int):
     assert play(seed, is_hard=True).unanswered <= 0, f"seed {seed}: somebody got no answer"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [*range(1, 5), *ONCE_FAILED["disk_loss"]])
+def test_what_was_acknowledged_is_found_again_though_one_disk_is_lost_meanwhile(seed: int):
+    world = play(seed, is_hard=True, with_disk_loss=True)
+    assert world.unanswered <= 0, f"seed {seed}: somebody got no answer"
+
+
+@pytest.mark.parametrize("seed", range(1, 5))
+def test_what_was_acknowledged_is_found_again_though_all_its_owners_have_left_together(seed: int):
+    assert play_leaving(seed).unanswered <= 0, f"seed {seed}: somebody got no answer"

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from protocols.ids import Key, PeerId, distance
 from protocols.store.limits import StoreLimits
+from protocols.store.messages import Sighting
 from protocols.store.neighbourhood import Neighbourhood
 
 LIMITS = StoreLimits()
@@ -66,6 +67,85 @@ def test_a_peer_that_starts_answers_once_it_has_caught_up_with_the_three_others_
     neighbourhood.met(D)  # No owner, but it may believe to be one until it has heard from us.
     assert neighbourhood.answers_for(KEY, NOW)
     assert not neighbourhood.answers_for(KEY, NOW - 1)
+
+
+def starting(me: PeerId, *others: PeerId, remembered: tuple[PeerId, ...] | None = None) -> Neighbourhood:
+    """A neighbourhood of a peer that is back, or new, and has not compared with anybody yet."""
+    neighbourhood = Neighbourhood(me, LIMITS, remembered)
+    neighbourhood.start(START)
+    for each in others:
+        neighbourhood.up(each, START)
+    return neighbourhood
+
+
+def test_a_peer_that_went_before_we_had_caught_up_with_it_is_missed_until_it_is_back_or_has_faded():
+    neighbourhood = starting(A, B, C, D)
+    neighbourhood.down(B, START + 1)
+    for each in (C, D):
+        neighbourhood.met(each)
+    assert not neighbourhood.answers_for(KEY, NOW)
+    neighbourhood.up(B, NOW)
+    assert not neighbourhood.answers_for(KEY, NOW)
+    neighbourhood.met(B)
+    assert neighbourhood.answers_for(KEY, NOW)
+    neighbourhood.validate()
+
+
+def test_an_heir_catches_up_again_when_one_goes_that_it_never_caught_up_with():
+    neighbourhood = starting(D, A, B, C, remembered=(A, B, C))
+    for each in (B, C):
+        neighbourhood.met(each)
+    neighbourhood.down(A, NOW)
+    assert not neighbourhood.answers_for(KEY, NOW)
+    for each in (B, C):
+        neighbourhood.met(each)
+    assert neighbourhood.answers_for(KEY, NOW)
+
+
+@pytest.mark.parametrize(("remembered", "answers"), [((B, C, D), True), ((B, C, D, E), True), (None, False)])
+def test_a_peer_that_has_its_disk_can_do_without_one_of_the_others(remembered: tuple[PeerId, ...], answers: bool):
+    neighbourhood = starting(A, C, D, remembered=remembered)
+    neighbourhood.told([Sighting(B, LIMITS.ghost_ms, False)], START)
+    for each in (C, D):
+        neighbourhood.met(each)
+    assert neighbourhood.answers_for(KEY, NOW) == answers
+    neighbourhood.fade(START + LIMITS.ghost_ms)
+    assert neighbourhood.answers_for(KEY, START + LIMITS.ghost_ms)
+
+
+def test_a_peer_that_is_back_does_not_answer_while_two_that_it_remembers_are_away():
+    neighbourhood = starting(A, D, E, remembered=(B, C, D, E))
+    for each in (D, E):
+        neighbourhood.met(each)
+    assert not neighbourhood.answers_for(KEY, NOW)
+
+
+def test_a_newcomer_is_told_whom_to_miss():
+    neighbourhood = starting(A, D, E, F)
+    told = [Sighting(B, 5_000, False), Sighting(A, 0, False), Sighting(D, 0, True)]
+    neighbourhood.told(told, START)
+    for each in (D, E, F):
+        neighbourhood.met(each)
+    assert not neighbourhood.answers_for(KEY, NOW)
+    assert neighbourhood.sightings(NOW)[-1] == Sighting(B, 5_000 - LIMITS.settle_ms, True)
+    neighbourhood.fade(START + 5_000)
+    assert neighbourhood.answers_for(KEY, START + 5_000)
+
+
+def test_who_has_started_misses_nobody_by_hearsay():
+    neighbourhood = around(A, C, D, E)
+    neighbourhood.told([Sighting(B, 5_000, False)], NOW)
+    assert neighbourhood.answers_for(KEY, NOW)
+
+
+def test_an_heir_does_not_count_the_word_of_one_that_has_not_caught_up():
+    neighbourhood = around(D, A, B, C, E)
+    neighbourhood.down(C, NOW)
+    neighbourhood.met(A)
+    neighbourhood.met(B, doubts=(Sighting(C, 0, True),))
+    assert not neighbourhood.answers_for(KEY, NOW)
+    neighbourhood.met(B, doubts=(Sighting(G, 0, True),))  # Too far from the key to matter.
+    assert neighbourhood.answers_for(KEY, NOW)
 
 
 def test_a_newcomer_does_not_silence_a_peer_that_has_settled():
@@ -153,7 +233,7 @@ def test_of_many_known_peers_the_nearest_are_neighbours_and_the_next_moves_up():
 
 @pytest.mark.parametrize(("has_company", "after_ms"), [(False, LIMITS.settle_ms), (True, LIMITS.ghost_ms)])
 def test_a_peer_that_nobody_joins_is_alone_in_the_end(has_company: bool, after_ms: int):
-    neighbourhood = Neighbourhood(A, LIMITS, has_company)
+    neighbourhood = Neighbourhood(A, LIMITS, (B,) if has_company else ())
     neighbourhood.start(START)
     assert (neighbourhood.is_alone(START + after_ms - 1), neighbourhood.needed(START + after_ms - 1)) == (False, 2)
     assert (neighbourhood.is_alone(START + after_ms), neighbourhood.needed(START + after_ms)) == (True, 1)

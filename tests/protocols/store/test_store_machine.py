@@ -16,10 +16,10 @@ from protocols.store.events import StoreFailed, StoreRead, StoreWritten
 from protocols.store.limits import StoreLimits
 from protocols.store.machine import StoreMachine
 from protocols.store.messages import (
-    CompanyKept,
     EntryKept,
     ItemName,
     KeyDropped,
+    NeighboursKept,
     StoreAck,
     StoreDigest,
     StoreEntries,
@@ -138,7 +138,7 @@ def test_what_has_expired_is_not_taken_up_again():
     ]
     give(machine, entry(expires_at=NOW + 10))
     machine.handle(TimerFired("store/compare"), NOW + 10)
-    assert machine.snapshot() == [CompanyKept(has_company=True)]
+    assert machine.snapshot() == [NeighboursKept(peers=(A, B))]
 
 
 # Asking and coordinating.
@@ -258,7 +258,7 @@ def test_a_reader_hears_what_was_found_without_what_has_expired():
 
 def lone(has_company: bool) -> StoreMachine:
     machine = StoreMachine(ME, HybridClock(), random.Random(1), LIMITS)
-    machine.restore(CompanyKept(has_company=has_company))
+    machine.restore(NeighboursKept(peers=(A,) if has_company else ()))
     machine.handle(Started(), NOW)
     return machine
 
@@ -302,7 +302,7 @@ def test_a_peer_that_has_lost_sight_of_the_others_does_not_answer_alone():
 def test_whoever_comes_up_is_compared_with_and_company_is_remembered():
     machine = store()
     effects = machine.handle(PeerUp(A), NOW)
-    assert effects[0] == Append(CompanyKept(has_company=True))
+    assert effects[0] == Append(NeighboursKept(peers=(A,)))
     assert sent(effects, StoreDigest) == [A]
 
 
@@ -434,7 +434,7 @@ def test_a_store_is_restored_from_its_records_and_from_its_snapshot():
     assert restored.snapshot() == machine.snapshot()
     restored.restore(KeyDropped(key=KEY))
     restored.restore(KeyDropped(key=KEY))
-    assert restored.snapshot() == [CompanyKept(has_company=True)]
+    assert restored.snapshot() == [NeighboursKept(peers=(A, B))]
     restored.validate()
 
 

@@ -1,0 +1,60 @@
+"""Leaving, with real daemons: peers that go one right after another take nothing with them that others need."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from peerd.client import Client
+from peerd.cluster import Cluster
+from peerd.datadir import DataDir
+
+STREAMS = 40
+PORTS = itertools.count(28_000 + os.getpid() % 200 * 20, 10)
+
+pytestmark = pytest.mark.system
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(DataDir(tmp_path))
+    cluster.start(6, first_port=next(PORTS))
+    cluster.wait_until_up()
+    yield cluster
+    cluster.stop()
+
+
+def client(cluster: Cluster, number: int) -> Client:
+    return Client(cluster.base.embedded(number).path, patience_s=30)
+
+
+def leave(cluster: Cluster, number: int) -> subprocess.Popen[str]:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("PEER_")}
+    return subprocess.Popen(
+        [sys.executable, "-m", "peerd.cli", "leave", "-p", str(number), "--timeout", "60s"],
+        env={**environ, "PEER_DATA_DIR": str(cluster.base.path)},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+async def test_three_peers_that_leave_together_take_no_stream_definition_with_them(network: Cluster):
+    names = [f"stream{number:02}" for number in range(STREAMS)]
+    async with client(network, 1) as at_first:
+        for name in names:
+            await at_first.create_stream(name, "n int")
+        await at_first.publish(names[0], [{"n": 1}])
+    leaving = [leave(network, number) for number in (1, 2, 3)]
+    told = [process.communicate(timeout=90)[1] for process in leaving]
+    assert [process.returncode for process in leaving] == [0, 0, 0], told
+    assert all("handed over" in each and "warning" not in each for each in told), told
+    async with client(network, 4) as at_fourth, client(network, 6) as at_sixth:
+        assert [listed.name for listed in await at_fourth.streams()] == names
+        for name in names:
+            assert (await at_sixth.stream(name)).definition.name == name
