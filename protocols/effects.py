@@ -5,67 +5,59 @@ An effect returns nothing: its outcome is a later event. The driver performs the
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from protocols.events import Event, StoredBatch
 from protocols.ids import Key, LogId, Millis, PeerId, RequestId, TimerName
 from protocols.messages import Answer, Message, Record
 
 
-@dataclass(frozen=True, slots=True)
-class Effect:
+class Effect(msgspec.Struct, frozen=True):
     """One thing to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Send(Effect):
+class Send(Effect, frozen=True):
     """Hand a message to a peer; Unreachable tells if that failed."""
 
     peer: PeerId
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class Route(Effect):
+class Route(Effect, frozen=True):
     """Hand a message to the live peer nearest to a key; Unroutable tells if that failed."""
 
     key: Key
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class SetTimer(Effect):
+class SetTimer(Effect, frozen=True):
     """Ask for TimerFired(name) after the delay. Setting the same name again replaces the timer."""
 
     name: TimerName
     after_ms: Millis
 
 
-@dataclass(frozen=True, slots=True)
-class Append(Effect):
+class Append(Effect, frozen=True):
     """Write a record to the journal, to be restored after a crash."""
 
     record: Record
 
 
-@dataclass(frozen=True, slots=True)
-class AppendBatch(Effect):
+class AppendBatch(Effect, frozen=True):
     """Write tuples to a log of the journal."""
 
     log: LogId
     batch: StoredBatch
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseLog(Effect):
+class ReleaseLog(Effect, frozen=True):
     """Nobody needs what a log holds below this sequence any more."""
 
     log: LogId
     below: int
 
 
-@dataclass(frozen=True, slots=True)
-class ReadLog(Effect):
+class ReadLog(Effect, frozen=True):
     """Ask for LogRead: the batches of a log from the one that holds `first`, as many as fit, at least one."""
 
     log: LogId
@@ -73,15 +65,13 @@ class ReadLog(Effect):
     bytes_max: int
 
 
-@dataclass(frozen=True, slots=True)
-class AfterSync(Effect):
+class AfterSync(Effect, frozen=True):
     """Perform these once everything appended so far is on the disk; never, if the peer crashes before."""
 
     effects: tuple[Effect, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Reply(Effect):
+class Reply(Effect, frozen=True):
     """Tell a client; `last` ends the request."""
 
     request: RequestId
@@ -89,8 +79,7 @@ class Reply(Effect):
     last: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Tell(Effect):
+class Tell(Effect, frozen=True):
     """Hand an event to another role of this same peer, before anything else happens to it.
 
     The peer does that itself. Only inside AfterSync is it the driver that hands the event back, once the disk is there.

@@ -2,92 +2,80 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from protocols.clock import Stamp
 from protocols.ids import Key, LogId, PeerId, RequestId, TimerName
 from protocols.messages import Command, Message
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(msgspec.Struct, frozen=True):
     """One thing that happened."""
 
 
-@dataclass(frozen=True, slots=True)
-class Started(Event):
+class Started(Event, frozen=True):
     """Recovery is over; the peer is in the network."""
 
 
-@dataclass(frozen=True, slots=True)
-class Received(Event):
+class Received(Event, frozen=True):
     """A message arrived. It may arrive twice, late, or out of order."""
 
     sender: PeerId
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class Unreachable(Event):
+class Unreachable(Event, frozen=True):
     """A message for a peer could not be delivered in time. It may have arrived all the same."""
 
     peer: PeerId
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class Unroutable(Event):
+class Unroutable(Event, frozen=True):
     """A message for a key could not be delivered in time. It may have arrived all the same."""
 
     key: Key
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class PeerUp(Event):
+class PeerUp(Event, frozen=True):
     """A peer entered our neighbourhood, or came back to it."""
 
     peer: PeerId
 
 
-@dataclass(frozen=True, slots=True)
-class PeerDown(Event):
+class PeerDown(Event, frozen=True):
     """A peer of our neighbourhood died or left."""
 
     peer: PeerId
 
 
-@dataclass(frozen=True, slots=True)
-class NearestPeers(Event):
+class NearestPeers(Event, frozen=True):
     """The peers we know, nearest in the network first (round-trip time, not identifier)."""
 
     peers: tuple[PeerId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TimerFired(Event):
+class TimerFired(Event, frozen=True):
     """A timer we set has run down."""
 
     name: TimerName
 
 
-@dataclass(frozen=True, slots=True)
-class Requested(Event):
+class Requested(Event, frozen=True):
     """A client asks something."""
 
     request: RequestId
     command: Command
 
 
-@dataclass(frozen=True, slots=True)
-class Abandoned(Event):
+class Abandoned(Event, frozen=True):
     """The client that asked has gone away."""
 
     request: RequestId
 
 
-@dataclass(frozen=True, slots=True)
-class StoredBatch:
+class StoredBatch(msgspec.Struct, frozen=True):
     """One batch of a log: the sequence of its first tuple, how many there are, when it was published, its rows."""
 
     first: int
@@ -100,8 +88,7 @@ class StoredBatch:
         return self.first + self.count
 
 
-@dataclass(frozen=True, slots=True)
-class LogBounds:
+class LogBounds(msgspec.Struct, frozen=True):
     """What a log holds: the sequences from `first` up to, not including, `next`, and when they were published."""
 
     first: int
@@ -109,8 +96,7 @@ class LogBounds:
     stamps: tuple[tuple[int, Stamp], ...] = ()  # First sequence and stamp of each batch, in order.
 
 
-@dataclass(frozen=True, slots=True)
-class LogRead(Event):
+class LogRead(Event, frozen=True):
     """What a log holds from a place on; nothing where that place has not been written or is no longer kept."""
 
     log: LogId
@@ -118,8 +104,7 @@ class LogRead(Event):
     batches: tuple[StoredBatch, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DiskSpace(Event):
+class DiskSpace(Event, frozen=True):
     """Whether the disk has come close to its end, or has room again."""
 
     is_low: bool

@@ -36,7 +36,7 @@ from protocols.delivery.publisher import LogSynced, Publisher
 from protocols.delivery.subscriber import Subscriber
 from protocols.effects import Effect, Tell
 from protocols.errors import LocalProtocolError
-from protocols.events import Event, LogBounds, Received, Requested, TimerFired
+from protocols.events import Event, LogBounds, NearestPeers, PeerUp, Received, Requested, TimerFired
 from protocols.ids import LogId, Millis, PeerId
 from protocols.limits import Limits
 from protocols.messages import Command, Message, Record
@@ -62,14 +62,14 @@ class Peer:
         self.publisher = Publisher(peer_id, self.catalogue, self.clock, limits)
         self.keeper = Keeper(limits)
         self.subscriber = Subscriber(peer_id, self.catalogue, self.clock, limits)
-        self._by_name: dict[str, Role] = {
-            "store": self.store,
-            "catalogue": self.catalogue,
-            "publisher": self.publisher,
-            "keeper": self.keeper,
-            "subscriber": self.subscriber,
+        self._by_name: dict[str, tuple[Role, ...]] = {
+            "store": (self.store,),
+            "catalogue": (self.catalogue,),
+            "publisher": (self.publisher,),
+            "keeper": (self.keeper,),
+            "subscriber": (self.subscriber,),
         }
-        self._everyone = tuple(self._by_name.values())
+        self._everyone = tuple(role for roles in self._by_name.values() for role in roles)
         self._by_message: dict[type[Message], tuple[Role, ...]] = {
             Subscribe: (self.publisher, self.keeper),
             Ack: (self.publisher, self.keeper),
@@ -81,15 +81,21 @@ class Peer:
             Gap: (self.subscriber,),
             PublisherNews: (self.subscriber,),
         }
-        self._by_command: dict[type[Command], Role] = {
-            CreateStream: self.catalogue,
-            DropStream: self.catalogue,
-            ListStreams: self.catalogue,
-            ShowStream: self.catalogue,
-            Publish: self.publisher,
-            OpenSubscription: self.subscriber,
-            Seen: self.subscriber,
-            CloseSubscription: self.subscriber,
+        self._by_command: dict[type[Command], tuple[Role, ...]] = {
+            CreateStream: (self.catalogue,),
+            DropStream: (self.catalogue,),
+            ListStreams: (self.catalogue,),
+            ShowStream: (self.catalogue,),
+            Publish: (self.publisher,),
+            OpenSubscription: (self.subscriber,),
+            Seen: (self.subscriber,),
+            CloseSubscription: (self.subscriber,),
+        }
+        self._by_event: dict[type[Event], tuple[Role, ...]] = {
+            PeerUp: (self.store,),
+            NearestPeers: (self.store, self.publisher),
+            LogSynced: (self.publisher,),
+            CopySynced: (self.keeper,),
         }
 
     def restore(self, records: Sequence[Record], logs: Mapping[LogId, LogBounds], now: Millis) -> None:
@@ -117,8 +123,7 @@ class Peer:
         """What to do about one event; what roles tell each other is settled on the way."""
         effects: list[Effect] = []
         pending = [event]
-        while pending:
-            current = pending.pop(0)
+        for current in pending:  # It grows on the way.
             for role in self._roles_for(current):
                 for effect in role.handle(current, now):
                     if isinstance(effect, Tell):
@@ -129,27 +134,23 @@ class Peer:
 
     def _roles_for(self, event: Event) -> Sequence[Role]:
         match event:
-            case Received(message=message):
-                return self._by_message.get(type(message), (self.store,))
-            case Requested(command=command):
-                return (self._by_command[type(command)],)
-            case TimerFired(name=name):
-                return (self._named(name.partition("/")[0]),)
+            case Received():
+                return self._by_message.get(type(event.message), self._by_name["store"])
+            case TimerFired():
+                return self._named(event.name.partition("/")[0])
+            case Requested():
+                return self._by_command[type(event.command)]
             case StoreRead() | StoreWritten() | StoreFailed():
-                return (self._named(str(event.token[0])),)
+                return self._named(str(event.token[0]))
             case StreamFound() | LookupFailed() | Advertised() | AdvertiseFailed():
-                return (self._named(str(event.token[0])),)
-            case LogSynced():
-                return (self.publisher,)
-            case CopySynced():
-                return (self.keeper,)
-        return self._everyone
+                return self._named(str(event.token[0]))
+        return self._by_event.get(type(event), self._everyone)
 
-    def _named(self, name: str) -> Role:
-        role = self._by_name.get(name)
-        if role is None:
+    def _named(self, name: str) -> Sequence[Role]:
+        roles = self._by_name.get(name)
+        if roles is None:
             raise LocalProtocolError(f'no role is called "{name}"')
-        return role
+        return roles
 
     def validate(self) -> None:
         """State what must hold between any two events."""

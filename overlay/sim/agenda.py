@@ -15,6 +15,8 @@ class Agenda:
     """The one queue of a simulation.
 
     Two things due in the same millisecond happen in the order they were asked for, so a run depends on nothing else.
+    What is due in one millisecond is one list: the heap holds times, not actions, and a large network that does much
+    in each of them pays for a list's end. An action that raises ends the run: its millisecond is not taken up again.
 
     >>> agenda, seen = Agenda(), []
     >>> for when in (20, 10, 20):
@@ -24,34 +26,42 @@ class Agenda:
     ([(10, 10)], 15)
     """
 
-    __slots__ = ("_queue", "_sequence", "done", "now")
+    __slots__ = ("_due", "_times", "done", "now")
 
     def __init__(self) -> None:
         self.now: Millis = 0
         self.done = 0  # How many actions have been performed.
-        self._sequence = 0
-        self._queue: list[tuple[Millis, int, Action, tuple[Any, ...]]] = []
+        self._due: dict[Millis, list[tuple[Action, tuple[Any, ...]]]] = {}
+        self._times: list[Millis] = []  # Those of `_due`, as a heap.
 
     def at(self, when: Millis, action: Action, *arguments: Any) -> None:
         """Perform an action at a time not before now."""
         assert when >= self.now, f"{action} is due at {when}, now is {self.now}"
-        self._sequence = sequence = self._sequence + 1
-        heapq.heappush(self._queue, (when, sequence, action, arguments))
+        due = self._due.get(when)
+        if due is None:
+            self._due[when] = [(action, arguments)]
+            heapq.heappush(self._times, when)
+        else:
+            due.append((action, arguments))
 
     def after(self, wait_ms: Millis, action: Action, *arguments: Any) -> None:
         """Perform an action so much later."""
         assert wait_ms >= 0, f"{action} is due {-wait_ms} ms ago"
-        self._sequence = sequence = self._sequence + 1
-        heapq.heappush(self._queue, (self.now + wait_ms, sequence, action, arguments))
+        when = self.now + wait_ms
+        due = self._due.get(when)
+        if due is None:
+            self._due[when] = [(action, arguments)]
+            heapq.heappush(self._times, when)
+        else:
+            due.append((action, arguments))
 
     def run_until(self, until: Millis) -> None:
         """Perform everything due up to a time, that time included."""
-        queue, pop = self._queue, heapq.heappop
-        while queue and queue[0][0] <= until:
-            self.now, _, action, arguments = pop(queue)
-            self.done += 1
-            action(*arguments)
+        times = self._times
+        while times and times[0] <= until:
+            self.now = heapq.heappop(times)
+            # What these ask for at once makes a new list, whose turn comes next.
+            for action, arguments in self._due.pop(self.now):
+                self.done += 1
+                action(*arguments)
         self.now = until
-
-    def __len__(self) -> int:
-        return len(self._queue)

@@ -62,9 +62,11 @@ class Membership:
         self._salt = salt
         self._residents: list[Resident] = []
         self._history: list[list[tuple[Millis, bool]]] = []  # When each came and went, latest last.
+        self._is_up: list[bool] = []
+        self._settled_at: list[Millis] = []  # Later than that, everybody has noticed the latest change of each.
         self._known: list[tuple[int, int]] = []  # Identifier and index of all that somebody may see, in order.
         self._nearest: dict[int, list[int]] = {}  # By key; forgotten when the known peers change.
-        self._separations: list[Separation] = []
+        self.separations: list[Separation] = []  # Also those healed that somebody has not noticed yet.
 
     # The truth.
 
@@ -72,10 +74,12 @@ class Membership:
         assert resident.index == len(self._residents)
         self._residents.append(resident)
         self._history.append([])
+        self._is_up.append(False)
+        self._settled_at.append(_LONG_AGO)
 
     def came_up(self, index: int, *, long_ago: bool = False) -> None:
         """A peer is there; at the beginning of a run everybody knows it already."""
-        self._history[index].append((_LONG_AGO if long_ago else self._agenda.now, True))
+        self._change(index, _LONG_AGO if long_ago else self._agenda.now, is_up=True)
         entry = (self._residents[index].peer_id.number, index)
         place = bisect_left(self._known, entry)
         if place == len(self._known) or self._known[place] != entry:
@@ -85,8 +89,8 @@ class Membership:
             self._announce(index)
 
     def went_down(self, index: int) -> None:
+        self._change(index, self._agenda.now, is_up=False)
         history = self._history[index]
-        history.append((self._agenda.now, False))
         del history[:-_HISTORY_MAX]
         self._announce(index)
         self._agenda.after(LAG_MAX_MS + 1, self._forget, index, history[-1])
@@ -95,13 +99,17 @@ class Membership:
         return self._residents[index].peer_id
 
     def is_up(self, index: int) -> bool:
-        history = self._history[index]
-        return bool(history) and history[-1][1]
+        return self._is_up[index]
+
+    def _change(self, index: int, at: Millis, *, is_up: bool) -> None:
+        self._history[index].append((at, is_up))
+        self._is_up[index] = is_up
+        self._settled_at[index] = at + LAG_MAX_MS
 
     def separate(self, side: dict[int, bool], *, one_way: bool) -> Separation:
         """Cut the network in two; peers without a side are on both."""
         separation = Separation(side, self._agenda.now, one_way)
-        self._separations.append(separation)
+        self.separations.append(separation)
         self._look_again(separation)
         return separation
 
@@ -109,17 +117,17 @@ class Membership:
         if separation.healed_at is None:
             separation.healed_at = self._agenda.now
             self._look_again(separation)
-            self._agenda.after(LAG_MAX_MS + 1, self._separations.remove, separation)
+            self._agenda.after(LAG_MAX_MS + 1, self.separations.remove, separation)
 
     @property
     def is_torn(self) -> bool:
         """Whether there is a cut, or somebody has not noticed yet that there is none any more."""
-        return bool(self._separations)
+        return bool(self.separations)
 
     def is_cut(self, sender: int, receiver: int) -> bool:
-        if not self._separations:
+        if not self.separations:
             return False
-        return any(separation.stops(sender, receiver) for separation in self._separations)
+        return any(separation.stops(sender, receiver) for separation in self.separations)
 
     # The views.
 
@@ -127,12 +135,14 @@ class Membership:
         """Whether one peer takes another for alive."""
         if observer == index:
             return True
-        now, state = self._agenda.now, False
-        for at, is_up in self._history[index]:
-            if now - at > LAG_MAX_MS or now - at >= self._lag(observer, index, at, is_up=is_up):
-                state = is_up
-        if state and self._separations:
-            return not any(self._believes(separation, observer, index) for separation in self._separations)
+        now, state = self._agenda.now, self._is_up[index]
+        if now <= self._settled_at[index]:
+            state = False
+            for at, is_up in self._history[index]:
+                if now - at > LAG_MAX_MS or now - at >= self._lag(observer, index, at, is_up=is_up):
+                    state = is_up
+        if state and self.separations:
+            return not any(self._believes(separation, observer, index) for separation in self.separations)
         return state
 
     def owner(self, key: Key, observer: int) -> int:
@@ -151,10 +161,12 @@ class Membership:
 
     def _seen_by_distance(self, key: Key, observer: int) -> Iterator[int]:
         number, passed, wanted = key.number, 0, 2 * self._neighbours
+        now, is_up, settled_at, is_whole = self._agenda.now, self._is_up, self._settled_at, not self.separations
         while passed < len(self._known):
             nearest = self._nearest_known(number, wanted)
             for index in nearest[passed:]:
-                if self.sees(observer, index):
+                # Nearly always there is no doubt, and no need to ask.
+                if (is_whole and is_up[index] and now > settled_at[index]) or self.sees(observer, index):
                     yield index
             passed, wanted = len(nearest), 2 * wanted
 
@@ -209,9 +221,9 @@ class Membership:
             low = number >> bits << bits
             wider_first = bisect_left(known, (low, 0), 0, first)
             wider_last = bisect_left(known, (low + (1 << bits), 0), last)
-            for sibling in (known[wider_first:first], known[last:wider_last]):
-                if len(sibling) <= 4 * self._neighbours:  # Some of them may be dead, or cut off.
-                    yield from (other for _, other in sibling)
+            for begin, end in ((wider_first, first), (last, wider_last)):
+                if end - begin <= 4 * self._neighbours:  # Some of them may be dead, or cut off.
+                    yield from (other for _, other in known[begin:end])
             first, last = wider_first, wider_last
 
     def _look_again(self, separation: Separation) -> None:

@@ -8,7 +8,6 @@ peer the sender sees, and a receiver that sees a nearer one passes it on.
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -83,12 +82,13 @@ class Network:
         rng: random.Random,
         codec: Codec | None = None,
     ) -> None:
-        self.counters: Counter[str] = Counter()
+        self.counters = dict.fromkeys(("messages", "lost", "duplicated", "delayed", "reordered", "undelivered"), 0)
         self._conditions = Conditions()
         self._is_good = True  # The conditions are: there is nothing to draw.
         self._agenda = agenda
         self._membership = membership
-        self._topology = topology
+        self._separations = membership.separations
+        self._delay_ms = topology.delay_ms
         self._random = rng.random
         self._codec = codec
         self._endpoints: list[Endpoint] = []
@@ -128,10 +128,10 @@ class Network:
         if sender is target:
             self._agenda.after(0, self._arrive, envelope)
             return
-        delay_ms = self._topology.delay_ms(sender.index, target.index) + sender.slow_ms + target.slow_ms
+        delay_ms = self._delay_ms(sender.index, target.index) + sender.slow_ms + target.slow_ms
         if not self._is_good:
             delay_ms += self._trouble_ms(envelope, delay_ms)
-        if delay_ms < 0 or self._membership.is_cut(sender.index, target.index):
+        if delay_ms < 0 or (self._separations and self._membership.is_cut(sender.index, target.index)):
             self.counters["lost"] += 1
             self._agenda.after(REPEAT_MS, self._repeat, envelope)
         else:
@@ -182,7 +182,7 @@ class Network:
         """Whether every receipt is lost until the time is up: the sender then believes that the message is."""
         if not self._is_good and self._random() < self._conditions.loss**3:
             return True
-        return self._membership.is_cut(envelope.target.index, envelope.sender.index)
+        return bool(self._separations) and self._membership.is_cut(envelope.target.index, envelope.sender.index)
 
     def _repeat(self, envelope: _Envelope) -> None:
         sender = envelope.sender

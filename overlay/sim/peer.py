@@ -10,6 +10,7 @@ import random
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -144,7 +145,7 @@ class SimPeer:
         self.slow_ms: Millis = 0
         self.paused_until: Millis = 0
         self._around = around
-        self._contacts: tuple[int, ...] = ()
+        self._contacts: dict[int, Millis] | None = None  # And how far away each is.
         self.disk_is_low = False
         self._unvalidated = 0
         self._forget()
@@ -299,15 +300,14 @@ class SimPeer:
         if life != self.life or not self.is_up:
             return
         around = self._around
-        if not self._contacts:
-            self._contacts = tuple(around.rng.sample(around.contacts, min(CONTACTS, len(around.contacts))))
-        seen = [
-            index
-            for index in dict.fromkeys((*self._neighbours, *self._contacts))
-            if index != self.index and around.membership.sees(self.index, index)
-        ]
-        seen.sort(key=lambda index: (around.topology.delay_ms(self.index, index), index))
-        self.take(NearestPeers(tuple(self._id(index) for index in seen[:NEAREST])), life)
+        me, delay_ms, sees = self.index, around.topology.delay_ms, around.membership.sees
+        if self._contacts is None:
+            chosen = around.rng.sample(around.contacts, min(CONTACTS, len(around.contacts)))
+            self._contacts = {index: delay_ms(me, index) for index in chosen if index != me}
+        delays = self._contacts | {index: delay_ms(me, index) for index in self._neighbours}
+        nearest = sorted((delay, index) for index, delay in delays.items())
+        seen = islice((self._id(index) for _, index in nearest if sees(me, index)), NEAREST)
+        self.take(NearestPeers(tuple(seen)), life)
         around.agenda.after(MEASURE_MS, self._measure, life)
 
     def _id(self, index: int) -> PeerId:

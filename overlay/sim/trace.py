@@ -34,13 +34,6 @@ class Step(NamedTuple):
         return f"{seconds}.{ms:03} p{self.peer} {self.event!r} -> {list(self.effects)!r}"
 
 
-def _encode_plain(value: object) -> object:
-    """Identifiers are bytes with a name; msgspec asks what to do with them."""
-    if isinstance(value, bytes):
-        return bytes(value)
-    raise TypeError(f"a trace cannot hold {value!r}")
-
-
 class Trace:
     """The record of one run; `write` gets every step as a line, if it is given."""
 
@@ -48,7 +41,8 @@ class Trace:
         self.steps = 0
         self._write = write
         self._digest = hashlib.blake2b(digest_size=16)
-        self._encode = msgspec.msgpack.Encoder(enc_hook=_encode_plain).encode_into
+        # Identifiers are bytes with a name, which msgspec does not know: it asks for plain ones.
+        self._encode = msgspec.msgpack.Encoder(enc_hook=bytes).encode_into
         self._buffer = bytearray()
         self._last: deque[tuple[Millis, int, Event | str, Sequence[Effect]]] = deque(maxlen=LAST_STEPS)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 
 from protocols.catalogue.statistics import StreamStatistics
@@ -36,8 +34,7 @@ class SubscriberEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True
     peer: PeerId
 
 
-@dataclass(frozen=True, slots=True)
-class StreamFound(Event):
+class StreamFound(Event, frozen=True):
     """The answer to lookup(): a stream with those who publish and read it, or no definition where there is none."""
 
     token: Token
@@ -49,8 +46,7 @@ class StreamFound(Event):
     is_dropped: bool = False  # Where there is none: somebody removed it. Otherwise its owners never heard of it.
 
 
-@dataclass(frozen=True, slots=True)
-class LookupFailed(Event):
+class LookupFailed(Event, frozen=True):
     """The owners of a stream's key did not answer in time; asking again is safe."""
 
     token: Token
@@ -58,16 +54,14 @@ class LookupFailed(Event):
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Advertised(Event):
+class Advertised(Event, frozen=True):
     """An advertisement is safe: from now on every lookup finds it."""
 
     token: Token
     replicas: int
 
 
-@dataclass(frozen=True, slots=True)
-class AdvertiseFailed(Event):
+class AdvertiseFailed(Event, frozen=True):
     """Too few owners answered; the advertisement may or may not be there. Advertising again is safe."""
 
     token: Token

@@ -38,8 +38,7 @@ from protocols.messages import Record
 TICK: Final = "keeper/tick"
 
 
-@dataclass(frozen=True, slots=True)
-class CopySynced(Event):
+class CopySynced(Event, frozen=True):
     """Our disk has everything of an origin's copy below this sequence."""
 
     origin: Origin

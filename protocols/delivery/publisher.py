@@ -58,8 +58,7 @@ SAMPLE_EVERY_MS: Final = 100
 GRACE_MS: Final = 2000  # Clocks differ: a subscription may be stamped that much below what it was opened after.
 
 
-@dataclass(frozen=True, slots=True)
-class LogSynced(Event):
+class LogSynced(Event, frozen=True):
     """Our own disk has everything of a stream's epoch below this sequence."""
 
     stream: StreamName

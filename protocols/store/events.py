@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from protocols.events import Event
 from protocols.ids import Key
 from protocols.store.entries import Entry
@@ -12,8 +10,7 @@ Token = tuple[str | int, ...]
 """Who asked, and what for; its first part is the name of the role."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoreRead(Event):
+class StoreRead(Event, frozen=True):
     """The entries under a key, tombstones included, as at least two of its owners know them (or all there are)."""
 
     token: Token
@@ -21,16 +18,14 @@ class StoreRead(Event):
     entries: tuple[Entry, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StoreWritten(Event):
+class StoreWritten(Event, frozen=True):
     """An entry is on the disks of so many owners: it will not be lost."""
 
     token: Token
     replicas: int
 
 
-@dataclass(frozen=True, slots=True)
-class StoreFailed(Event):
+class StoreFailed(Event, frozen=True):
     """Too few owners answered in time; a write may have taken effect all the same."""
 
     token: Token

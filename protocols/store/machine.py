@@ -144,7 +144,13 @@ class StoreMachine:
         return []
 
     def _received(self, sender: PeerId, message: Message, now: Millis) -> list[Effect]:  # noqa: C901 - one branch for each kind
-        match message:
+        match message:  # The commonest first: each case costs a look.
+            case StoreDigest():
+                return self._digest(sender, message, now)
+            case StoreOffer(round=0):
+                return self._offered(sender, message, now)
+            case StoreOffer():
+                return self._comparisons.offered(sender, message, now)
             case StorePut():
                 return [*self._note_company(now), *self._coordinator.put(message, now)]
             case StoreGet():
@@ -162,12 +168,6 @@ class StoreMachine:
                 return self._coordinator.entries(sender, message, now)
             case StoreFound():
                 return self._found(message, now)
-            case StoreDigest():
-                return self._digest(sender, message, now)
-            case StoreOffer(round=0):
-                return self._offered(sender, message, now)
-            case StoreOffer():
-                return self._comparisons.offered(sender, message, now)
             case StorePull():
                 return self._pulled(sender, message, now)
         raise LocalProtocolError(f"the store has no rule for {message}")

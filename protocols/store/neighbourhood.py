@@ -108,7 +108,8 @@ class Neighbourhood:
             ghost.met[peer] = None
 
     def _refresh(self, now: Millis) -> None:
-        nearest = nsmallest(self.limits.neighbours_max, self._known, key=lambda peer: peer.number ^ self.peer_id.number)
+        ours = self.peer_id.number
+        nearest = nsmallest(self.limits.neighbours_max, self._known, key=lambda peer: peer.number ^ ours)
         arrived = [peer for peer in nearest if peer not in self._near]
         self._near = dict.fromkeys(nearest)
         self._others = {peer: peer.number for peer in (*self._near, *self._heard)}
@@ -131,12 +132,17 @@ class Neighbourhood:
     def is_owner(self, key: Key) -> bool:
         return self._is_owner_beside(key, self._others.values())
 
-    def both_own(self, peer: PeerId, neighbours: Iterable[PeerId]) -> Callable[[Key], bool]:
+    def both_own(self, peer: PeerId, neighbours: tuple[PeerId, ...]) -> Callable[[Key], bool]:
         """Of which keys are that peer and we both owners, among these neighbours?"""
-        numbers = {each: each.number for each in (*neighbours, peer, self.peer_id)}
-        ours, theirs = numbers[self.peer_id], numbers[peer]
-        everyone, most = tuple(numbers.values()), self.limits.owners
-        return lambda key: _is_among(ours, key, everyone, most) and _is_among(theirs, key, everyone, most)
+        us, most = (self.peer_id, peer), self.limits.owners
+        numbers: dict[PeerId, int] = {}  # Read at the first question: who holds nothing never asks.
+
+        def is_meant(key: Key) -> bool:
+            if not numbers:
+                numbers.update((each, each.number) for each in (*neighbours, *us))
+            return all(_is_among(numbers[each], key, numbers.values(), most) for each in us)
+
+        return is_meant
 
     def answers_for(self, key: Key, now: Millis) -> bool:
         """Whether our word on a key counts: we own it, and no acknowledged entry of it can have escaped us."""
