@@ -36,8 +36,28 @@ from protocols.delivery.publisher import LogSynced, Publisher
 from protocols.delivery.subscriber import Subscriber
 from protocols.effects import Effect, Tell
 from protocols.errors import LocalProtocolError
-from protocols.events import Event, LogBounds, NearestPeers, PeerUp, Received, Requested, TimerFired
+from protocols.events import Answered, Event, LogBounds, NearestPeers, PeerUp, Received, Requested, TimerFired
+from protocols.execution.engine import RunFailed, RunResults, RunStarted
+from protocols.execution.executor import Executor, ResultsReady, ResultsSafe
+from protocols.execution.messages import (
+    Deploy,
+    Deployed,
+    DeployRefused,
+    Flow,
+    Flowed,
+    Lease,
+    ListQueries,
+    QueryInstalled,
+    ResultsNoted,
+    ShowQuery,
+    StopQuery,
+    SubgraphStatus,
+    SubmitQuery,
+    Undeploy,
+)
+from protocols.execution.proxy import QueryProxy
 from protocols.ids import LogId, Millis, PeerId
+from protocols.inside import Inside
 from protocols.limits import Limits
 from protocols.messages import Command, Message, Record
 from protocols.store.events import StoreFailed, StoreRead, StoreWritten
@@ -62,14 +82,20 @@ class Peer:
         self.publisher = Publisher(peer_id, self.catalogue, self.clock, limits)
         self.keeper = Keeper(limits)
         self.subscriber = Subscriber(peer_id, self.catalogue, self.clock, limits)
+        self.inside = Inside()
+        self.executor = Executor(peer_id, self.inside)
+        self.queries = QueryProxy(peer_id, self.inside, self.clock, self.publisher, limits)
         self._by_name: dict[str, tuple[Role, ...]] = {
             "store": (self.store,),
             "catalogue": (self.catalogue,),
             "publisher": (self.publisher,),
             "keeper": (self.keeper,),
             "subscriber": (self.subscriber,),
+            "executor": (self.executor,),
+            "queries": (self.queries,),
         }
         self._everyone = tuple(role for roles in self._by_name.values() for role in roles)
+        self._by_name["nobody"] = ()  # Who asked has stopped waiting.
         self._by_message: dict[type[Message], tuple[Role, ...]] = {
             Subscribe: (self.publisher, self.keeper),
             Ack: (self.publisher, self.keeper),
@@ -80,6 +106,8 @@ class Peer:
             BatchMessage: (self.subscriber,),
             Gap: (self.subscriber,),
             PublisherNews: (self.subscriber,),
+            **dict.fromkeys((Deploy, Undeploy, Lease, Flow, Flowed), (self.executor,)),
+            **dict.fromkeys((Deployed, DeployRefused, SubgraphStatus), (self.queries,)),
         }
         self._by_command: dict[type[Command], tuple[Role, ...]] = {
             CreateStream: (self.catalogue,),
@@ -90,12 +118,15 @@ class Peer:
             OpenSubscription: (self.subscriber,),
             Seen: (self.subscriber,),
             CloseSubscription: (self.subscriber,),
+            **dict.fromkeys((SubmitQuery, StopQuery, ListQueries, ShowQuery), (self.queries,)),
         }
         self._by_event: dict[type[Event], tuple[Role, ...]] = {
             PeerUp: (self.store,),
-            NearestPeers: (self.store, self.publisher),
+            NearestPeers: (self.store, self.publisher, self.queries),
             LogSynced: (self.publisher,),
             CopySynced: (self.keeper,),
+            ResultsReady: (self.queries,),
+            **dict.fromkeys((RunStarted, RunResults, RunFailed, ResultsSafe), (self.executor,)),
         }
 
     def restore(self, records: Sequence[Record], logs: Mapping[LogId, LogBounds], now: Millis) -> None:
@@ -108,6 +139,8 @@ class Peer:
                     self.keeper.restore(record, logs)
                 case SubscriptionOpened() | CursorMoved():
                     self.subscriber.restore(record)
+                case QueryInstalled() | ResultsNoted():
+                    self.queries.restore(record)
                 case _:
                     self.store.restore(record)
         # No stamp given before the crash may be given again.
@@ -116,7 +149,7 @@ class Peer:
 
     def snapshot(self) -> list[Record]:
         """Records that restore this state, in place of all that were written before."""
-        roles = (self.store, self.publisher, self.keeper, self.subscriber)
+        roles = (self.store, self.publisher, self.keeper, self.subscriber, self.queries)
         return [record for role in roles for record in role.snapshot()]
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:
@@ -125,7 +158,8 @@ class Peer:
         pending = [event]
         for current in pending:  # It grows on the way.
             for role in self._roles_for(current):
-                for effect in role.handle(current, now):
+                for made in role.handle(current, now):
+                    effect = self.inside.turned(made)
                     if isinstance(effect, Tell):
                         pending.append(effect.event)
                     else:
@@ -138,6 +172,8 @@ class Peer:
                 return self._by_message.get(type(event.message), self._by_name["store"])
             case TimerFired():
                 return self._named(event.name.partition("/")[0])
+            case Answered():
+                return self._named(self.inside.role_of(event) or "nobody")
             case Requested():
                 return self._by_command[type(event.command)]
             case StoreRead() | StoreWritten() | StoreFailed():
@@ -154,5 +190,5 @@ class Peer:
 
     def validate(self) -> None:
         """State what must hold between any two events."""
-        for role in (self.store, self.publisher, self.keeper, self.subscriber):
+        for role in (self.store, self.publisher, self.keeper, self.subscriber, self.executor, self.queries):
             role.validate()
