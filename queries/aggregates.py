@@ -9,17 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from decimal import Context, Decimal, DecimalException
+from decimal import Decimal, DecimalException
 from fractions import Fraction
 from typing import Any, Final
 
 from queries.errors import TypeMismatch, nearest
 from queries.expressions import Expression, ValueType
-from queries.functions import INT_MAX, NUMBERS
+from queries.functions import NUMBERS
 from queries.plan import AGGREGATES, Aggregate, AggregateFunction
 from queries.schema import Field
+from queries.values import DECIMALS, INT_MAX, INT_MIN
 
-_DECIMAL: Final = Context(prec=38)
 _ORDERED: Final = (*NUMBERS, "string", "bool", "timestamp", "interval", "bytes")
 
 
@@ -105,7 +105,7 @@ def _sum(values: list[Any]) -> Any:
         case timedelta():
             return _interval(sum(map(_microseconds, values)))
     total = sum(values)
-    return total if -INT_MAX - 1 <= total <= INT_MAX else None
+    return total if INT_MIN <= total <= INT_MAX else None
 
 
 def _avg(values: list[Any]) -> Any:
@@ -142,7 +142,7 @@ def _float_sum(values: list[float]) -> float:
 
 def _decimal(value: Fraction) -> Decimal | None:
     try:
-        return _DECIMAL.divide(Decimal(value.numerator), Decimal(value.denominator))
+        return DECIMALS.divide(Decimal(value.numerator), Decimal(value.denominator))
     except DecimalException:
         return None
 

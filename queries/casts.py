@@ -12,7 +12,8 @@ from datetime import UTC, datetime, timedelta
 from decimal import ROUND_DOWN, Decimal
 from typing import Any, Final
 
-from queries.expressions import ValueType
+from queries.errors import TypeMismatch
+from queries.expressions import Call, Expression, ValueType
 from queries.values import DECIMALS, INT_MAX, INT_MIN, total, utc
 
 _INT: Final = re.compile(r"[+-]?[0-9]{1,19}")
@@ -185,3 +186,27 @@ CASTS: Final[dict[tuple[ValueType, ValueType], tuple[Callable[[Any], Any], bool]
     ("string", "interval"): (read_interval, True),
     ("string", "bytes"): (_bytes_of_text, True),
 }
+
+
+def cast(expression: Expression, kind: ValueType) -> Expression:
+    """The expression as another type; itself if it has that type already.
+
+    >>> from queries.expressions import Constant
+    >>> print(cast(Constant("7", "string"), "int"))
+    CAST('7' AS INT)
+    """
+    source = expression.type
+    if source == kind:
+        return expression
+    if source == "null":
+        return Call("cast", (expression,), kind, nullable=True)
+    if (source, kind) not in CASTS:
+        known = [to for start, to in CASTS if start == source]
+        hint = f"{article(source)} can become {', '.join(known)}" if known else ""
+        raise TypeMismatch(f"{article(source)} cannot be cast to {kind}", hint)
+    return Call("cast", (expression,), kind, expression.nullable or CASTS[source, kind][1])
+
+
+def article(kind: str) -> str:
+    """The name of a type in a sentence."""
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"

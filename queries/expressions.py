@@ -209,6 +209,8 @@ def _infix(call: Call) -> str:
             return f"CASE {whens} ELSE {arguments[-1]} END"
         case "cast":
             return f"CAST({arguments[0]} AS {call.type.upper()})"
+        case "like" if len(arguments) == 3:
+            return f"{_bracketed(arguments[0], 4)} LIKE {arguments[1]} ESCAPE {arguments[2]}"
         case "not":
             return f"NOT {_bracketed(arguments[0], 3)}"
         case "negate":

@@ -7,29 +7,19 @@ result is null. So a batch can be computed column by column, and no tuple can st
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Final, NamedTuple
+from functools import lru_cache
+from typing import Any, Final
 
-from queries import values
-from queries.casts import CASTS
+from queries import meanings, values
+from queries.casts import CASTS, cast
 from queries.errors import TypeMismatch, nearest
-from queries.expressions import Call, Constant, Expression, ValueType
+from queries.expressions import Call, Expression
+from queries.meanings import NUMBERS, Arguments, Meaning, Rule, common_type
 
-NUMBERS: Final = ("int", "decimal", "float")  # From narrow to wide: the wider of two is the common type.
-_COMPARED: Final = (*NUMBERS, "string", "bool", "timestamp", "interval", "bytes")
-
-Arguments = tuple[Expression, ...]
-
-
-class Meaning(NamedTuple):
-    """What a function is for arguments of certain types."""
-
-    type: ValueType
-    value: Callable[..., Any]  # Of Python values; where the function is strict, it never sees None.
-    partial: bool = False  # Without nulls among the arguments the result may still be null.
-    arguments: Arguments | None = None  # What the arguments become, where constants or types are brought together.
+__all__ = ["FUNCTIONS", "NUMBERS", "Function", "call", "cast", "common_type", "is_strict", "meaning_of", "value"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,18 +27,15 @@ class Function:
     """One definition: everything that is known of a function."""
 
     name: str
-    meaning: Callable[[str, Arguments], Meaning]
+    meaning: Rule
     # Whether the result of certain arguments can be null; None: when one of them can, since null in is null out.
     nullable: Callable[[Arguments], bool] | None = None
-
-    @property
-    def strict(self) -> bool:
-        return self.nullable is None
 
 
 def call(name: str, *arguments: Expression) -> Call:
     """Apply a function; raises TypeMismatch where the arguments do not fit.
 
+    >>> from queries.expressions import Constant
     >>> print(call("<", call("+", Constant(1, "int"), Constant("2.5", "decimal")), Constant(7, "int")))
     1 + 2.5 < 7
     """
@@ -61,418 +48,34 @@ def call(name: str, *arguments: Expression) -> Call:
     return Call(name, given, meaning.type, nullable or meaning.partial)
 
 
-def cast(expression: Expression, kind: ValueType) -> Expression:
-    """The expression as another type; itself if it has that type already.
-
-    >>> print(cast(Constant("7", "string"), "int"))
-    CAST('7' AS INT)
-    """
-    source = expression.type
-    if source == kind:
-        return expression
-    if source == "null":
-        return Call("cast", (expression,), kind, nullable=True)
-    if (source, kind) not in CASTS:
-        known = [to for start, to in CASTS if start == source]
-        hint = f"{_article(source)} can become {', '.join(known)}" if known else ""
-        raise TypeMismatch(f"{_article(source)} cannot be cast to {kind}", hint)
-    return Call("cast", (expression,), kind, expression.nullable or CASTS[source, kind][1])
-
-
+@lru_cache(maxsize=1024)
 def meaning_of(expression: Call) -> Meaning:
     """The meaning of a call that was built before, here or at another peer."""
-    if expression.function == "cast":
-        source = expression.arguments[0].type
-        if source == "null":
-            return Meaning(expression.type, _nothing, partial=True)
-        value, partial = CASTS[source, expression.type]
-        return Meaning(expression.type, value, partial)
-    return FUNCTIONS[expression.function].meaning(expression.function, expression.arguments)
+    if expression.function != "cast":
+        return FUNCTIONS[expression.function].meaning(expression.function, expression.arguments)
+    source = expression.arguments[0].type
+    if source == "null":
+        return Meaning(expression.type, meanings.nothing, partial=True)
+    value, partial = CASTS[source, expression.type]
+    return Meaning(expression.type, value, partial)
 
 
 def is_strict(name: str) -> bool:
-    """Whether a null among the arguments makes the result null, so that `value` need not know nulls."""
-    return name == "cast" or FUNCTIONS[name].strict
+    """Whether a null among the arguments makes the result null, so that its value need not know nulls."""
+    return name == "cast" or FUNCTIONS[name].nullable is None
 
 
-def common_type(kinds: list[ValueType], what: str) -> ValueType:
-    """The one type that values of all these types can have; raises TypeMismatch."""
-    there = list(dict.fromkeys(kind for kind in kinds if kind != "null"))
-    if not there:
-        return "null"
-    if all(kind in NUMBERS for kind in there):
-        return max(there, key=NUMBERS.index)
-    if len(there) > 1:
-        raise TypeMismatch(f"{what} cannot bring {there[0]} and {there[1]} together", _cast_hint(there[0], there[1]))
-    return there[0]
+def value(expression: Call, arguments: Sequence[Any]) -> Any:
+    """The value of a call for the values of its arguments, one row at a time and without hurry.
 
-
-# Bringing arguments together.
-
-
-def _nothing(*_: Any) -> None:
-    """The value of what has no value."""
-
-
-def _article(kind: str) -> str:
-    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
-
-
-def _cast_hint(a: str, b: str) -> str:
-    other = next((kind for kind in (a, b) if kind != "string"), "")
-    return f"say which is meant: CAST(... AS {other.upper()})" if "string" in (a, b) and other else ""
-
-
-def _read(constant: Constant, kind: ValueType) -> Constant:
-    value = CASTS["string", kind][0](str(constant.value))
-    if value is None:
-        example = {"timestamp": "2026-01-31 12:00:00Z", "interval": "5 minutes"}.get(kind, "12.50")
-        raise TypeMismatch(f"{constant} cannot be read as {_article(kind)}", f"for example: '{example}'")
-    return Constant.of(value)
-
-
-def _met(arguments: Arguments) -> Arguments:
-    """The arguments, with constants brought to the type of what they meet.
-
-    Text in quotes becomes a timestamp, interval or decimal beside one; a decimal constant becomes a float beside a
-    float, or `x = 0.1` would never hold.
+    >>> from queries.expressions import Constant
+    >>> value(call("/", Constant(1, "int"), Constant(0, "int")), [1, 0]) is None
+    True
     """
-    kinds = [argument.type for argument in arguments]
-    others = [kind for kind in ("timestamp", "interval", "decimal") if kind in kinds]
-    met = []
-    for argument in arguments:
-        if isinstance(argument, Constant) and argument.type == "string" and others and argument.value is not None:
-            argument = _read(argument, others[0])
-        elif isinstance(argument, Constant) and argument.type == "decimal" and "float" in kinds:
-            argument = Constant.of(float(argument.python))
-        met.append(argument)
-    return tuple(met)
-
-
-def _counted(name: str, arguments: Arguments, least: int, most: int) -> None:
-    if least <= len(arguments) <= most:
-        return
-    wanted = f"{least}" if least == most else f"{least} to {most}" if most < _MANY else f"at least {least}"
-    raise TypeMismatch(f"{name} takes {wanted} argument{'' if wanted == '1' else 's'}, not {len(arguments)}")
-
-
-_MANY: Final = 1 << 20
-
-
-def _refuse(name: str, arguments: Arguments, hint: str = "") -> TypeMismatch:
-    kinds = [argument.type for argument in arguments]
-    if len(kinds) == 2 and not hint:
-        hint = _cast_hint(*kinds)
-    shown = " and ".join(kinds) if len(kinds) < 3 else f"{', '.join(kinds[:-1])} and {kinds[-1]}"
-    return TypeMismatch(f"{name} does not take {shown}", hint)
-
-
-# Arithmetic.
-
-_ON_INTS: Final[Mapping[str, Meaning]] = {
-    "+": Meaning("int", values.int_add, partial=True),
-    "-": Meaning("int", values.int_subtract, partial=True),
-    "*": Meaning("int", values.int_multiply, partial=True),
-    "/": Meaning("float", values.float_divide, partial=True),
-    "%": Meaning("int", values.int_remainder, partial=True),
-}
-_ON_DECIMALS: Final[Mapping[str, Meaning]] = {
-    "+": Meaning("decimal", values.decimal_add, partial=True),
-    "-": Meaning("decimal", values.decimal_subtract, partial=True),
-    "*": Meaning("decimal", values.decimal_multiply, partial=True),
-    "/": Meaning("decimal", values.decimal_divide, partial=True),
-    "%": Meaning("decimal", values.decimal_remainder, partial=True),
-}
-_ON_FLOATS: Final[Mapping[str, Meaning]] = {
-    "+": Meaning("float", operator.add),
-    "-": Meaning("float", operator.sub),
-    "*": Meaning("float", operator.mul),
-    "/": Meaning("float", values.float_divide, partial=True),
-    "%": Meaning("float", values.float_remainder, partial=True),
-}
-_ON_TIMES: Final[Mapping[tuple[str, str, str], Meaning]] = {
-    ("+", "timestamp", "interval"): Meaning("timestamp", values.time_add, partial=True),
-    ("+", "interval", "timestamp"): Meaning("timestamp", values.time_add, partial=True),
-    ("+", "interval", "interval"): Meaning("interval", values.time_add, partial=True),
-    ("-", "timestamp", "interval"): Meaning("timestamp", values.time_subtract, partial=True),
-    ("-", "timestamp", "timestamp"): Meaning("interval", operator.sub),
-    ("-", "interval", "interval"): Meaning("interval", values.time_subtract, partial=True),
-}
-
-
-def _arithmetic(name: str, arguments: Arguments) -> Meaning:
-    _counted(name, arguments, 2, 2)
-    sign = "%" if name == "mod" else name
-    a, b = arguments = _met_by_arithmetic(sign, arguments)
-    kinds: tuple[str, str] = (a.type, b.type)
-    if "null" in kinds:
-        kinds = (kinds[1], kinds[1]) if kinds[0] == "null" else (kinds[0], kinds[0])
-        if kinds[0] in NUMBERS:
-            return _on_numbers(sign, kinds)._replace(value=_nothing, partial=True, arguments=arguments)
-        if kinds[0] not in ("interval", "timestamp", "null"):
-            raise _refuse(sign, arguments)
-        return Meaning(kinds[0], _nothing, partial=True, arguments=arguments)  # type: ignore[arg-type]
-    if kinds[0] in NUMBERS and kinds[1] in NUMBERS:
-        return _on_numbers(sign, kinds)._replace(arguments=arguments)
-    if (sign, *kinds) in _ON_TIMES:
-        return _ON_TIMES[(sign, *kinds)]._replace(arguments=arguments)
-    if sign in "*/" and kinds[0] == "interval" and kinds[1] in NUMBERS:
-        value = values.interval_multiply if sign == "*" else values.interval_divide
-        return Meaning("interval", value, partial=True, arguments=arguments)
-    if sign == "*" and kinds[1] == "interval" and kinds[0] in NUMBERS:
-        return Meaning("interval", lambda n, each: values.interval_multiply(each, n), partial=True, arguments=arguments)
-    hint = "|| puts strings together" if sign == "+" and kinds == ("string", "string") else ""
-    raise _refuse(sign, arguments, hint)
-
-
-def _met_by_arithmetic(sign: str, arguments: Arguments) -> Arguments:
-    """Text beside a timestamp is an interval if it reads as one; else as anywhere."""
-    if "timestamp" not in (arguments[0].type, arguments[1].type):
-        return _met(arguments)
-    met = []
-    for argument in arguments:
-        if isinstance(argument, Constant) and argument.type == "string" and argument.value is not None:
-            as_interval = CASTS["string", "interval"][0](str(argument.value))
-            subtracted = sign == "-" and argument is arguments[0]
-            if as_interval is not None and not subtracted:
-                argument = Constant.of(as_interval)
-            else:
-                argument = _read(argument, "timestamp")
-        met.append(argument)
-    return tuple(met)
-
-
-def _on_numbers(sign: str, kinds: tuple[str, str]) -> Meaning:
-    kind = max(kinds, key=NUMBERS.index)
-    meaning = {"int": _ON_INTS, "decimal": _ON_DECIMALS, "float": _ON_FLOATS}[kind][sign]
-    if kind == "float" and "decimal" in kinds:
-        return meaning._replace(value=_as_floats(meaning.value))
-    return meaning
-
-
-def _as_floats(value: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    return lambda a, b: value(float(a), float(b))
-
-
-def _by_type(least: int = 1, most: int = 1, **meanings: Meaning) -> Callable[[str, Arguments], Meaning]:
-    """A function whose first argument decides; further ones are ints."""
-
-    def meaning(name: str, arguments: Arguments) -> Meaning:
-        _counted(name, arguments, least, most)
-        kind = arguments[0].type
-        if kind == "null":
-            first = next(iter(meanings.values()))
-            return first._replace(value=_nothing, partial=True)
-        if kind not in meanings or any(further.type not in ("int", "null") for further in arguments[1:]):
-            raise _refuse(name, arguments)
-        return meanings[kind]
-
-    return meaning
-
-
-def _round(name: str, arguments: Arguments) -> Meaning:
-    _counted(name, arguments, 1, 2)
-    digits = arguments[1] if len(arguments) > 1 else Constant(0, "int")
-    if not isinstance(digits, Constant) or not isinstance(digits.value, int) or digits.type != "int":
-        raise TypeMismatch("round takes its number of digits as a constant", "for example: round(price, 2)")
-    count = max(-40, min(digits.value, 40))
-    rounding = _by_type(1, 2, int=_INT_ROUND, decimal=_DECIMAL_ROUND, float=_FLOAT_ROUND)(name, arguments)
-    return rounding._replace(value=lambda value, *_: rounding.value(value, count))
-
-
-_INT_ROUND: Final = Meaning("int", values.int_round, partial=True)
-_DECIMAL_ROUND: Final = Meaning("decimal", values.decimal_round, partial=True)
-_FLOAT_ROUND: Final = Meaning("float", values.float_round)
-_SIGN: Final = Meaning("int", values.sign)
-
-
-def _float_function(value: Callable[..., Any], count: int = 1) -> Callable[[str, Arguments], Meaning]:
-    def meaning(name: str, arguments: Arguments) -> Meaning:
-        _counted(name, arguments, count, count)
-        if any(argument.type not in (*NUMBERS, "null") for argument in arguments):
-            raise _refuse(name, arguments)
-        return Meaning("float", lambda *numbers: value(*map(float, numbers)), partial=True)
-
-    return meaning
-
-
-# Comparison and logic.
-
-_COMPARISONS: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
-    "=": operator.eq,
-    "<>": operator.ne,
-    "<": operator.lt,
-    "<=": operator.le,
-    ">": operator.gt,
-    ">=": operator.ge,
-}
-
-
-def _comparison(name: str, arguments: Arguments) -> Meaning:
-    _counted(name, arguments, 2, 2)
-    arguments = _met(arguments)
-    value = _COMPARISONS[name]
-    kinds = [argument.type for argument in arguments]
-    _check_compared(name, arguments)
-    if "decimal" in kinds and "float" in kinds and name not in ("=", "<>"):
-        value = values.unordered(value)
-    return Meaning("bool", value, arguments=arguments)
-
-
-def _check_compared(name: str, arguments: Arguments) -> None:
-    """All arguments can be compared with each other."""
-    first: Expression | None = None
-    for argument in arguments:
-        if argument.type == "null":
-            continue
-        if argument.type not in _COMPARED:
-            hint = "compare its fields" if argument.type == "record" else ""
-            raise TypeMismatch(f"{name} does not compare {_article(argument.type)}", hint)
-        if first is None:
-            first = argument
-        elif argument.type != first.type and not (argument.type in NUMBERS and first.type in NUMBERS):
-            hint = _cast_hint(first.type, argument.type)
-            raise TypeMismatch(f"{name} does not compare {first.type} with {argument.type}", hint)
-
-
-def _in(name: str, arguments: Arguments) -> Meaning:
-    _counted(name, arguments, 2, _MANY)
-    arguments = _met(arguments)
-    for item in arguments[1:]:
-        _check_compared(name, (arguments[0], item))
-    return Meaning("bool", values.is_in, arguments=arguments)
-
-
-def _logic(value: Callable[..., Any], least: int, most: int) -> Callable[[str, Arguments], Meaning]:
-    def meaning(name: str, arguments: Arguments) -> Meaning:
-        _counted(name, arguments, least, most)
-        for argument in arguments:
-            if argument.type not in ("bool", "null"):
-                hint = f"compare it, for example: {argument} <> 0" if argument.type in NUMBERS else ""
-                raise TypeMismatch(f"{name} takes conditions, not {_article(argument.type)}", hint)
-        return Meaning("bool", value)
-
-    return meaning
-
-
-def _is_null(name: str, arguments: Arguments) -> Meaning:
-    _counted(name, arguments, 1, 1)
-    return Meaning("bool", lambda value: value is None)
-
-
-def _like(name: str, arguments: Arguments) -> Meaning:
-    _counted(name, arguments, 2, 3)
-    text, *constants = arguments
-    if text.type not in ("string", "null"):
-        raise _refuse(name, (text,), "CAST(... AS STRING) makes a string")
-    texts = [each.value for each in constants if isinstance(each, Constant) and each.type == "string"]
-    if len(texts) < len(constants):
-        raise TypeMismatch("like takes its pattern as a constant", "contains(text, part) takes any string")
-    pattern, escape = str(texts[0]), str(texts[1]) if len(texts) > 1 else ""
-    if len(texts) > 1 and len(escape) != 1:
-        raise TypeMismatch(f"the escape of like is one character, not {constants[1]}")
-    if escape and len(pattern.replace(escape * 2, "")) and pattern.replace(escape * 2, "").endswith(escape):
-        raise TypeMismatch("the pattern of like ends with its escape", "write the escape twice to mean itself")
-    match = values.matcher(pattern, escape)
-    return Meaning("bool", lambda value, *_: match(value))
-
-
-# What chooses among its arguments.
-
-
-def _alike(name: str, arguments: Arguments) -> tuple[ValueType, Arguments]:
-    """The common type of arguments, and the arguments cast to it."""
-    arguments = _met(arguments)
-    kind = common_type([argument.type for argument in arguments], name)
-    return kind, tuple(_as(argument, kind) for argument in arguments)
-
-
-def _as(argument: Expression, kind: ValueType) -> Expression:
-    if argument.type in (kind, "null"):
-        return argument
-    if isinstance(argument, Constant):
-        return Constant.of(CASTS[argument.type, kind][0](argument.python))
-    return cast(argument, kind)
-
-
-def _choice(value: Callable[..., Any], *, compared: bool = False) -> Callable[[str, Arguments], Meaning]:
-    def meaning(name: str, arguments: Arguments) -> Meaning:
-        _counted(name, arguments, 1, _MANY)
-        if compared:
-            _check_compared(name, _met(arguments))
-        kind, arguments = _alike(name, arguments)
-        return Meaning(kind, value, arguments=arguments)
-
-    return meaning
-
-
-def _case(name: str, arguments: Arguments) -> Meaning:
-    """CASE: condition, value, ..., and the value otherwise."""
-    _counted(name, arguments, 3, _MANY)
-    assert len(arguments) % 2 == 1, "CASE without ELSE has a null at its end"
-    _logic(values.choose, 1, _MANY)("case", arguments[:-1:2])
-    kind, results = _alike(name, (*arguments[1::2], arguments[-1]))
-    paired = [each for pair in zip(arguments[:-1:2], results[:-1], strict=True) for each in pair]
-    return Meaning(kind, values.choose, arguments=(*paired, results[-1]))
-
-
-def _nullif(name: str, arguments: Arguments) -> Meaning:
-    _counted(name, arguments, 2, 2)
-    arguments = _met(arguments)
-    _check_compared(name, arguments)
-    return Meaning(arguments[0].type, values.nullif, partial=True, arguments=arguments)
-
-
-# Text and time.
-
-
-def _signature(
-    kind: ValueType, value: Callable[..., Any], *wanted: str, least: int | None = None, partial: bool = False
-) -> Callable[[str, Arguments], Meaning]:
-    """A function of fixed argument types ("string|bytes" allows two), the last ones optional from `least` on."""
-
-    def meaning(name: str, arguments: Arguments) -> Meaning:
-        _counted(name, arguments, len(wanted) if least is None else least, len(wanted))
-        for argument, want in zip(arguments, wanted, strict=False):
-            if argument.type not in (*want.split("|"), "null"):
-                hint = "CAST(... AS STRING) makes a string" if want == "string" and argument.type != "record" else ""
-                raise TypeMismatch(f"{name} takes {' or '.join(want.split('|'))}, not {argument.type}", hint)
-        return Meaning(kind, value, partial)
-
-    return meaning
-
-
-def _concat(name: str, arguments: Arguments) -> Meaning:
-    _counted(name, arguments, 1, _MANY)
-    return _signature("string", values.concat, *["string"] * len(arguments), partial=True)(name, arguments)
-
-
-def _part(name: str, arguments: Arguments, known: Mapping[str, Any]) -> str:
-    part = arguments[0]
-    if not isinstance(part, Constant) or part.type != "string":
-        raise TypeMismatch(f"{name} takes the name of a part first", f"there is {', '.join(known)}")
-    if part.value not in known:
-        raise TypeMismatch(f'{name} knows no "{part.value}"', nearest(str(part.value), known))
-    return str(part.value)
-
-
-def _extract(name: str, arguments: Arguments) -> Meaning:
-    _counted(name, arguments, 2, 2)
-    if arguments[1].type not in ("timestamp", "interval", "null"):
-        raise _refuse(name, arguments[1:], _cast_hint("string", "timestamp") if arguments[1].type == "string" else "")
-    known: Mapping[str, Any] = values.INTERVAL_PARTS if arguments[1].type == "interval" else values.PARTS
-    part = _part(name, arguments, known)
-    value = known[part]
-    return Meaning("float" if part == "epoch" else "int", lambda _, at: value(at))
-
-
-def _date_trunc(name: str, arguments: Arguments) -> Meaning:
-    _counted(name, arguments, 2, 2)
-    if arguments[1].type not in ("timestamp", "null"):
-        raise _refuse(name, arguments[1:], _cast_hint("string", "timestamp") if arguments[1].type == "string" else "")
-    part = _part(name, arguments, dict.fromkeys(values.TRUNCATIONS))
-    value = values.truncation(part)
-    return Meaning("timestamp", lambda _, at: value(at), partial=part == "week")
+    meaning = meaning_of(expression)
+    if is_strict(expression.function) and any(argument is None for argument in arguments):
+        return None
+    return meaning.value(*(arguments if meaning.takes is None else [arguments[n] for n in meaning.takes]))
 
 
 def _any_nullable(arguments: Arguments) -> bool:
@@ -498,31 +101,31 @@ def _decimal(value: Callable[[Decimal], Decimal]) -> Meaning:
 FUNCTIONS: Final[dict[str, Function]] = {
     function.name: function
     for function in (
-        *(Function(name, _arithmetic) for name in ("+", "-", "*", "/", "%", "mod")),
+        *(Function(name, meanings.arithmetic) for name in ("+", "-", "*", "/", "%", "mod")),
         Function(
             "negate",
-            _by_type(
+            meanings.by_type(
                 int=Meaning("int", values.int_negate, partial=True),
                 decimal=_decimal(Decimal.copy_negate),
                 float=Meaning("float", operator.neg),
                 interval=Meaning("interval", values.interval_negate, partial=True),
             ),
         ),
-        *(Function(name, _comparison) for name in _COMPARISONS),
-        Function("and", _logic(values.conjunction, 1, _MANY), _any_nullable),
-        Function("or", _logic(values.disjunction, 1, _MANY), _any_nullable),
-        Function("not", _logic(operator.not_, 1, 1)),
-        Function("is_null", _is_null, _never),
-        Function("in", _in, _any_nullable),
-        Function("like", _like),
-        Function("case", _case, _results_nullable),
-        Function("coalesce", _choice(values.coalesce), _all_nullable),
-        Function("nullif", _nullif, _any_nullable),
-        Function("greatest", _choice(values.greatest, compared=True), _all_nullable),
-        Function("least", _choice(values.least, compared=True), _all_nullable),
+        *(Function(name, meanings.comparison) for name in meanings.COMPARISONS),
+        Function("and", meanings.logic(values.conjunction, 1, meanings.MANY), _any_nullable),
+        Function("or", meanings.logic(values.disjunction, 1, meanings.MANY), _any_nullable),
+        Function("not", meanings.logic(operator.not_, 1, 1)),
+        Function("is_null", meanings.is_null, _never),
+        Function("in", meanings.is_in, _any_nullable),
+        Function("like", meanings.like),
+        Function("case", meanings.case, _results_nullable),
+        Function("coalesce", meanings.choice(values.coalesce), _all_nullable),
+        Function("nullif", meanings.nullif, _any_nullable),
+        Function("greatest", meanings.choice(values.greatest, compared=True), _all_nullable),
+        Function("least", meanings.choice(values.least, compared=True), _all_nullable),
         Function(
             "abs",
-            _by_type(
+            meanings.by_type(
                 int=Meaning("int", values.int_abs, partial=True),
                 decimal=_decimal(Decimal.copy_abs),
                 float=Meaning("float", abs),
@@ -531,7 +134,7 @@ FUNCTIONS: Final[dict[str, Function]] = {
         ),
         Function(
             "ceil",
-            _by_type(
+            meanings.by_type(
                 int=Meaning("int", int),
                 decimal=_decimal(values.decimal_ceil),
                 float=Meaning("float", values.float_ceil),
@@ -539,35 +142,35 @@ FUNCTIONS: Final[dict[str, Function]] = {
         ),
         Function(
             "floor",
-            _by_type(
+            meanings.by_type(
                 int=Meaning("int", int),
                 decimal=_decimal(values.decimal_floor),
                 float=Meaning("float", values.float_floor),
             ),
         ),
-        Function("round", _round),
-        Function("sqrt", _float_function(values.sqrt)),
-        Function("power", _float_function(values.power, 2)),
-        Function("exp", _float_function(values.exp)),
-        Function("ln", _float_function(values.ln)),
-        Function("sign", _by_type(int=_SIGN, decimal=_SIGN, float=_SIGN)),
-        Function("||", _signature("string", values.concatenate, "string", "string", partial=True)),
-        Function("concat", _concat, _never),
-        Function("lower", _signature("string", str.lower, "string")),
-        Function("upper", _signature("string", str.upper, "string")),
-        Function("length", _signature("int", len, "string|bytes")),
-        Function("trim", _signature("string", values.trim, "string", "string", least=1)),
-        Function("ltrim", _signature("string", values.ltrim, "string", "string", least=1)),
-        Function("rtrim", _signature("string", values.rtrim, "string", "string", least=1)),
-        Function("substring", _signature("string", values.substring, "string", "int", "int", least=2)),
-        Function("position", _signature("int", values.position, "string", "string")),
-        Function("replace", _signature("string", values.replace, *["string"] * 3, partial=True)),
-        Function("left", _signature("string", values.left, "string", "int")),
-        Function("right", _signature("string", values.right, "string", "int")),
-        Function("starts_with", _signature("bool", str.startswith, "string", "string")),
-        Function("ends_with", _signature("bool", str.endswith, "string", "string")),
-        Function("contains", _signature("bool", operator.contains, "string", "string")),
-        Function("extract", _extract),
-        Function("date_trunc", _date_trunc),
+        Function("round", meanings.rounding),
+        Function("sqrt", meanings.float_function(values.sqrt)),
+        Function("power", meanings.float_function(values.power, 2)),
+        Function("exp", meanings.float_function(values.exp)),
+        Function("ln", meanings.float_function(values.ln)),
+        Function("sign", meanings.by_type(int=meanings.SIGN, decimal=meanings.SIGN, float=meanings.SIGN)),
+        Function("||", meanings.signature("string", values.concatenate, "string", "string", partial=True)),
+        Function("concat", meanings.concat, _never),
+        Function("lower", meanings.signature("string", str.lower, "string")),
+        Function("upper", meanings.signature("string", str.upper, "string")),
+        Function("length", meanings.signature("int", len, "string|bytes")),
+        Function("trim", meanings.signature("string", values.trim, "string", "string", least=1)),
+        Function("ltrim", meanings.signature("string", values.ltrim, "string", "string", least=1)),
+        Function("rtrim", meanings.signature("string", values.rtrim, "string", "string", least=1)),
+        Function("substring", meanings.signature("string", values.substring, "string", "int", "int", least=2)),
+        Function("position", meanings.signature("int", values.position, "string", "string")),
+        Function("replace", meanings.signature("string", values.replace, *["string"] * 3, partial=True)),
+        Function("left", meanings.signature("string", values.left, "string", "int")),
+        Function("right", meanings.signature("string", values.right, "string", "int")),
+        Function("starts_with", meanings.signature("bool", str.startswith, "string", "string")),
+        Function("ends_with", meanings.signature("bool", str.endswith, "string", "string")),
+        Function("contains", meanings.signature("bool", operator.contains, "string", "string")),
+        Function("extract", meanings.extract),
+        Function("date_trunc", meanings.date_trunc),
     )
 }

@@ -189,7 +189,10 @@ class Union(msgspec.Struct, frozen=True, array_like=True, tag="union", tag_field
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        return self.branches[0].columns
+        return tuple(
+            msgspec.structs.replace(same[0], nullable=any(column.nullable for column in same))
+            for same in zip(*(branch.columns for branch in self.branches), strict=True)
+        )
 
     def __str__(self) -> str:
         return f"Union of {len(self.branches)}"

@@ -12,8 +12,8 @@ from queries.catalogue import Streams
 from queries.plan import Operator
 
 Language = Literal["sql", "wxquery"]
-# CQ-DHT, section 2, has T1 and T2: two-way joins on one equality, which the DHT's index can evaluate.
-QueryClass = Literal["select", "T1", "T2", "windowed", "multi-way", "aggregate"]
+# CQ-DHT, section 2, has T1 and T2: two-way joins on an equality, which the DHT's index can evaluate; theta has none.
+QueryClass = Literal["select", "T1", "T2", "theta", "windowed", "multi-way", "aggregate"]
 
 
 class Query(msgspec.Struct, frozen=True):
@@ -37,4 +37,4 @@ def parse(text: str, streams: Streams, parameters: Sequence[Any] = ()) -> Query:
     return sql.plan(text, streams, parameters)
 
 
-_WXQUERY = re.compile(r"\s*(<|\{|\(:|(for|let|if)\b(?!\s*\())", re.IGNORECASE)
+_WXQUERY = re.compile(r"\s*(<|\{|\(:|(for|let|if|stream)\b)|\s*\((?![\s(]*select\b)", re.IGNORECASE)

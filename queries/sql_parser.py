@@ -1,0 +1,150 @@
+"""Tokens to a syntax tree: sqlglot's parser, cut down to the SQL we speak, with the place of every node.
+
+The tree is sqlglot's and goes no further than queries/sql.py and queries/sql_expressions.py, which turn what they know
+into a plan and refuse the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, Final, NoReturn, TypeVar
+
+from sqlglot import exp
+from sqlglot.dialects.dialect import Dialect
+from sqlglot.errors import ErrorLevel, ParseError
+from sqlglot.parser import Parser
+from sqlglot.tokenizer_core import Token, TokenType
+
+from queries.errors import QueryError, Span
+from queries.sql_tokens import SqlTokenizer, SqlTokens, shown, span_of, too_deep
+
+Node = TypeVar("Node", bound=exp.Expr)
+T = TokenType
+
+
+class _Refused(ParseError):
+    """What the parser says and at which token; also what it throws to itself while it tries things out."""
+
+    def __init__(self, message: str, token: Token | None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.token = token
+
+
+class PeerSql(Dialect):
+    """Our dialect: of functions the parser knows only those with a syntax of their own; the rest are calls by name."""
+
+    SUPPORTS_USER_DEFINED_TYPES = True  # Types are checked by us, by name.
+    Tokenizer = SqlTokenizer
+
+    class Parser(Parser):
+        STATEMENT_PARSERS: ClassVar = {}
+        FUNCTIONS: ClassVar = {}
+        NO_PAREN_FUNCTIONS: ClassVar = {}
+        NO_PAREN_FUNCTION_PARSERS: ClassVar = {"CASE": lambda self: self._parse_case()}
+        FUNCTION_PARSERS: ClassVar = {
+            "CAST": lambda self: self._parse_cast(strict=True),
+            "EXTRACT": lambda self: self._parse_extract(),
+            "POSITION": lambda self: self._parse_position(),
+            "SUBSTRING": lambda self: self._parse_substring(),
+            "TRIM": lambda self: self._parse_trim(),
+        }
+
+        def expression(self, instance: Node, token: Token | None = None, comments: list[str] | None = None) -> Node:
+            """Every node learns its place: that of what is in it, or of the token just read."""
+            made = super().expression(instance, token, None)
+            if "start" not in made.meta:
+                inside = span_within(made)
+                if inside is None and self._prev:
+                    inside = span_of(self._prev)
+                if inside is not None:
+                    made.meta["start"], made.meta["end"] = inside.start, inside.end - 1
+            return made
+
+        def _parse_types(
+            self,
+            check_func: bool = False,
+            schema: bool = False,
+            allow_identifiers: bool = True,
+            with_collation: bool = False,
+        ) -> exp.Expr | None:
+            """A type is one word, and is looked up by us; sqlglot also asks whether a value starts with a type."""
+            if not allow_identifiers or not self._match(T.VAR):
+                return None
+            word = self._prev
+            digits = self._parse_wrapped_csv(self._parse_number) if self._match(T.L_PAREN, advance=False) else []
+            return self.expression(exp.DataType(this=word.text, expressions=digits), word)
+
+        def raise_error(self, message: str, token: Any = None) -> NoReturn:
+            raise _Refused(message, token or self._curr or None)
+
+
+def parse(sql: SqlTokens) -> exp.Expr:
+    """The syntax tree of one query."""
+    text = sql.text
+    parser = PeerSql().parser(error_level=ErrorLevel.IMMEDIATE)
+    try:
+        trees = parser.parse(sql.tokens, text)
+    except _Refused as error:
+        raise _explained(error, sql) from None
+    except RecursionError:  # The nesting was counted before; this is for ways to nest that were not thought of.
+        raise too_deep(text, Span(0, 1)) from None
+    tree = trees[0]
+    assert tree is not None, "there are tokens, so there is a tree"
+    return tree
+
+
+def place(node: exp.Expr | None, otherwise: Span | None = None) -> Span:
+    """Where a node is in the text; `otherwise` for one that does not know."""
+    return (None if node is None else span_within(node)) or otherwise or Span(0, 1)
+
+
+def span_within(node: exp.Expr) -> Span | None:
+    """From the first to the last place known in a node."""
+    spans = list(_spans(node))
+    if not spans:
+        return None
+    return Span(min(span.start for span in spans), max(span.end for span in spans))
+
+
+def _spans(node: exp.Expr) -> Iterator[Span]:
+    meta = node.meta
+    if "start" in meta:
+        yield Span(meta["start"], meta["end"] + 1)
+    if "start" not in meta or isinstance(node, exp.Anonymous):  # A call knows its name's place only.
+        for child in node.iter_expressions():
+            yield from _spans(child)
+
+
+# What the parser means, in our words.
+
+_EXPECTED: Final = {
+    "Expecting )": '")"',
+    "Expecting (": '"("',
+    "Expecting ]": '"]"',
+    "Expected table name": "the name of a stream",
+    "Expected identifier": "a name",
+    "Expected END after CASE": "WHEN, ELSE or END",
+    "Expected AS after CAST": "AS and a type",
+    "Expected TYPE after CAST": "a type",
+    "Expected type": "a type",
+}
+
+
+def _explained(error: _Refused, sql: SqlTokens) -> QueryError:
+    text, token = sql.text, error.token
+    expected = next((ours for theirs, ours in _EXPECTED.items() if error.message.startswith(theirs)), "")
+    if not expected and error.message.startswith("Required"):
+        expected = "a value" if "'on'" not in error.message else "ON"
+    if token is None:
+        end = sql.tokens[-1].end + 1
+        problem = "the query ends too early"
+        return QueryError(problem, text, Span(end, end + 1), expected=expected or "more of the query")
+    hint = _HINTS.get(token.token_type, "")
+    return QueryError(f"unexpected {shown(token, text)}", text, span_of(token), expected=expected, hint=hint)
+
+
+_HINTS: Final = {
+    T.STRING: "text stands in single quotes, names in double quotes",
+    T.COLON: "a time of day is written 12:00:00",
+}

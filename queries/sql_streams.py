@@ -1,0 +1,207 @@
+"""CREATE STREAM and DROP STREAM as text.
+
+CREATE STREAM flights (num int, at timestamp, gate string null)
+WITH (event_time = at, lateness = 5s, retention = 24h, durability = replicated, policy = block)
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from typing import Final, NoReturn
+
+import msgspec
+from sqlglot.tokenizer_core import Token, TokenType
+
+from queries.casts import read_interval
+from queries.catalogue import DAY_MS, Stream, named
+from queries.errors import QueryError, Span, nearest
+from queries.schema import Schema, SchemaError
+from queries.sql_tokens import Option, rewrite, shown, span_of, statements, tokenize
+
+T = TokenType
+DURABILITIES: Final = ("memory", "disk", "replicated")
+POLICIES: Final = ("block", "drop-oldest")
+OPTIONS: Final = ("event_time", "lateness", "retention", "durability", "policy")
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,126}")
+
+
+class CreateStream(msgspec.Struct, frozen=True):
+    """A stream to be made, with what is promised for its tuples."""
+
+    name: str
+    schema: Schema
+    event_time: str | None = None
+    lateness_ms: int = 0
+    retention_ms: int = DAY_MS
+    durability: str = "disk"
+    policy: str = "block"
+
+    @property
+    def stream(self) -> Stream:
+        """What queries know of it."""
+        return Stream(self.name, self.schema, self.event_time, self.lateness_ms, self.retention_ms)
+
+
+class DropStream(msgspec.Struct, frozen=True):
+    """A stream to be removed, with its tuples."""
+
+    name: str
+
+
+StreamStatement = CreateStream | DropStream
+
+
+def read(text: str) -> StreamStatement:
+    """The statement of a text; raises QueryError.
+
+    >>> read("CREATE STREAM flights (num int, at timestamp) WITH (event_time = at, retention = 2h)").retention_ms
+    7200000
+    >>> read("DROP STREAM check-ins")
+    DropStream(name='check-ins')
+    """
+    return _Reader(text, tokenize(text)).statement()
+
+
+def read_all(text: str) -> list[StreamStatement]:
+    """The statements of a text, with semicolons between them."""
+    return [_Reader(text, tokens).statement() for tokens in statements(text)]
+
+
+class _Reader:
+    """One statement; `_at` is the next token."""
+
+    def __init__(self, text: str, tokens: list[Token]) -> None:
+        self._text = text
+        self._tokens = tokens
+        self._at = 0
+
+    def statement(self) -> StreamStatement:
+        verb = self._tokens[0]
+        if verb.text.upper() not in ("CREATE", "DROP"):
+            self._unexpected(verb, "CREATE STREAM or DROP STREAM")
+        self._at = 1
+        self._word("STREAM")
+        name = self._name()
+        if verb.text.upper() == "CREATE":
+            return self._create(name)
+        if self._at < len(self._tokens):
+            self._unexpected(self._tokens[self._at], "the end")
+        return DropStream(name)
+
+    def _create(self, name: str) -> CreateStream:
+        schema = self._schema()
+        options = self._options()
+        given: dict[str, Option] = {}
+        for option in options:
+            if option.key not in OPTIONS:
+                self._fail(f'unknown option "{option.key}"', option.key_span, nearest(option.key, OPTIONS))
+            if option.key in given:
+                self._fail(f'the option "{option.key}" is there twice', option.key_span)
+            given[option.key] = option
+        return CreateStream(
+            name,
+            schema,
+            self._event_time(given.get("event_time"), schema),
+            self._milliseconds(given.get("lateness"), 0, least=0),
+            self._milliseconds(given.get("retention"), DAY_MS, least=1),
+            self._choice(given.get("durability"), DURABILITIES, "disk"),
+            self._choice(given.get("policy"), POLICIES, "block"),
+        )
+
+    def _name(self) -> str:
+        """The name of the stream: all that touches, or one word in quotes."""
+        if self._at == len(self._tokens):
+            end = self._tokens[-1].end + 1
+            raise QueryError("the text ends too early", self._text, Span(end, end + 1), expected="the name of a stream")
+        first = last = self._tokens[self._at]
+        self._at += 1
+        while self._at < len(self._tokens):
+            token = self._tokens[self._at]
+            if token.start != last.end + 1 or token.token_type == T.L_PAREN or first.token_type == T.IDENTIFIER:
+                break
+            last = token
+            self._at += 1
+        name = first.text if first is last else self._text[first.start : last.end + 1]
+        if not _NAME.fullmatch(name):
+            hint = "a letter, then letters, digits, dots, dashes and underscores, 127 at most"
+            self._fail(f'"{name[:40]}" cannot name a stream', span_of(first, last), hint)
+        return name
+
+    def _schema(self) -> Schema:
+        example = "(num int, at timestamp)"
+        if self._at == len(self._tokens) or self._tokens[self._at].token_type != T.L_PAREN:
+            end = self._tokens[self._at - 1].end + 1
+            self._fail("the stream needs its fields", Span(end, end + 1), f"for example {example}")
+        opening, depth = self._tokens[self._at], 0
+        while self._at < len(self._tokens):
+            token = self._tokens[self._at]
+            depth += {T.L_PAREN: 1, T.R_PAREN: -1}.get(token.token_type, 0)
+            self._at += 1
+            if depth == 0:
+                break
+        else:
+            self._fail("this bracket has no end", span_of(opening))
+        start = opening.end + 1
+        try:
+            return Schema.parse(self._text[start : token.start])
+        except SchemaError as error:
+            at = start + error.place
+            self._fail(error.problem, Span(at, self._word_end(at)), error.hint)
+        except ValueError as error:
+            self._fail(str(error), span_of(opening, token))
+
+    def _word_end(self, at: int) -> int:
+        word = re.compile(r"[\w-]+").match(self._text, at)
+        return word.end() if word else at + 1
+
+    def _options(self) -> list[Option]:
+        rest = self._tokens[self._at :]
+        if not rest:
+            return []
+        if rest[0].token_type != T.WITH or len(rest) < 2:
+            self._unexpected(rest[0], "WITH (option = value) or the end")
+        found = rewrite(self._text, rest, [])
+        if found.tokens or found.windows:
+            self._unexpected(rest[0], "WITH (option = value)")
+        return found.options
+
+    def _event_time(self, option: Option | None, schema: Schema) -> str | None:
+        if option is None:
+            return None
+        times = [field.name for field in schema.fields if field.type == "timestamp"]
+        name = named(option.value, times)
+        if name is None:
+            hint = nearest(option.value, times) or "give the stream a field of type timestamp"
+            self._fail(f'"{option.value}" is no field of type timestamp', option.value_span, hint)
+        return name
+
+    def _milliseconds(self, option: Option | None, default: int, least: int) -> int:
+        if option is None:
+            return default
+        span: timedelta | None = read_interval(option.value)
+        if span is None or span < timedelta(milliseconds=least):
+            self._fail(f'"{option.value}" is no {option.key}', option.value_span, "for example 24h, 500ms or 5 minutes")
+        return span // timedelta(milliseconds=1)
+
+    def _choice(self, option: Option | None, known: tuple[str, ...], default: str) -> str:
+        if option is None:
+            return default
+        if option.value.lower() not in known:
+            hint = nearest(option.value, known)
+            self._fail(f'"{option.value}" is no {option.key}', option.value_span, hint)
+        return option.value.lower()
+
+    def _word(self, word: str) -> None:
+        if self._at == len(self._tokens):
+            end = self._tokens[-1].end + 1
+            raise QueryError("the text ends too early", self._text, Span(end, end + 1), expected=word)
+        if self._tokens[self._at].text.upper() != word:
+            self._unexpected(self._tokens[self._at], word)
+        self._at += 1
+
+    def _unexpected(self, token: Token, expected: str) -> NoReturn:
+        raise QueryError(f"unexpected {shown(token, self._text)}", self._text, span_of(token), expected=expected)
+
+    def _fail(self, problem: str, span: Span, hint: str = "") -> NoReturn:
+        raise QueryError(problem, self._text, span, hint=hint)

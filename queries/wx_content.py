@@ -1,0 +1,175 @@
+"""What a WXQuery returns, as templates: elements, values, choices, and loops through the items of a window."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Final
+
+from queries.aggregates import aggregate
+from queries.errors import TypeMismatch
+from queries.expressions import Column, Constant, Expression, conjunction
+from queries.functions import call
+from queries.plan import Aggregate, Choice, Each, Output, Template
+from queries.plan import Element as XmlElement
+from queries.wx_names import Element, Names, Scope, Value, WindowItems, there, within
+from queries.wx_syntax import Condition as ConditionText
+from queries.wx_syntax import (
+    Conditional,
+    ElementConstructor,
+    Flwr,
+    For,
+    Let,
+    Name,
+    Path,
+    PathOutput,
+    StreamCall,
+)
+from queries.wx_syntax import Expression as ExpressionText
+
+ITEMS: Final = "items"  # The column that holds a window's items.
+_FUNCTIONS: Final = ("min", "max", "sum", "count", "avg")
+
+
+@dataclass(slots=True)
+class Content:
+    """Builds the templates of one branch of a query; notes which aggregates of its window they need."""
+
+    names: Names
+    aggregates: dict[str, Aggregate] = field(default_factory=dict)
+    _aliases: list[str] = field(default_factory=list)
+
+    def alias(self, wanted: str) -> str:
+        """A name for rows that nothing else in the branch has."""
+        self._aliases.append(unused(wanted.replace(".", "_"), self._aliases))
+        return self._aliases[-1]
+
+    def aggregate(self, let: Let, scope: Scope) -> Value:
+        """The column of an aggregate over a window; the same aggregate asked for twice is computed once."""
+        if let.function.text not in _FUNCTIONS:
+            hint = f"there is {', '.join(_FUNCTIONS)}"
+            raise self.names.error(f'unknown aggregate "{let.function.text}"', let.function.span, hint)
+        argument = self._argument(let, scope)
+        try:
+            made = aggregate(unused(let.variable.text, [ITEMS, *self.aggregates]), let.function.text, argument)
+        except TypeMismatch as mismatch:
+            raise self.names.error(mismatch.problem, let.path.span) from None
+        for known in self.aggregates.values():
+            if (known.function, known.argument) == (made.function, made.argument):
+                made = known
+        self.aggregates[made.name] = made
+        return Value(Column("", (made.name,), made.type, made.nullable))
+
+    def _argument(self, let: Let, scope: Scope) -> Expression | None:
+        origin = let.path.origin
+        if isinstance(origin, StreamCall):
+            hint = "for $w in stream(…)/… |count 20 step 10| let $a := avg($w/…)"
+            raise self.names.error("an aggregate of a whole stream is never finished", let.path.span, hint)
+        meaning = self.names.variable(origin, scope)
+        if not isinstance(meaning, WindowItems):
+            problem = f'"${origin.text}" is not a window, so there is nothing to aggregate'
+            hint = f"give it one: for ${origin.text} in … |count 20 step 10|"
+            raise self.names.error(problem, let.path.span, hint)
+        element, conditions = self.names.walk(meaning.item, let.path.steps, scope)
+        if element.path and element.type != "record":
+            counted: Expression = element.column
+        elif let.function.text != "count":
+            hint = f"name one: {let.function.text}(${origin.text}/…)"
+            raise self.names.error(f"{let.function.text} needs an element with a value", let.path.span, hint)
+        else:  # What it holds does not matter to count, only that it is there.
+            counted, conditions = Constant.of(1), there(element) + conditions
+            if not conditions:
+                return None
+        only_where = conjunction(conditions)
+        return counted if only_where is None else call("case", only_where, counted, Constant.of(None))
+
+    def of(self, text: ExpressionText, scope: Scope) -> tuple[Template, ...]:
+        """The templates of an expression."""
+        match text:
+            case ElementConstructor(tag=tag, content=content):
+                return (XmlElement(tag.text, self._all(content, scope)),)
+            case Flwr(clauses=clauses, where=where, result=result):
+                return self.loop(clauses, where, result, scope)
+            case Conditional(condition=condition, then=then, otherwise=otherwise):
+                test = conjunction(self.names.conditions(condition, scope))
+                assert test is not None
+                return (Choice(test, self.of(then, scope), self.of(otherwise, scope)),)
+            case PathOutput(path=path):
+                return self._output(path, scope)
+        return self._all(text.items, scope)
+
+    def loop(
+        self, clauses: Sequence[For | Let], where: ConditionText, result: ExpressionText, scope: Scope
+    ) -> tuple[Template, ...]:
+        """The templates of for and let clauses, of which the first is next; where and return come last."""
+        if not clauses:
+            return _guarded(self.names.conditions(where, scope), self.of(result, scope))
+        clause, rest = clauses[0], clauses[1:]
+        if isinstance(clause, Let):
+            return self.loop(rest, where, result, {**scope, clause.variable.text: self.aggregate(clause, scope)})
+        origin = self._inner_origin(clause.path)
+        if clause.window is not None:
+            hint = "a window stands behind the path of a stream"
+            raise self.names.error("only a stream has windows", clause.window.span, hint)
+        match origin, self.names.variable(origin, scope):
+            case _, WindowItems() as items:
+                alias = self.alias(clause.variable.text)
+                element, conditions = self.names.walk(within(items, alias), clause.path.steps, scope)
+                scope = {**scope, clause.variable.text: element}
+                conditions = there(element) + conditions
+                if not rest:  # Then the loop itself can leave items out.
+                    conditions, where = conditions + self.names.conditions(where, scope), ()
+                inner = self.loop(rest, where, result, scope)
+                return (Each(alias, _items(items), conjunction(conditions), inner),)
+            case _, Element() as start:
+                element, conditions = self.names.walk(start, clause.path.steps, scope)
+                scope = {**scope, clause.variable.text: element}
+                return _guarded(there(element) + conditions, self.loop(rest, where, result, scope))
+        raise self.names.error(f'"${origin.text}" is a single value', clause.path.span, "use it as it is, without for")
+
+    def _all(self, texts: Sequence[ExpressionText], scope: Scope) -> tuple[Template, ...]:
+        return tuple(template for text in texts for template in self.of(text, scope))
+
+    def _output(self, path: Path, scope: Scope) -> tuple[Template, ...]:
+        origin = self._inner_origin(path)
+        match self.names.variable(origin, scope):
+            case Value(column=column):
+                self.names.no_steps(tuple(step.name for step in path.steps), path.span)
+                return (Output(column),)
+            case WindowItems() as items:
+                alias = self.alias(items.item.tag)
+                element, conditions = self.names.walk(within(items, alias), path.steps, scope)
+                return (Each(alias, _items(items), conjunction(conditions), _shown(element)),)
+            case Element() as start:
+                element, conditions = self.names.walk(start, path.steps, scope)
+                return _guarded(conditions, _shown(element))
+
+    def _inner_origin(self, path: Path) -> Name:
+        if isinstance(path.origin, StreamCall):
+            problem = "a stream inside a result would never let that result end"
+            hint = "to combine streams, put both before return: for $a in stream(…)/… for $b in stream(…)/… where …"
+            raise self.names.error(problem, path.span, hint)
+        return path.origin
+
+
+def unused(wanted: str, used: Collection[str]) -> str:
+    """A name, or that name with the first number that makes it a new one."""
+    numbered = (f"{wanted}_{number}" for number in count(2))
+    return wanted if wanted not in used else next(name for name in numbered if name not in used)
+
+
+def _items(items: WindowItems) -> Column:
+    return Column("", (ITEMS,), "list", nullable=False, fields=items.fields)
+
+
+def _shown(element: Element) -> tuple[Template, ...]:
+    if element.path:
+        return (Output(element.column, element.tag),)
+    children = (element.child(each) for each in element.fields)
+    return (XmlElement(element.tag, tuple(Output(child.column, child.tag) for child in children)),)
+
+
+def _guarded(conditions: tuple[Expression, ...], content: tuple[Template, ...]) -> tuple[Template, ...]:
+    test = conjunction(conditions)
+    return content if test is None else (Choice(test, content),)
