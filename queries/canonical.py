@@ -33,6 +33,7 @@ from queries.plan import (
     Window,
     WindowAggregate,
 )
+from queries.restructure import expressions_in
 from queries.simplify import order_of, plain_number, simplified, simplified_conjuncts
 
 ORDERS_MAX: Final = 64  # Orders of like sources that are tried; beyond them, the order of the text decides.
@@ -83,7 +84,7 @@ def _canonical(plan: Operator, uses: _Uses, *, hidden: bool) -> _Canonical:
         case Union(branches=branches):
             return _of_union(branches, hidden=hidden)
         case Restructure(input=inner, content=content, envelope=envelope):
-            places = [(str(number), each) for number, each in enumerate(_expressions_in(content))]
+            places = [(str(number), each) for number, each in enumerate(expressions_in(content))]
             below = _canonical(inner, places, hidden=True)
             return _Canonical(Restructure(below.plan, _content(content, below.names, 0), envelope), {"": ("", {})})
     assert_never(plan)
@@ -282,22 +283,6 @@ def _with_names(plan: Operator, names: list[str]) -> Operator:
         outputs = (Named(name, each.expression) for name, each in zip(names, plan.outputs, strict=True))
         return msgspec.structs.replace(plan, outputs=tuple(outputs))
     return plan
-
-
-def _expressions_in(content: tuple[Template, ...]) -> Iterable[Expression]:
-    for part in content:
-        match part:
-            case Element():
-                yield from _expressions_in(part.content)
-            case Output():
-                yield part.expression
-            case Choice():
-                yield part.condition
-                yield from _expressions_in(part.then + part.otherwise)
-            case Each():
-                yield part.over
-                yield from (part.where,) if part.where is not None else ()
-                yield from _expressions_in(part.content)
 
 
 def _content(content: tuple[Template, ...], names: _Names, depth: int) -> tuple[Template, ...]:

@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple, assert_never
 
 import msgspec
 
-from queries import aggregates, functions
+from queries import aggregates, functions, restructure
 from queries.expressions import EPOCH, MICROSECOND, RANK, Call, Column, Constant, Expression, conjuncts, inputs_of
 from queries.plan import (
     Aggregate,
@@ -101,10 +101,7 @@ def value(expression: Expression, row: Row, columns: Sequence[Column]) -> Any:
         case Column():
             return _field(expression, row, columns)
         case Call():
-            arguments = [value(each, row, columns) for each in expression.arguments]
-            if functions.is_strict(expression.function) and any(each is None for each in arguments):
-                return None
-            return functions.meaning_of(expression).value(*arguments)
+            return functions.value(expression, [value(each, row, columns) for each in expression.arguments])
     assert_never(expression)
 
 
@@ -211,8 +208,6 @@ class _Evaluation:
                     for item in self.items(branch)
                 ]
             case Restructure():
-                from queries import restructure
-
                 to_xml = restructure.on_row(plan)
                 return [replace(item, row=(to_xml(item.row),)) for item in self.items(plan.input)]
         assert_never(plan)

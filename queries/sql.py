@@ -274,6 +274,8 @@ class _Branches:
             raise QueryError("only streams can be in FROM", self._text, place(table), hint=hint)
         only(self._text, table, "this", "db", "catalog", "alias")
         parts = [table.args[part] for part in ("catalog", "db", "this") if table.args.get(part) is not None]
+        if not all(isinstance(part, exp.Identifier) for part in parts):
+            raise QueryError("a part of the name is missing", self._text, place(table), expected="a stream")
         word = Name(".".join(part.name for part in parts), Span(place(parts[0]).start, place(parts[-1]).end))
         stream = stream_of(word, self._streams, self._text)
         name, span = stream.name, word.span

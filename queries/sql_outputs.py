@@ -114,6 +114,8 @@ def _own_name(expression: Expression) -> str:
             return "now"
         case Column(path=path):
             return path[-1].lstrip("$")
+        case Call(function="cast", arguments=(inner,)):
+            return _own_name(inner)
         case Call(function=function) if function.isidentifier():
             return function
     return "value"

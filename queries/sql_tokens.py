@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from datetime import timedelta
+from itertools import pairwise
 from typing import ClassVar, Final, NamedTuple, NoReturn
 
 from sqlglot.errors import TokenError
@@ -197,11 +198,13 @@ def _check_nesting(text: str, tokens: list[Token]) -> None:
 
 def _check_commas(text: str, tokens: list[Token]) -> None:
     """A comma has something before and behind it; sqlglot would let it pass."""
-    for before, token in zip(tokens, [*tokens[1:], None], strict=True):
-        if before.token_type in (T.COMMA, T.L_PAREN) and token is not None and token.token_type == T.COMMA:
+    for before, token in pairwise(tokens):
+        if before.token_type in (T.COMMA, T.L_PAREN) and token.token_type == T.COMMA:
             raise QueryError("something is missing before this comma", text, span_of(token), expected="a value")
-        if before.token_type == T.COMMA and (token is None or token.token_type in _CLOSERS):
+        if before.token_type == T.COMMA and token.token_type in _CLOSERS:
             raise QueryError("something is missing behind this comma", text, span_of(before), expected="a value")
+    if tokens and tokens[-1].token_type == T.COMMA:
+        raise QueryError("something is missing behind this comma", text, span_of(tokens[-1]), expected="a value")
 
 
 _CLOSERS: Final = (T.SEMICOLON, T.R_PAREN, T.R_BRACKET, T.FROM, T.WHERE, T.GROUP_BY, T.HAVING, T.UNION, T.WITH)

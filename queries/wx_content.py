@@ -37,13 +37,13 @@ class Content:
     """Builds the templates of one branch of a query; notes which aggregates of its window they need."""
 
     names: Names
+    aliases: list[str]  # Those of the whole query so far.
     aggregates: dict[str, Aggregate] = field(default_factory=dict)
-    _aliases: list[str] = field(default_factory=list)
 
     def alias(self, wanted: str) -> str:
-        """A name for rows that nothing else in the branch has."""
-        self._aliases.append(unused(wanted.replace(".", "_"), self._aliases))
-        return self._aliases[-1]
+        """A name for rows that nothing else in the query has."""
+        self.aliases.append(unused(wanted.replace(".", "_"), self.aliases))
+        return self.aliases[-1]
 
     def aggregate(self, let: Let, scope: Scope) -> Value:
         """The column of an aggregate over a window; the same aggregate asked for twice is computed once."""

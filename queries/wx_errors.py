@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from lark import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
+from lark import UnexpectedInput, UnexpectedToken
 
 from queries.errors import QueryError, Span
 
@@ -17,7 +17,7 @@ _SAID: Final = {
     "STRING": "a text in quotes",
     "COUNT": '"count"',
     "COMPARE": "a comparison (=, <, <=, >, >=)",
-    "SIGN": '"+" or "-"',
+    "SIGN": "a sign",
     "LESSTHAN": "an element like <a>",
     "MORETHAN": '">"',
     "SLASH": '"/"',
@@ -36,12 +36,17 @@ _SAID: Final = {
 
 _CONJUNCTIONS: Final = "a condition is a conjunction of comparisons with =, <, <=, > and >="
 
+_INSTEAD: Final = "in place of it, write a sequence of queries that exclude each other: ( …, … )"
+
 # What people write because other languages have it. Seen from the place of the error: text before, text from there on.
 _KNOWN: Final = tuple(
     (re.compile(before), re.compile(after), hint)
     for before, after, hint in (
-        (r"", r"(or|not)\b", f'{_CONJUNCTIONS}; for "or", write two queries as a sequence: ( …, … )'),
-        (r"", r"(!=|<>)|ne\b", f"{_CONJUNCTIONS}; for two ranges, write two queries as a sequence: ( …, … )"),
+        (r"\bnot\s*\(?\s*$", r"", _CONJUNCTIONS),
+        (r"\b(min|max|sum|count|avg)\s*\(\s*$", r"\$", "an aggregate is computed by let: let $a := avg($w/en)"),
+        (r"\b(return|then|else)\s*$", r"\{", "braces stand inside an element; here the expression stands alone"),
+        (r"", r"or\b", f"{_CONJUNCTIONS}; {_INSTEAD}"),
+        (r"", r"(!=|<>)|ne\b", f"{_CONJUNCTIONS}; {_INSTEAD}"),
         (r"", r"(eq|lt|le|gt|ge)\b", "write =, <, <=, >, >="),
         (r"=$", r"=", "equality is one ="),
         (r"/$", r"/", "only the child axis: name each element on the way, as in /photons/photon"),
@@ -49,16 +54,24 @@ _KNOWN: Final = tuple(
         (r"/$", r"\.\.", "only the child axis: a path goes down, never up"),
         (r"<[\w.-]+\s+$", r"[\w.-]+\s*=", "results have no attributes; make it an element inside"),
         (r"<[\w.-]+$", r":", "names have no namespace"),
-        (r">\s*$", r"[^\s<{]", "there is no text between tags: an element holds elements and { expressions }"),
+        (
+            r"(</?[\w.-]+\s*>|/>|\})\s*$",
+            r"[^\s<{]",
+            "there is no text between tags: an element holds elements and { expressions }",
+        ),
         (r"\bfor\b[^{}]*$", r",", 'each variable has a "for" of its own: for $a in … for $b in …'),
         (r"\{[^{}]*$", r",", "a sequence is written in parentheses: { ( …, … ) }"),
         (r"\blet\s+\$[\w-]+\s*$", r"=", "let takes :="),
         (r"\b(FOR|LET|IF|RETURN|WHERE|IN)\s*$", r"", "the words of the language are written in small letters"),
         (r"\|\s*(count|[\w./-]+\s+diff)\s*[\d.]+\s*$", r"[a-zA-Z]", "a window has no unit: |count 20 step 10|"),
-        (r"\[[^\]]*[\w)]\s*$", r"\[", "a path in a condition has no conditions of its own; join them with and"),
+        (
+            r"(\[|\b(where|and|if)\b)[^\[\]]*[\w.-]$",
+            r"\[",
+            "a path in a condition has no conditions of its own; join them with and",
+        ),
         (r"", r"order\b", "the results of a stream come in the order of its items"),
         (r"", r"[\"']([^\"']*)$", "the text in quotes does not end"),
-        (r"", r"\(:", "the comment does not end with :)"),
+        (r"\($", r":", "the comment does not end with :)"),
     )
 )
 
@@ -72,7 +85,8 @@ def syntax_error(text: str, error: UnexpectedInput) -> QueryError:
         start, accepted = blamed, ["VARIABLE", "NUMBER", "STRING"]
     found = _found(text, start)
     hint = next((hint for before, after, hint in _KNOWN if _fits(text, start, before, after)), "")
-    problem = f'unexpected "{found}"' if found else "the query ends too early"
+    quoted = f"'{found}'" if found == '"' else f'"{found}"'
+    problem = f"unexpected {quoted}" if found else "the query ends too early" if start else "the query is empty"
     return QueryError(problem, text, Span(start, start + max(1, len(found))), expected=_listed(accepted), hint=hint)
 
 
@@ -81,12 +95,7 @@ def _at_end(error: UnexpectedInput) -> bool:
 
 
 def _accepted(error: UnexpectedInput) -> list[str]:
-    match error:
-        case UnexpectedToken():
-            return sorted(error.accepts or error.expected)
-        case UnexpectedCharacters():
-            return sorted(error.allowed or ())
-    return []
+    return sorted(error.interactive_parser.accepts())  # type: ignore[no-untyped-call]
 
 
 def _word_before(text: str, start: int) -> int | None:

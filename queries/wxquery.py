@@ -71,6 +71,7 @@ class _Planner:
     """Finds the branches of a query: the expressions that start from a stream, and the elements around them."""
 
     names: Names
+    aliases: list[str] = field(default_factory=list)
     sources: int = 0
     envelope: tuple[str, ...] | None = None
 
@@ -103,7 +104,7 @@ class _Planner:
         return Flwr((For(each, path, None),), (), PathOutput(Path(each, (), path.span), path.span), path.span)
 
     def _branch(self, text: Flwr, envelope: tuple[str, ...]) -> Restructure:
-        branch = _Branch(self.names, Content(self.names))
+        branch = _Branch(self.names, Content(self.names, self.aliases))
         branch.read(text)
         self.sources += len(branch.sources)
         if self.sources > SOURCES_MAX:

@@ -81,8 +81,10 @@ def append_element(pieces: list[str], tag: str, value: Any, fields: tuple[Field,
 def text_of(value: Any) -> str:
     """A value as the text of an element, as XML Schema writes it. What XML has no character for becomes U+FFFD.
 
-    >>> text_of(True), text_of(Decimal("1E+2")), text_of(float("inf")), text_of("a & b")
-    ('true', '100', 'INF', 'a &amp; b')
+    Equal decimals have equal texts, with no zeros at the end: engines differ in how many they keep.
+
+    >>> text_of(True), text_of(Decimal("1.50")), text_of(Decimal("1E+2")), text_of(float("inf")), text_of("a & b")
+    ('true', '1.5', '100', 'INF', 'a &amp; b')
     """
     match value:
         case str():
@@ -92,12 +94,20 @@ def text_of(value: Any) -> str:
         case float():
             return {"inf": "INF", "-inf": "-INF", "nan": "NaN"}.get(repr(value), repr(value))
         case Decimal():
-            return format(value, "f") if abs(value.adjusted()) < 100 else str(value)
+            return _decimal_text(value)
         case datetime():
             return value.isoformat().replace("+00:00", "Z")
         case bytes():
             return b64encode(value).decode()
     return str(value)
+
+
+def _decimal_text(value: Decimal) -> str:
+    sign, digits, exponent = value.as_tuple()
+    assert isinstance(exponent, int), "a decimal is finite"
+    kept = "".join(map(str, digits)).rstrip("0")
+    short = Decimal((sign, tuple(map(int, kept)), exponent + len(digits) - len(kept))) if kept else Decimal(0)
+    return format(short, "f") if abs(short.adjusted()) < 100 else str(short)
 
 
 class _Open:
@@ -129,7 +139,6 @@ class ItemReader:
         self._fed = 0
         self._item_at = 0  # Where in the bytes the current item began, or the last one ended.
         self._parser = expat.ParserCreate("utf-8")
-        self._parser.buffer_text = True
         self._parser.StartElementHandler = self._start
         self._parser.EndElementHandler = self._end
         self._parser.CharacterDataHandler = self._text
@@ -236,15 +245,19 @@ class ItemReader:
 
 def _tidied(values: dict[str, Any], fields: tuple[Field, ...]) -> dict[str, Any]:
     """Texts without the space around them, where the field is no string."""
-    kinds = {field.name: field for field in fields}
-    tidy: dict[str, Any] = {}
-    for name, value in values.items():
-        field = kinds[name]
-        if field.fields:
-            tidy[name] = _tidied(value, field.fields)
-        else:
-            tidy[name] = value if field.type == "string" else value.strip()
-    return tidy
+    by_name = {field.name: field for field in fields}
+    return {name: _tidied_value(value, by_name[name]) for name, value in values.items()}
+
+
+def _tidied_value(value: Any, field: Field) -> Any:
+    match field.type:
+        case "record":
+            return _tidied(value, field.fields)
+        case "string":
+            return value
+        case "bytes" if not value.strip():
+            return b""  # As with a string, an empty element is a value.
+    return value.strip()
 
 
 def _bytes(text: str | bytes) -> bytes:

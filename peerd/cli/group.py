@@ -34,6 +34,9 @@ SECTIONS: Final[dict[str, dict[str, _Entry]]] = {
         "subscribe": _Entry("subscribe", "Read a stream as it comes, from now or from the past."),
         "unsubscribe": _Entry("subscribe", "Forget a subscription that has a name."),
     },
+    "Queries": {
+        "explain": _Entry("explain", "Show what a query means: its types, its class, its plan."),
+    },
     "Try": {
         "demo": _Entry("demo", "Play a scenario on five peers, with a crash in the middle."),
         "bench": _Entry("bench", "Measure how fast tuples go from one peer to another."),

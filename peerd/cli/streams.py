@@ -11,6 +11,7 @@ import click
 
 from peerd.cli.common import client_for, read_span, target_options
 from peerd.cli.output import Column, Row, chosen_form, output_option, show_record, show_rows
+from peerd.errors import Exit, PeerError
 from peerd.words import ago, count, span
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ def stream() -> None:
 
 
 @stream.command()
-@click.argument("name")
-@click.argument("schema")
+@click.argument("name", metavar="NAME|STATEMENT")
+@click.argument("schema", required=False)
 @target_options
 @click.option(
     "--durability",
@@ -73,29 +74,39 @@ def stream() -> None:
     show_default=True,
     help="When a stream in memory is full: let publishers wait, or drop the oldest tuples.",
 )
+@click.pass_context
 def create(
+    ctx: click.Context,
     name: str,
-    schema: str,
+    schema: str | None,
     data_dir: Path | None,
     number: int | None,
     retention_s: float,
     lateness_s: float,
     **promises: Any,
 ) -> None:
-    """Create a stream: a name, and a schema of names and types.
+    """Create a stream: a name, and a schema of names and types; or all of it as one statement.
 
     Types: int, float, decimal, string, bool, timestamp, bytes, record(...); with "null" behind one, it may be missing.
 
     \b
         $ peer stream create flights "id int, flight string, at timestamp, delay float null"
+        $ peer stream create "CREATE STREAM flights (id int, at timestamp) WITH (event_time = at, retention = 1h)"
     """
+    definition: dict[str, Any] = {
+        "name": name,
+        "schema": schema,
+        "retention_ms": int(retention_s * 1000),
+        "lateness_ms": int(lateness_s * 1000),
+        **promises,
+    }
+    if schema is None:
+        definition = _stated(ctx, name)
 
     async def work() -> None:
         async with client_for(data_dir, number) as client:
-            done = await client.create_stream(
-                name, schema, retention_ms=int(retention_s * 1000), lateness_ms=int(lateness_s * 1000), **promises
-            )
-        click.echo(f'stream "{name}" created, its definition on {count(done.replicas, "peer")}', err=True)
+            done = await client.create_stream(**definition)
+        click.echo(f'stream "{definition["name"]}" created, its definition on {count(done.replicas, "peer")}', err=True)
         if done.replicas < 2:
             click.echo("note: with one peer, what is lost with its disk is lost", err=True)
 
@@ -178,6 +189,33 @@ def rm(name: str, data_dir: Path | None, number: int | None) -> None:
 
     asyncio.run(work())
     click.echo(f'stream "{name}" removed', err=True)
+
+
+def _stated(ctx: click.Context, text: str) -> dict[str, Any]:
+    """What CREATE STREAM … says; its WITH takes the place of the flags."""
+    import msgspec
+
+    from peerd.cli.explain import bad_text
+    from queries.errors import QueryError
+    from queries.sql_streams import CreateStream, read
+
+    if len(text.split()) < 2:
+        example = f'peer stream create {text} "id int, at timestamp"'
+        raise PeerError(f'stream "{text}" needs a schema', hint=f"For example: {example}", exit_code=Exit.MISUSE)
+    for flag in ("durability", "retention_s", "event_time", "lateness_s", "policy"):
+        if ctx.get_parameter_source(flag) is click.core.ParameterSource.COMMANDLINE:
+            option = flag.removesuffix("_s").replace("_", "-")
+            problem = f"--{option} does not go with a statement"
+            hint = f"Write it into the statement: WITH ({option.replace('-', '_')} = …)."
+            raise PeerError(problem, hint=hint, exit_code=Exit.MISUSE)
+    try:
+        statement = read(text)
+    except QueryError as error:
+        raise bad_text(error) from error
+    if not isinstance(statement, CreateStream):
+        hint = f'"peer stream rm {statement.name}" removes it.'
+        raise PeerError("DROP STREAM does not create a stream", hint=hint, exit_code=Exit.MISUSE)
+    return msgspec.structs.asdict(statement)
 
 
 def _stream_row(definition: StreamDefinition) -> Row:

@@ -1,0 +1,89 @@
+"""What WXQuery says to a text it cannot take: the place, what was expected, and what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from queries import wxquery
+from queries.errors import QueryError
+from tests.queries.wx_streams import ALERT, PHOTON, STREAMS
+
+GOLDEN = Path(__file__).parent / "errors_wxquery.golden"
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(QueryError) as refused:
+        wxquery.plan(text, STREAMS)
+    return str(refused.value)
+
+
+def test_the_errors_are_those_that_were_read_and_found_helpful(rewrite: bool):
+    texts = [case.partition("\n----\n")[0] for case in GOLDEN.read_text().split("====\n")]
+    said = "====\n".join(f"{text}\n----\n{refusal(text)}\n" for text in texts)
+    if rewrite:
+        GOLDEN.write_text(said)
+    assert said == GOLDEN.read_text()
+    assert len(texts) >= 12
+
+
+REFUSED = {
+    "": "the query is empty",
+    "<a/>": '"<a/>" holds no stream, so it has no results',
+    "()": "an empty sequence has no results",
+    "$p/en": 'unknown variable "$p"',
+    'for $p in doc("photons")/photons/photon return $p': 'unknown function "doc"',
+    'for $p in stream("photons")/photons[en > 1]/photon return $p': "a document that never ends cannot be tested",
+    "for $p in PHOTON return $p/en/x": '"en" holds a decimal and no elements',
+    "for $p in PHOTON where 1 < 2 return $p": "the comparison has no path",
+    "for $p in PHOTON where $p/en = maybe() return $p": 'unknown function "maybe" in a condition',
+    "for $p in PHOTON where $p/en > 9223372036854775808 return $p": "the number does not fit 64 bits",
+    f"for $p in PHOTON where $p/en > {'9' * 50}.5 return $p": "a number has at most 38 digits",
+    "for $a in ALERT where $a/level + 1 > 2 return $a": "+ does not take string and int",
+    "for $w in PHOTON |count 0| return $w": "a window and its step are larger than zero",
+    "for $w in PHOTON |count 2 step -1| return $w": "a window and its step are larger than zero",
+    "for $w in ALERT |level diff 2| return $w": '"level" is a string; a window is controlled by a number or a time',
+    "for $w in ALERT |at diff 0.0000001| return $w": "a window of time has seconds, from a microsecond to 30 years",
+    "for $w in PHOTON |count 2| let $a := max($w) return $a": "max needs an element with a value",
+    "for $w in PHOTON |count 2| let $a := max($w/en) return $a/x": "an aggregate is a value and has no elements inside",
+    "for $w in PHOTON |count 2| let $a := max($w/en) for $x in $a return $x": '"$a" is a single value',
+    "for $p in PHOTON return <x> { ALERT } </x>": "a stream inside a result would never let that result end",
+    " ".join(f"for $p{n} in PHOTON" for n in range(33)) + " return $p0": (
+        "the query reads 33 streams; at most 32 are allowed"
+    ),
+    " " * 65_537: "the query has 65537 characters; at most 65536 are allowed",
+}
+
+
+@pytest.mark.parametrize(("text", "problem"), REFUSED.items())
+def test_what_has_no_meaning_is_refused_with_the_reason(text: str, problem: str):
+    text = text.replace("PHOTON", PHOTON).replace("ALERT", ALERT)
+    assert refusal(text).splitlines()[0].partition(": ")[2] == problem
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * 70 + PHOTON + ")" * 70,
+        "<a>" * 70 + "{ " + PHOTON + " }" + "</a>" * 70,
+        f"for $p in {PHOTON} return " + "if $p/en > 1 then $p else " * 2000 + "()",
+        f"for $p in {PHOTON} return " + "for $p in $p return " * 3000 + "$p",
+        f"for $p in {PHOTON} " + "for $p in $p " * 4000 + "return $p",
+        f"for $p in {PHOTON} where " + "(" * 20_000 + "$p/en > 1" + ")" * 20_000 + " return $p",
+    ],
+)
+def test_depth_is_refused_before_anything_goes_down_into_it(text: str):
+    assert "the query is nested more than 64 deep" in refusal(text)
+
+
+@pytest.mark.parametrize("opening", ["(", "<a>", "<a>{", "for $p in ", "if ", "where (", '"', "(:", "[", "|"])
+def test_a_text_that_only_opens_is_refused_quickly(opening: str):
+    refusal((opening * 65_536)[:65_536])
+
+
+def test_long_texts_within_the_limits_are_taken():
+    condition = " and ".join(f"$p/en > {number}.0" for number in range(3000))
+    assert wxquery.plan(f"for $p in {PHOTON} where {condition} return $p/en", STREAMS).query_class == "select"
+    result = "".join(f"<e{number}> {{ $p/en }} </e{number}>" for number in range(1500))
+    assert wxquery.plan(f"for $p in {PHOTON} return <all> {result} </all>", STREAMS).query_class == "select"
