@@ -44,4 +44,3 @@ class Inside:
 
     def forget(self, request: RequestId) -> None:
         self.roles.pop(request, None)
-

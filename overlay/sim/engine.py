@@ -89,5 +89,3 @@ def _on_aliases(plan: Operator) -> Operator:
         case Union():
             return msgspec.structs.replace(plan, branches=tuple(map(_on_aliases, plan.branches)))
     raise AssertionError(f"an engine does not run {plan}")
-
-

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 
 from overlay.sim.agenda import Agenda
 from overlay.sim.disk import SimDisk
+from overlay.sim.engine import ReferenceEngine
 from overlay.sim.membership import Membership
 from overlay.sim.network import Network
 from overlay.sim.power import FailingDisk, PowerLost
@@ -48,6 +49,7 @@ from protocols.events import (
     Started,
     TimerFired,
 )
+from protocols.execution.engine import FeedRun, RunResults, RunStarted, StartRun, StopRun
 from protocols.ids import LogId, Millis, PeerId, RequestId, TimerName
 from protocols.journal.disk import DiskFull
 from protocols.journal.journal import Journal
@@ -60,6 +62,8 @@ NEAREST: Final = 16
 MEASURE_MS: Final = 10_000
 FULL_DISK_RETRY_MS: Final = 500
 READ_MS: Final = 1
+START_RUN_MS: Final = 200
+FEED_RUN_MS: Final = 3
 PLACES: Final = 3
 
 OnAnswer = Callable[[Answer | None, bool], None]
@@ -112,6 +116,7 @@ class SimPeer:
     __slots__ = (
         "_around",
         "_contacts",
+        "_engine",
         "_gate",
         "_is_committing",
         "_is_holding",
@@ -156,6 +161,7 @@ class SimPeer:
         self._journal: Journal | None = None
         self._pending: Pending | None = None
         self._gate = SyncGate()
+        self._engine = ReferenceEngine()
         self._is_committing = False
         self._is_holding = False  # Something new waits for the disk, which may be there already.
         self._timers: dict[TimerName, int] = {}
@@ -365,6 +371,19 @@ class SimPeer:
     def _tell(self, effect: Tell) -> None:
         self.take(effect.event, self.life)
 
+    # The engine.
+
+    def _start_run(self, effect: StartRun) -> None:
+        self._engine.start(effect)
+        self._around.agenda.after(START_RUN_MS + self.slow_ms, self.take, RunStarted(effect.run), self.life)
+
+    def _feed_run(self, effect: FeedRun) -> None:
+        results = RunResults(effect.run, effect.number, self._engine.feed(effect))
+        self._around.agenda.after(FEED_RUN_MS + self.slow_ms, self.take, results, self.life)
+
+    def _stop_run(self, effect: StopRun) -> None:
+        self._engine.stop(effect.run)
+
     # The disk.
 
     def _commit(self) -> None:
@@ -417,6 +436,9 @@ class SimPeer:
         ReadLog: _read_log,
         AfterSync: _after_sync,
         Tell: _tell,
+        StartRun: _start_run,
+        FeedRun: _feed_run,
+        StopRun: _stop_run,
     }
 
 

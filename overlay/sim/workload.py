@@ -42,10 +42,10 @@ CUT_OFF_MS_MAX: Final = 500
 CUT_OFF_SHARE: Final = 0.05  # Of the publishes whose client loses its connection before the answer.
 
 
-class StreamsWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StreamsWorkload(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="streams", tag_field="name"
+):
     """How much clients do; ranges are drawn from the seed."""
-
-    name: Literal["streams"] = "streams"
 
     streams: IntRange = (2, 4)
     durabilities: tuple[Durability, ...] = DURABILITIES  # Of the streams, by turns.

@@ -1,1 +1,1 @@
-"""Queries in execution: cut into subgraphs, deployed on peers, wired by flows, restarted as a whole when one is lost."""
+"""Queries in execution: cut into subgraphs, deployed on peers, wired by flows, started anew when a host is lost."""

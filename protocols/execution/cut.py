@@ -14,7 +14,7 @@ import msgspec
 from protocols.clock import Stamp
 from protocols.execution.messages import Engine, FlowInput, Input, QueryId, StreamInput, Subgraph
 from protocols.ids import PeerId
-from queries.expressions import TIME, Column, Expression, Named, columns_of
+from queries.expressions import TIME, Expression, Named, columns_of
 from queries.functions import call
 from queries.plan import (
     Join,
@@ -138,36 +138,38 @@ def _replaced_chains(plan: Operator, move: Callable[[Operator, Source], Operator
 def _needed(plan: Operator) -> dict[str, dict[str, None]]:
     """For each alias, the fields that operators above the selections of its source read."""
     needed: dict[str, dict[str, None]] = {each.alias: {} for each in sources(plan)}
-
-    def note(expressions: list[Expression]) -> None:
+    for operator in walk(plan):
+        expressions, names = _reads(operator)
         for expression in expressions:
             for column in columns_of(expression):
                 if column.input in needed:
                     needed[column.input][column.path[0]] = None
-
-    def visit(operator: Operator) -> None:
-        match operator:
-            case Select(input=below, predicate=predicate):
-                base = below
-                while isinstance(base, Select):
-                    base = base.input
-                if not isinstance(base, Source):
-                    note([predicate])
-            case Project(outputs=outputs):
-                note([each.expression for each in outputs])
-            case Join(predicate=predicate) if predicate is not None:
-                note([predicate])
-            case WindowAggregate(keys=keys, aggregates=aggregates, window=window):
-                note([key.expression for key in keys])
-                note([each.argument for each in aggregates if each.argument is not None])
-                names = [field.name for each in aggregates for field in each.fields] + list(window.by[:1])
-                for alias in needed:
-                    needed[alias].update(dict.fromkeys(names))
-        for each in operator.inputs:
-            visit(each)
-
-    visit(plan)
+        for fields in needed.values():
+            fields.update(dict.fromkeys(names))
     return needed
+
+
+def _reads(operator: Operator) -> tuple[list[Expression], list[str]]:
+    """What an operator reads of its rows: expressions, and fields by name alone."""
+    match operator:
+        case Select(predicate=predicate) if not _is_chain(operator):
+            return [predicate], []
+        case Project(outputs=outputs):
+            return [each.expression for each in outputs], []
+        case Join(predicate=predicate) if predicate is not None:
+            return [predicate], []
+        case WindowAggregate(keys=keys, aggregates=aggregates, window=window):
+            arguments = [each.argument for each in aggregates if each.argument is not None]
+            gathered = [field.name for each in aggregates for field in each.fields]
+            return [key.expression for key in keys] + arguments, gathered + list(window.by[:1])
+    return [], []
+
+
+def _is_chain(operator: Operator) -> bool:
+    """Whether an operator is a source, or selections on one."""
+    while isinstance(operator, Select):
+        operator = operator.input
+    return isinstance(operator, Source)
 
 
 def _with_time(plan: Operator) -> Operator:
@@ -176,9 +178,3 @@ def _with_time(plan: Operator) -> Operator:
     times = tuple(column for column in plan.input.columns if column.path == (TIME,))
     time: Expression = times[0] if len(times) == 1 else call("greatest", *times)
     return msgspec.structs.replace(plan, outputs=(*plan.outputs, Named(TIME, time)))
-
-
-def time_column(plan: Operator) -> Column | None:
-    """The column of a plan's rows that says when they are of, where there is just one."""
-    times = [column for column in plan.columns if column.path == (TIME,)]
-    return times[0] if len(times) == 1 else None

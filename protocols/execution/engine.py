@@ -20,7 +20,7 @@ class StartRun(Effect, frozen=True):
 
 
 class FeedRun(Effect, frozen=True):
-    """Hand rows of one source to a run: numbered from 1, in order over all its sources. RunResults tells what came of it.
+    """Hand rows of one source to a run, numbered from 1 over all its sources. RunResults tells what came of it.
 
     Rows that are not new are for state only: a result made of them alone has been told already.
     """
@@ -30,7 +30,8 @@ class FeedRun(Effect, frozen=True):
     alias: str
     rows: tuple[Row, ...]  # As the source's columns say.
     is_new: bool
-    watermark_us: int | None  # Of the whole run, once these rows are in.
+    watermark_us: int | None  # Once these rows are in: windows that end by then are complete.
+    floor_us: int | None  # No row before this time is to come for any source: older state may be forgotten.
 
 
 class StopRun(Effect, frozen=True):

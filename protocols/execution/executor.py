@@ -11,7 +11,7 @@ import msgspec
 
 from protocols.delivery.messages import Missed, Opened, OpenSubscription, Rows, Seen
 from protocols.effects import Effect, Send, SetTimer, Tell
-from protocols.events import Abandoned, Answered, Event, Received, Requested, TimerFired, Unreachable
+from protocols.events import Abandoned, Answered, Event, Received, TimerFired
 from protocols.execution.engine import RunFailed, RunResults, RunStarted, StopRun
 from protocols.execution.messages import (
     Deploy,
@@ -125,8 +125,6 @@ class Executor:
                 return self._results_safe(event)
             case TimerFired():
                 return self._tick(now)
-            case Unreachable():
-                return []  # What is not acknowledged is sent again; a host that is gone is the proxy's to replace.
         return []
 
     # Coming and going.
@@ -178,9 +176,7 @@ class Executor:
         return effect
 
     def _undeploy(self, query: QueryId, attempt: int) -> list[Effect]:
-        over = [
-            key for key, hosted in self.hosted.items() if key[0] == query and hosted.run.deploy.attempt <= attempt
-        ]
+        over = [key for key, hosted in self.hosted.items() if key[0] == query and hosted.run.deploy.attempt <= attempt]
         return [effect for key in over for effect in self._end(key)]
 
     def _end(self, key: RunKey) -> list[Effect]:

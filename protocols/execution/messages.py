@@ -31,6 +31,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
     covers: tuple[Position, ...] = ()  # Everything below has had its effect.
     lows: tuple[Position, ...] = ()  # Nothing below has any effect on what is still to come.
     watermark_us: int | None = None  # No row before this time is to come, but for late ones.
+    floor_us: int | None = None  # As the watermark, but held back by silent streams, too.
     is_idle: bool = False  # The streams are silent: they hold nobody's watermark back.
 
 
@@ -55,7 +56,7 @@ Input = StreamInput | FlowInput
 
 
 class Subgraph(msgspec.Struct, frozen=True, array_like=True):
-    """The operators of a query that sit together on one peer. Its results go to `consumer`, or to the query's stream."""
+    """The operators of a query that sit together on one peer; without a consumer they make the query's results."""
 
     number: int
     plan: Operator

@@ -31,6 +31,7 @@ class InputClock:
     lateness_us: int
     follows_clock: bool  # Its time is the publication time: silence lets it go on.
     watermark_us: int | None = None
+    floor_us: int | None = None  # As the watermark, but no silence lets it go on.
     said: Progress | None = None  # By the subgraph that makes the flow.
     _origins: dict[Origin, _Heard] = field(default_factory=dict)
 
@@ -50,7 +51,7 @@ class InputClock:
     def advance(self, now: Millis) -> int | None:
         """The watermark as of now; it never goes back."""
         if self.said is not None:
-            self.watermark_us = self.said.watermark_us
+            self.watermark_us, self.floor_us = self.said.watermark_us, self.said.floor_us
             return self.watermark_us
         lively = [heard.time_us for heard in self._origins.values() if now - heard.at < IDLE_MS]
         times = [heard.time_us for heard in self._origins.values()]
@@ -59,17 +60,18 @@ class InputClock:
         reached = (min(lively) if lively else max(times)) - self.lateness_us
         if not lively and self.follows_clock:
             reached = max(reached, (now - CLOCK_LAG_MS) * 1000 - self.lateness_us)
+        self.floor_us = max(self.floor_us or 0, min(times) - self.lateness_us)
         self.watermark_us = reached if self.watermark_us is None else max(self.watermark_us, reached)
         return self.watermark_us
 
-    def lows(self, horizon_us: int | None, watermark_us: int | None) -> tuple[Position, ...]:
+    def lows(self, horizon_us: int | None, floor_us: int | None) -> tuple[Position, ...]:
         """The positions below which no row can meet one still to come."""
-        if horizon_us is None or watermark_us is None:
+        if horizon_us is None or floor_us is None:
             return ()
         found = []
         for origin, heard in self._origins.items():
             low = None
-            while heard.spans and heard.spans[0][1] + horizon_us < watermark_us:
+            while heard.spans and heard.spans[0][1] + horizon_us < floor_us:
                 low = heard.spans.popleft()[0]
             if low is not None:
                 found.append(Position(origin, low))
@@ -100,5 +102,10 @@ def merged(before: Progress, after: Progress) -> Progress:
     covers, lows = Vector.of(before.covers), Vector.of(before.lows)
     covers.advance(after.covers)
     lows.advance(after.lows)
-    watermarks = [each.watermark_us for each in (before, after) if each.watermark_us is not None]
-    return Progress(covers.positions(), lows.positions(), max(watermarks, default=None), after.is_idle)
+    watermark_us = _later(before.watermark_us, after.watermark_us)
+    floor_us = _later(before.floor_us, after.floor_us)
+    return Progress(covers.positions(), lows.positions(), watermark_us, floor_us, after.is_idle)
+
+
+def _later(a: int | None, b: int | None) -> int | None:
+    return max((time for time in (a, b) if time is not None), default=None)

@@ -1,4 +1,4 @@
-"""The proxy of queries: the peer they were submitted at plans them, deploys them, keeps them going, keeps their results."""
+"""The proxy of queries: the peer they were submitted at plans and deploys them, and keeps them and their results."""
 
 from __future__ import annotations
 
@@ -496,19 +496,20 @@ class QueryProxy:
         if query.in_flight is not None or not query.outgoing:
             return []
         assert query.schema is not None
+        bytes_max = min(PUBLISH_BYTES, self.limits.publish_bytes_max)
         rows: list[Row] = []
         groups, size, progress = 0, 0, query.resume
         for group in query.outgoing:
             encoded = len(query.schema.encode(group.rows))
-            if groups and size + encoded > PUBLISH_BYTES:
+            if groups and size + encoded > bytes_max:
                 break
             rows += group.rows
             size += encoded
             groups, progress = groups + 1, merged(progress, group.progress)
         beyond: tuple[bytes, ...] = ()
-        if groups == 1 and size > PUBLISH_BYTES:  # A part of it now: what is told of it is remembered row by row.
+        if groups == 1 and size > bytes_max:  # A part of it now: what is told of it is remembered row by row.
             group = query.outgoing[0]
-            count = max(1, PUBLISH_BYTES * len(rows) // size)
+            count = max(1, bytes_max * len(rows) // size // 2)
             if count < len(rows):
                 rows, group.rows = rows[:count], group.rows[count:]
                 told = query.notes[-1].beyond if query.notes else ()

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Sequence
 from datetime import timedelta
 from functools import lru_cache
+from itertools import pairwise
 from typing import Final
 
 import msgspec
@@ -41,6 +42,7 @@ class _Waiting(msgspec.Struct, frozen=True):
     is_new: bool
     progress: Progress
     watermark_us: int | None
+    floor_us: int | None
     alias: str
     behind: int | tuple[Position, ...]  # The flow's next sequence, or the stream's positions.
 
@@ -63,6 +65,7 @@ class Run:
         self.is_inline = subgraph.engine == "inline"
         self._steps = pipelines(self.plan) if self.is_inline else {}
         self._horizon_us = _horizon_us(self.plan)
+        self._closes_windows = any(isinstance(each, WindowAggregate) for each in walk(self.plan))
         self.clocks: dict[str, InputClock] = {}
         for each in subgraph.inputs:
             lateness_ms = each.lateness_ms if isinstance(each, StreamInput) else 0
@@ -73,6 +76,7 @@ class Run:
         self.late = dict.fromkeys(self.clocks, 0)
         self.rows_out = 0
         self.watermark_us: int | None = None
+        self.floor_us: int | None = None
         self.was_idle = False
         self.reached = Progress(deploy.resume.covers, deploy.resume.lows)
         self._told = Vector.of(deploy.resume.covers)  # What an earlier attempt has covered already.
@@ -109,7 +113,7 @@ class Run:
         places = [*range(0, told, FEED_ROWS_MAX), *range(told, len(rows), FEED_ROWS_MAX), len(rows)]
         effects: list[Effect] = []
         results: list[Results] = []
-        for place, end in zip(places, places[1:], strict=False):
+        for place, end in pairwise(places):
             part = rows[place:end]
             covers = (Position(batch.origin, batch.first + end),)
             latest = max(row[len(source.schema.fields)] for row in part)
@@ -145,18 +149,19 @@ class Run:
         self._advance(now)
         number = self._next_number
         self._next_number += 1
-        self._waiting.append(_Waiting(number, is_new, progress, self.watermark_us, alias, behind))
+        self._waiting.append(_Waiting(number, is_new, progress, self.watermark_us, self.floor_us, alias, behind))
         if self.is_inline:
             # Without state, what is old for us matters only to whoever reads us.
             wanted = is_new or self.deploy.subgraph.consumer is not None
             return [], self.finished(number, self._steps[alias](rows) if wanted else ())
-        return [FeedRun(self.run_id, number, alias, tuple(rows), is_new, self.watermark_us)], []
+        return [FeedRun(self.run_id, number, alias, tuple(rows), is_new, self.watermark_us, self.floor_us)], []
 
     def _in_time(self, alias: str, rows: Sequence[Row]) -> Sequence[Row]:
         """Leave out rows that come so late that nothing they belong to is open any more."""
-        if not self.is_stateful or self.watermark_us is None or self._horizon_us is None:
+        closed_us = self.watermark_us if self._closes_windows else self.clocks[alias].floor_us
+        if not self.is_stateful or closed_us is None or self._horizon_us is None:
             return rows
-        oldest = EPOCH + timedelta(microseconds=self.watermark_us - self._horizon_us)
+        oldest = EPOCH + timedelta(microseconds=closed_us - self._horizon_us)
         time_at = len(self.sources[alias].schema.fields)
         kept = [row for row in rows if row[time_at] >= oldest]
         self.late[alias] += len(rows) - len(kept)
@@ -172,6 +177,8 @@ class Run:
         if not known or len(known) < len(lively):
             return False
         reached = min(known)
+        floors = [clock.floor_us for clock in self.clocks.values()]
+        self.floor_us = None if None in floors else min(floor for floor in floors if floor is not None)
         if self.watermark_us is not None and reached <= self.watermark_us:
             return False
         self.watermark_us = reached
@@ -190,7 +197,7 @@ class Run:
             return self._feed(alias, (), True, Progress(), (), now)
         if self.deploy.subgraph.consumer is None or self._waiting:
             return [], []
-        return [], [Results((), True, Progress(watermark_us=self.watermark_us, is_idle=self.was_idle))]
+        return [], [Results((), True, Progress((), (), self.watermark_us, self.floor_us, self.was_idle))]
 
     # Results out.
 
@@ -198,14 +205,15 @@ class Run:
         """The engine has told all results of the inputs up to a number."""
         is_new = True
         watermark_us: int | None = None
+        floor_us: int | None = None
         progress = Progress()
         while self._waiting and self._waiting[0].number <= number:
             done = self._waiting.popleft()
-            is_new, watermark_us = done.is_new, done.watermark_us
+            is_new, watermark_us, floor_us = done.is_new, done.watermark_us, done.floor_us
             progress = merged(progress, done.progress)
             self._pass_on(done)
         lows = self._stateful_lows() if self.is_stateful else progress.covers
-        progress = Progress(progress.covers, lows, watermark_us, self.was_idle)
+        progress = Progress(progress.covers, lows, watermark_us, floor_us, self.was_idle)
         self.reached = merged(self.reached, progress)
         if self._shape is not None:
             rows = [(self._shape(row),) for row in rows]
@@ -222,7 +230,7 @@ class Run:
 
     def _stateful_lows(self) -> tuple[Position, ...]:
         for clock in self.clocks.values():
-            self._lows.advance(clock.lows(self._horizon_us, self.watermark_us))
+            self._lows.advance(clock.lows(self._horizon_us, self.floor_us))
         return self._lows.positions()
 
     def status(self, now: Millis) -> SubgraphStatus:
