@@ -1,4 +1,4 @@
-"""Clients with continuous queries: they publish rows in the order of their event times and read what queries make of them.
+"""Clients with continuous queries: they publish rows in the order of event time, and read what queries make of them.
 
 The judge is the reference evaluator, given all rows that were accepted from the moment a query was inserted. At the end
 each query's stream must hold just those results: none missing, none twice, none invented.
@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
@@ -53,7 +53,9 @@ RETRY_MS: Final = 300
 STEP_MS: Final = 700  # Of event time, from one row to the next.
 
 
-class QueriesWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="queries", tag_field="name"):
+class QueriesWorkload(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="queries", tag_field="name"
+):
     """How much clients do; ranges are drawn from the seed."""
 
     queries: IntRange = (2, 4)
@@ -177,7 +179,7 @@ class _Asker:
             states = {each.query: each.state for each in answer.queries} if isinstance(answer, QueriesListed) else {}
             if states.get(self.name) == "running":
                 self.is_acknowledged = True
-            elif isinstance(answer, QueriesListed) and self.name not in states:
+            elif isinstance(answer, QueriesListed) and states.get(self.name, "ending") == "ending":
                 self.submit()
             else:
                 self._workload.later(RETRY_MS, self._look)

@@ -7,7 +7,7 @@ refused with a time to try again. Everything they are told goes to the oracle.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 

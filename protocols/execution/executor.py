@@ -67,6 +67,7 @@ class _Hosted:
 
     run: Run
     proxy: PeerId
+    life: Millis
     leased_at: Millis
     is_started: bool = False  # The engine takes rows.
     is_announced: bool = False
@@ -76,6 +77,7 @@ class _Hosted:
     expected: dict[int, int] = field(default_factory=dict)  # Next sequence of each flow that comes in.
     flows: deque[tuple[Flow, Millis]] = field(default_factory=deque)  # Sent and not taken yet.
     next_sequence: int = 0
+    lives: dict[int, Millis] = field(default_factory=dict)  # Of the subgraphs whose flows come in.
     makers: dict[int, PeerId] = field(default_factory=dict)  # Who sends each flow.
     acked: dict[int, int] = field(default_factory=dict)  # What the makers of flows have been told.
     unsafe: int = 0  # Results handed to the proxy and not safe yet.
@@ -141,7 +143,7 @@ class Executor:
         if reason:
             return [*effects, self._refusal(proxy, message, reason)]
         run = Run(message, f"{message.query}.{subgraph.number}~{message.attempt}")
-        hosted = self.hosted[key] = _Hosted(run, proxy, now)
+        hosted = self.hosted[key] = _Hosted(run, proxy, now, now)
         self._runs[run.run_id] = key
         for each in subgraph.inputs:
             match each:
@@ -224,7 +226,7 @@ class Executor:
 
     def _announcement(self, hosted: _Hosted) -> Effect:
         deploy = hosted.run.deploy
-        message = Deployed(query=deploy.query, attempt=deploy.attempt, number=deploy.subgraph.number)
+        message = Deployed(query=deploy.query, attempt=deploy.attempt, number=deploy.subgraph.number, life=hosted.life)
         return self._send(hosted.proxy, message)
 
     # Rows in.
@@ -257,6 +259,8 @@ class Executor:
         if found is None:
             return []  # Of another attempt, or of one not deployed here yet: it will come again.
         key, hosted, each = found
+        if hosted.lives.setdefault(message.subgraph, message.life) != message.life:
+            return self._fail(key, f"subgraph {message.subgraph} began anew at peer {sender.short}")
         if message.sequence < hosted.expected[message.subgraph]:
             return [self._flowed_message(hosted, message.subgraph, sender)]
         if message.sequence > hosted.expected[message.subgraph]:
@@ -315,6 +319,7 @@ class Executor:
                 query=deploy.query,
                 attempt=deploy.attempt,
                 subgraph=deploy.subgraph.number,
+                life=hosted.life,
                 sequence=hosted.next_sequence,
                 rows=rows,
                 count=count,

@@ -85,6 +85,7 @@ class Deployed(Message, frozen=True, kw_only=True, tag="DEPLOYED"):
     query: QueryId
     attempt: int
     number: int
+    life: Millis  # When it was taken in: a host that forgot it, and took it in again, is not where it was.
 
 
 class DeployRefused(Message, frozen=True, kw_only=True, tag="DEPLOY_REFUSED"):
@@ -115,7 +116,8 @@ class Flow(Message, frozen=True, kw_only=True, tag="FLOW"):
 
     query: QueryId
     attempt: int
-    subgraph: int  # The one that made them.
+    subgraph: int  # The one that made them,
+    life: Millis  # in this life.
     sequence: int
     rows: bytes
     count: int
@@ -159,13 +161,13 @@ class SubgraphStatus(Message, frozen=True, kw_only=True, tag="SUBGRAPH_STATUS"):
 
 
 class QueryInstalled(Record, frozen=True, kw_only=True, tag="QUERY"):
-    """A query submitted here, from its acknowledgement on."""
+    """A query submitted here: before anything is made for it, once it is acknowledged, when nothing is left of it."""
 
     query: QueryId
     text: str
     engine: str
     inserted_at: Stamp
-    ended: bool = False
+    state: Literal["begun", "acknowledged", "ended"]
 
 
 class ResultsNoted(Record, frozen=True, kw_only=True, tag="RESULTS"):

@@ -7,7 +7,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Final
+from typing import Final, Literal
 
 from protocols.catalogue.messages import CreateStream, DropStream, ListStreams, ShowStream, StreamShown, StreamsListed
 from protocols.catalogue.streams import StreamDefinition
@@ -94,9 +94,11 @@ class _Running:
     text: str
     engine: str
     inserted_at: Stamp
-    state: str = "starting"  # Then running; waiting after a loss, until the next attempt.
+    state: str = "starting"  # Then running; waiting after a loss, until the next attempt; ending.
     request: RequestId | None = None  # The client that waits for the acknowledgement.
-    is_installed: bool = False
+    is_begun: bool = False  # The journal knows of it: something may have been made for it.
+    is_installed: bool = False  # Acknowledged.
+    ending_for: RequestId | None = None  # The client that wants it stopped.
     parsed: Query | None = None
     schema: Schema | None = None
     cut: Cut | None = None
@@ -109,11 +111,13 @@ class _Running:
     retry_at: Millis = 0
     retry_ms: Millis = RETRY_MIN_MS
     deployed: dict[int, Millis] = field(default_factory=dict)  # When each subgraph was last heard of.
+    lives: dict[int, Millis] = field(default_factory=dict)
     status: dict[int, SubgraphStatus] = field(default_factory=dict)
     looking_for: dict[str, None] = field(default_factory=dict)  # Streams whose publishers are being looked up.
     publishers: dict[str, PeerId] = field(default_factory=dict)
     refused_by: dict[PeerId, None] = field(default_factory=dict)  # Without Spark.
     resume: Progress = field(default_factory=Progress)
+    resumed_from: Progress = field(default_factory=Progress)  # By this attempt.
     told: Counter[bytes] = field(default_factory=Counter)  # Results told beyond what `resume` covers.
     results: int = 0  # In the query's stream, or on their way into it.
     outgoing: deque[_Outgoing] = field(default_factory=deque)
@@ -145,19 +149,21 @@ class QueryProxy:
 
     def restore(self, record: Record) -> None:
         match record:
-            case QueryInstalled(ended=True):
+            case QueryInstalled(state="ended"):
                 self.running.pop(record.query, None)
             case QueryInstalled():
-                query = _Running(record.query, record.text, record.engine, record.inserted_at, is_installed=True)
-                self.running[record.query] = query
+                query = self.running.setdefault(
+                    record.query, _Running(record.query, record.text, record.engine, record.inserted_at)
+                )
+                query.is_begun, query.is_installed = True, record.state == "acknowledged"
             case ResultsNoted() if record.query in self.running:
                 self.running[record.query].notes.append(record)
 
     def snapshot(self) -> list[Record]:
         records: list[Record] = []
         for each in self.running.values():
-            if each.is_installed:
-                records += [_installed(each), *each.notes]
+            if each.is_begun:
+                records += [_record(each, "acknowledged" if each.is_installed else "begun"), *each.notes]
         return records
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:  # noqa: C901 - one branch for each thing that happens
@@ -231,6 +237,11 @@ class QueryProxy:
                 return self._give_up(query, answer, now)
             case "results", Done():
                 return self._find_publishers(query, now)
+            case "drop", Done() | Refused(code="unknown"):
+                return self._ended(query, now)
+            case "drop", Refused():
+                query.retry_at = now + max(answer.retry_after_ms, RETRY_MIN_MS)
+                return []
             case "publish", Published():
                 return self._published(query, now)
             case "publish", Refused():
@@ -250,8 +261,10 @@ class QueryProxy:
         query.schema = output_schema(query.parsed.plan)
         if query.is_installed:
             return self._find_publishers(query, now)
+        query.is_begun = True
         definition = StreamDefinition(name=query.query, schema=query.schema)
-        return self._ask(query, "results", CreateStream(definition=definition))
+        create = self._ask(query, "results", CreateStream(definition=definition))
+        return [Append(_record(query, "begun")), AfterSync(tuple(create))]
 
     def _find_publishers(self, query: _Running, now: Millis) -> list[Effect]:
         assert query.parsed is not None
@@ -276,8 +289,10 @@ class QueryProxy:
         assert query.parsed is not None
         query.worker = self._worker(query, now)
         query.attempt, query.attempted_at = self.clock.tick(now), now
+        query.resumed_from = query.resume
         query.state = "starting"
         query.deployed.clear()
+        query.lives.clear()
         query.status.clear()
         query.cut = cut(
             query.query,
@@ -314,7 +329,7 @@ class QueryProxy:
                     attempt=query.attempt,
                     subgraph=subgraph,
                     consumer_host=hosts[subgraph.consumer] if subgraph.consumer is not None else None,
-                    resume=query.resume,
+                    resume=query.resumed_from,
                 ),
             )
             for subgraph in reversed(query.cut.subgraphs)  # Who reads comes first: rows find it there.
@@ -329,6 +344,8 @@ class QueryProxy:
         if query is None or query.attempt != message.attempt:
             return [self._send(sender, Undeploy(query=message.query, attempt=message.attempt))]
         assert query.cut is not None
+        if query.lives.setdefault(message.number, message.life) != message.life:
+            return self._wait(query, f"peer {sender.short} was restarted", now)
         query.deployed[message.number] = now
         if len(query.deployed) < len(query.cut.subgraphs) or query.state == "running":
             return []
@@ -339,7 +356,7 @@ class QueryProxy:
         effects: list[Effect] = []
         if not query.is_installed:
             query.is_installed = True
-            effects.append(Append(_installed(query)))
+            effects.append(Append(_record(query, "acknowledged")))
         if query.request is not None:
             assert query.schema is not None
             assert query.parsed is not None
@@ -375,11 +392,13 @@ class QueryProxy:
         """A new query is refused; one that was acknowledged is tried again."""
         if query.is_installed:
             return self._wait(query, refusal.error, now)
-        del self.running[query.query]
-        effects = self._undeploy(query)
-        if query.schema is not None and refusal.code != "exists":
-            effects.append(self.inside.ask(ROLE, DropStream(name=query.query))[1])
-        return [*effects, Reply(query.request, refusal)] if query.request is not None else effects
+        effects: list[Effect] = []
+        if query.request is not None:
+            effects.append(Reply(query.request, refusal))
+            query.request = None
+        if not query.is_begun or refusal.code == "exists":  # The stream of that name is somebody else's.
+            return effects + self._ended(query, now)
+        return effects + self._end(query)
 
     def _undeploy(self, query: _Running) -> list[Effect]:
         hosts = dict.fromkeys(query.cut.hosts) if query.cut is not None else {}
@@ -417,8 +436,8 @@ class QueryProxy:
             query.notes = safe[-1:]
             for note in query.notes:
                 query.resume, query.told = note.progress, Counter(note.beyond)
-            query.state, query.retry_at = "waiting", now
-            query.reason = "this peer was restarted"
+            query.state = "waiting" if query.is_installed else "ending"
+            query.retry_at, query.reason = now, "this peer was restarted"
         return self._start_ticking()
 
     def _start_ticking(self) -> list[Effect]:
@@ -435,6 +454,11 @@ class QueryProxy:
         return [*effects, SetTimer(TICK, TICK_MS)] if self.running else effects
 
     def _look_after(self, query: _Running, now: Millis) -> list[Effect]:
+        if query.state == "ending":
+            if now < query.retry_at:
+                return []
+            query.retry_at = now + RETRY_MAX_MS
+            return self._ask(query, "drop", DropStream(name=query.query))
         if query.state == "waiting":
             if now < query.retry_at or query.in_flight is not None:
                 return []
@@ -472,7 +496,7 @@ class QueryProxy:
 
     def _results(self, event: ResultsReady, now: Millis) -> list[Effect]:
         query = self.running.get(event.query)
-        if query is None or query.attempt != event.attempt:
+        if query is None or query.attempt != event.attempt or not query.attempt:
             return []
         rows = event.rows
         if query.told:
@@ -544,16 +568,29 @@ class QueryProxy:
     # What people ask.
 
     def _stop(self, request: RequestId, name: QueryId, now: Millis) -> list[Effect]:
-        query = self.running.pop(name, None)
-        if query is None:
+        query = self.running.get(name)
+        if query is None or query.ending_for is not None:
             return [Reply(request, _unknown(name, list(self.running)))]
-        effects = self._undeploy(query)
-        effects.append(self.inside.ask(ROLE, DropStream(name=name))[1])
-        if query.is_installed:
-            effects.append(Append(_installed(query, ended=True)))
+        effects: list[Effect] = []
         if query.request is not None:
             effects.append(Reply(query.request, Refused(code="unknown", error=f'query "{name}" was stopped')))
-        return [*effects, AfterSync((Reply(request, Done(stamp=self.clock.tick(now))),))]
+            query.request = None
+        query.ending_for = request
+        return effects + self._end(query)
+
+    def _end(self, query: _Running) -> list[Effect]:
+        """Take away what was made for a query: its subgraphs, then its stream, then the memory of it."""
+        effects = self._undeploy(query)
+        query.state, query.cut, query.attempt, query.retry_at = "ending", None, 0, 0
+        query.outgoing.clear()
+        return effects
+
+    def _ended(self, query: _Running, now: Millis) -> list[Effect]:
+        del self.running[query.query]
+        effects: list[Effect] = [Append(_record(query, "ended"))] if query.is_begun else []
+        if query.ending_for is not None:
+            effects.append(AfterSync((Reply(query.ending_for, Done(stamp=self.clock.tick(now))),)))
+        return effects
 
     def _list(self) -> QueriesListed:
         return QueriesListed(
@@ -592,9 +629,9 @@ class QueryProxy:
                 assert query.notes[-1] is query.in_flight
 
 
-def _installed(query: _Running, *, ended: bool = False) -> QueryInstalled:
+def _record(query: _Running, state: Literal["begun", "acknowledged", "ended"]) -> QueryInstalled:
     return QueryInstalled(
-        query=query.query, text=query.text, engine=query.engine, inserted_at=query.inserted_at, ended=ended
+        query=query.query, text=query.text, engine=query.engine, inserted_at=query.inserted_at, state=state
     )
 
 
