@@ -117,6 +117,7 @@ class SimPeer:
         "_around",
         "_contacts",
         "_engine",
+        "_fed_until",
         "_gate",
         "_is_committing",
         "_is_holding",
@@ -162,6 +163,7 @@ class SimPeer:
         self._pending: Pending | None = None
         self._gate = SyncGate()
         self._engine = ReferenceEngine()
+        self._fed_until: Millis = 0
         self._is_committing = False
         self._is_holding = False  # Something new waits for the disk, which may be there already.
         self._timers: dict[TimerName, int] = {}
@@ -379,7 +381,9 @@ class SimPeer:
 
     def _feed_run(self, effect: FeedRun) -> None:
         results = RunResults(effect.run, effect.number, self._engine.feed(effect))
-        self._around.agenda.after(FEED_RUN_MS + self.slow_ms, self.take, results, self.life)
+        agenda = self._around.agenda
+        self._fed_until = max(self._fed_until, agenda.now + FEED_RUN_MS + self.slow_ms)  # In the order of the inputs.
+        agenda.at(self._fed_until, self.take, results, self.life)
 
     def _stop_run(self, effect: StopRun) -> None:
         self._engine.stop(effect.run)

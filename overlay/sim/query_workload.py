@@ -199,8 +199,11 @@ class _Asker:
             found = [each for each in answer.queries if each.query == self.name]
             if found:
                 self.inserted_at = found[0].inserted_at
+                self._open(found[0].stream)
 
         self._peer.request(ListQueries(), listed)
+
+    def _open(self, stream: str) -> None:
         self._schema = self._workload.schema_of(self.text)
         subscription = f"reader-{self.name}"
 
@@ -213,7 +216,7 @@ class _Asker:
                 seen = Seen(subscription=subscription, positions=tuple(self._positions.values()))
                 self._peer.tell(seen)
 
-        command = OpenSubscription(stream=self.name, subscription=subscription, since="start")
+        command = OpenSubscription(stream=stream, subscription=subscription, since="start")
         self._peer.request(command, heard)
 
     def complaint(self) -> str | None:

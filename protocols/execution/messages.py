@@ -199,9 +199,10 @@ class QueryStarting(Answer, frozen=True, kw_only=True, tag="STARTING"):
 
 
 class QueryAccepted(Answer, frozen=True, kw_only=True, tag="ACCEPTED"):
-    """The query runs; its results are the tuples of a stream of its name."""
+    """The query runs; its results are the tuples of a stream of their own."""
 
     query: QueryId
+    stream: StreamName
     stamp: Stamp
     schema: Schema
     envelope: tuple[str, ...] = ()  # XML elements around the results of a WXQuery.
@@ -221,6 +222,7 @@ class QueryListed(msgspec.Struct, frozen=True, array_like=True):
     """One query in a list."""
 
     query: QueryId
+    stream: StreamName  # Of its results.
     text: str
     state: str  # starting | running | waiting
     attempt: int
@@ -252,6 +254,7 @@ class QueryShown(Answer, frozen=True, kw_only=True, tag="QUERY_SHOWN"):
     """One query, its subgraphs and why it is in the attempt it is in."""
 
     query: QueryId
+    stream: StreamName
     text: str
     state: str
     attempt: int

@@ -51,7 +51,7 @@ from protocols.execution.messages import (
     Undeploy,
 )
 from protocols.execution.progress import merged
-from protocols.ids import Key, Millis, PeerId, RequestId
+from protocols.ids import Key, Millis, PeerId, RequestId, StreamName
 from protocols.inside import Inside
 from protocols.limits import Limits
 from protocols.messages import Answer, Done, Message, Record, Refused
@@ -124,6 +124,11 @@ class _Running:
     in_flight: ResultsNoted | None = None
     groups: int = 0  # How many groups of results it ends.
     notes: list[ResultsNoted] = field(default_factory=list)  # The last one that is safe, and those after it.
+
+    @property
+    def stream(self) -> StreamName:
+        """Of its results: never one that an earlier query of the same name had."""
+        return f"{self.query}.{self.inserted_at:x}"
 
 
 @dataclass(slots=True)
@@ -209,7 +214,7 @@ class QueryProxy:
             return [Reply(request, Refused(code="invalid", error=error, hint="Letters, digits, _ and -; up to 64."))]
         if name in self.running:
             error = f'query "{name}" exists already at this peer'
-            hint = f"peer subscribe {name} reads its results; peer query stop {name} ends it."
+            hint = f"peer query attach {name} reads its results; peer query stop {name} ends it."
             return [Reply(request, Refused(code="exists", error=error, hint=hint))]
         if len(self.running) >= QUERIES_MAX:
             return [Reply(request, Refused(code="full", error=f"this peer runs {QUERIES_MAX} queries already"))]
@@ -252,7 +257,7 @@ class QueryProxy:
         return []
 
     def _plan(self, query: _Running, listed: StreamsListed, now: Millis) -> list[Effect]:
-        streams = {each.name: _stream(each) for each in listed.streams if each.name != query.query}
+        streams = {each.name: _stream(each) for each in listed.streams if each.name != query.stream}
         try:
             query.parsed = parse(query.text, streams)
         except QueryError as error:
@@ -262,7 +267,7 @@ class QueryProxy:
         if query.is_installed:
             return self._find_publishers(query, now)
         query.is_begun = True
-        definition = StreamDefinition(name=query.query, schema=query.schema)
+        definition = StreamDefinition(name=query.stream, schema=query.schema)
         create = self._ask(query, "results", CreateStream(definition=definition))
         return [Append(_record(query, "begun")), AfterSync(tuple(create))]
 
@@ -363,6 +368,7 @@ class QueryProxy:
             plan = query.parsed.plan
             accepted = QueryAccepted(
                 query=query.query,
+                stream=query.stream,
                 stamp=self.clock.tick(now),
                 schema=query.schema,
                 envelope=plan.envelope if isinstance(plan, Restructure) else (),
@@ -430,7 +436,7 @@ class QueryProxy:
     def _restart_all(self, now: Millis) -> list[Effect]:
         """After a start of this peer: what is in a query's stream says where to go on."""
         for query in self.running.values():
-            outbox = self.publisher.outboxes.get(query.query)
+            outbox = self.publisher.outboxes.get(query.stream)
             query.results = outbox.feed.next if outbox is not None else 0
             safe = [note for note in query.notes if note.next <= query.results]
             query.notes = safe[-1:]
@@ -458,7 +464,7 @@ class QueryProxy:
             if now < query.retry_at:
                 return []
             query.retry_at = now + RETRY_MAX_MS
-            return self._ask(query, "drop", DropStream(name=query.query))
+            return self._ask(query, "drop", DropStream(name=query.stream))
         if query.state == "waiting":
             if now < query.retry_at or query.in_flight is not None:
                 return []
@@ -546,7 +552,7 @@ class QueryProxy:
             query=query.query, next=query.results + len(rows), progress=progress, beyond=beyond
         )
         query.notes.append(query.in_flight)
-        command = Publish(stream=query.query, rows=query.schema.encode(rows), count=len(rows))
+        command = Publish(stream=query.stream, rows=query.schema.encode(rows), count=len(rows))
         return [Append(query.in_flight), *self._ask(query, "publish", command)]
 
     def _published(self, query: _Running, now: Millis) -> list[Effect]:
@@ -595,7 +601,9 @@ class QueryProxy:
     def _list(self) -> QueriesListed:
         return QueriesListed(
             queries=tuple(
-                QueryListed(each.query, each.text, each.state, each.attempt, each.results, each.inserted_at)
+                QueryListed(
+                    each.query, each.stream, each.text, each.state, each.attempt, each.results, each.inserted_at
+                )
                 for each in self.running.values()
             )
         )
@@ -612,6 +620,7 @@ class QueryProxy:
             )
         return QueryShown(
             query=query.query,
+            stream=query.stream,
             text=query.text,
             state=query.state,
             attempt=query.attempt,
