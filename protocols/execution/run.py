@@ -212,7 +212,7 @@ class Run:
             is_new, watermark_us, floor_us = done.is_new, done.watermark_us, done.floor_us
             progress = merged(progress, done.progress)
             self._pass_on(done)
-        lows = self._stateful_lows() if self.is_stateful else progress.covers
+        lows = self._stateful_lows(floor_us) if self.is_stateful else progress.covers
         progress = Progress(progress.covers, lows, watermark_us, floor_us, self.was_idle)
         self.reached = merged(self.reached, progress)
         if self._shape is not None:
@@ -228,9 +228,10 @@ class Run:
             assert isinstance(positions, dict)
             positions.update({position.origin: position for position in done.behind})
 
-    def _stateful_lows(self) -> tuple[Position, ...]:
+    def _stateful_lows(self, floor_us: int | None) -> tuple[Position, ...]:
+        """As of the inputs whose results are out: those still with the engine may need what later ones do not."""
         for clock in self.clocks.values():
-            self._lows.advance(clock.lows(self._horizon_us, self.floor_us))
+            self._lows.advance(clock.lows(self._horizon_us, floor_us))
         return self._lows.positions()
 
     def status(self, now: Millis) -> SubgraphStatus:
