@@ -6,7 +6,7 @@ import msgspec
 
 from protocols.clock import Stamp
 from protocols.ids import Key, LogId, PeerId, RequestId, TimerName
-from protocols.messages import Command, Message
+from protocols.messages import Answer, Command, Message
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -81,6 +81,14 @@ class Abandoned(Event, frozen=True):
 
     request: RequestId
     is_broken: bool = False  # Without a word: it may have died of what it was holding.
+
+
+class Answered(Event, frozen=True):
+    """What one role of this peer asked of another, as a client would, has been answered."""
+
+    request: RequestId
+    answer: Answer
+    last: bool
 
 
 class StoredBatch(msgspec.Struct, frozen=True):

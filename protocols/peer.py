@@ -37,10 +37,40 @@ from protocols.delivery.messages import (
 )
 from protocols.delivery.publisher import LogSynced, Publisher
 from protocols.delivery.subscriber import LetterSynced, Subscriber
-from protocols.effects import Effect, Tell
+from protocols.effects import AfterSync, Effect, Reply, Tell
 from protocols.errors import LocalProtocolError
-from protocols.events import ClockCompared, Event, LogBounds, NearestPeers, PeerUp, Received, Requested, TimerFired
+from protocols.events import (
+    Answered,
+    ClockCompared,
+    Event,
+    LogBounds,
+    NearestPeers,
+    PeerUp,
+    Received,
+    Requested,
+    TimerFired,
+)
+from protocols.execution.engine import RunFailed, RunResults, RunStarted
+from protocols.execution.executor import Executor, ResultsReady, ResultsSafe
+from protocols.execution.messages import (
+    Deploy,
+    Deployed,
+    DeployRefused,
+    Flow,
+    Flowed,
+    Lease,
+    ListQueries,
+    QueryInstalled,
+    ResultsNoted,
+    ShowQuery,
+    StopQuery,
+    SubgraphStatus,
+    SubmitQuery,
+    Undeploy,
+)
+from protocols.execution.proxy import QueryProxy
 from protocols.ids import LogId, Millis, PeerId
+from protocols.inside import Inside
 from protocols.limits import Limits
 from protocols.messages import Command, Message, Record
 from protocols.store.events import StoreFailed, StoreRead, StoreWritten
@@ -73,6 +103,9 @@ class Peer:
         self.publisher = Publisher(peer_id, self.catalogue, self.clock, limits)
         self.keeper = Keeper(limits)
         self.subscriber = Subscriber(peer_id, self.catalogue, self.clock, limits)
+        self.inside = Inside()
+        self.executor = Executor(peer_id, self.inside)
+        self.queries = QueryProxy(peer_id, self.inside, self.clock, self.publisher, limits)
         self._store_alone: tuple[Role, ...] = (self.store,)
         self._is_store_alone = False  # It alone has had anything to do since the others stated what must hold.
         self._by_name: dict[str, tuple[Role, ...]] = {
@@ -81,8 +114,11 @@ class Peer:
             "publisher": (self.publisher,),
             "keeper": (self.keeper,),
             "subscriber": (self.subscriber,),
+            "executor": (self.executor,),
+            "queries": (self.queries,),
         }
         self._everyone = tuple(role for roles in self._by_name.values() for role in roles)
+        self._by_name["nobody"] = ()  # Who asked has stopped waiting.
         self._by_message: dict[type[Message], tuple[Role, ...]] = {
             Subscribe: (self.publisher, self.keeper),
             Ack: (self.publisher, self.keeper),
@@ -93,6 +129,8 @@ class Peer:
             BatchMessage: (self.subscriber,),
             Gap: (self.subscriber,),
             PublisherNews: (self.subscriber,),
+            **dict.fromkeys((Deploy, Undeploy, Lease, Flow, Flowed), (self.executor,)),
+            **dict.fromkeys((Deployed, DeployRefused, SubgraphStatus), (self.queries,)),
         }
         self._by_command: dict[type[Command], tuple[Role, ...]] = {
             CreateStream: (self.catalogue,),
@@ -106,13 +144,16 @@ class Peer:
             ListDeadLetters: (self.subscriber,),
             CloseSubscription: (self.subscriber,),
             Leave: (self.publisher, self.store),
+            **dict.fromkeys((SubmitQuery, StopQuery, ListQueries, ShowQuery), (self.queries,)),
         }
         self._by_event: dict[type[Event], tuple[Role, ...]] = {
             PeerUp: self._store_alone,
-            NearestPeers: (self.store, self.publisher),
+            NearestPeers: (self.store, self.publisher, self.queries),
             LogSynced: (self.publisher,),
             CopySynced: (self.keeper,),
             LetterSynced: (self.subscriber,),
+            ResultsReady: (self.queries,),
+            **dict.fromkeys((RunStarted, RunResults, RunFailed, ResultsSafe), (self.executor,)),
         }
 
     def restore(self, records: Sequence[Record], logs: Mapping[LogId, LogBounds], now: Millis) -> None:
@@ -125,6 +166,8 @@ class Peer:
                     self.keeper.restore(record, logs)
                 case SubscriptionOpened() | CursorMoved() | TupleBuried():
                     self.subscriber.restore(record)
+                case QueryInstalled() | ResultsNoted():
+                    self.queries.restore(record)
                 case _:
                     self.store.restore(record)
         # No stamp given before the crash may be given again.
@@ -133,7 +176,7 @@ class Peer:
 
     def snapshot(self) -> list[Record]:
         """Records that restore this state, in place of all that were written before."""
-        roles = (self.store, self.publisher, self.keeper, self.subscriber)
+        roles = (self.store, self.publisher, self.keeper, self.subscriber, self.queries)
         return [record for role in roles for record in role.snapshot()]
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:
@@ -149,6 +192,8 @@ class Peer:
                 self._is_store_alone = False
             for role in roles:
                 for effect in role.handle(current, now):
+                    if type(effect) is Reply or type(effect) is AfterSync:
+                        effect = self.inside.turned(effect)  # What a role asked comes back to it.
                     if type(effect) is Tell:
                         pending.append(effect.event)
                     else:
@@ -161,6 +206,8 @@ class Peer:
         if type(event) is TimerFired:
             return self._named(event.name.partition("/")[0])
         match event:
+            case Answered():
+                return self._named(self.inside.role_of(event) or "nobody")
             case Requested():
                 return self._by_command[type(event.command)]
             case StoreRead() | StoreWritten() | StoreFailed():
@@ -180,5 +227,5 @@ class Peer:
         self.store.validate()
         if not self._is_store_alone:
             self._is_store_alone = True
-            for role in (self.publisher, self.keeper, self.subscriber):
+            for role in (self.publisher, self.keeper, self.subscriber, self.executor, self.queries):
                 role.validate()

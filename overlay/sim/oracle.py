@@ -90,6 +90,11 @@ class Oracle:
 
     # What clients do, and are told.
 
+    @property
+    def accepted_count(self) -> int:
+        """How many publishes were promised to be safe."""
+        return sum(each.outcome == "accepted" for each in self.publications)
+
     def asked(self, publication: Publication) -> None:
         self.publications.append(publication)
         self._by_row.update(dict.fromkeys(publication.rows, publication))

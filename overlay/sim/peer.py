@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 from overlay.clocks import Clocks
 from overlay.sim.agenda import Agenda
 from overlay.sim.disk import SimDisk
+from overlay.sim.engine import ReferenceEngine
 from overlay.sim.membership import Membership
 from overlay.sim.network import Network
 from overlay.sim.power import FailingDisk, PowerLost
@@ -51,12 +52,14 @@ from protocols.events import (
     Started,
     TimerFired,
 )
+from protocols.execution.engine import FeedRun, RunId, RunResults, RunStarted, StartRun, StopRun
 from protocols.ids import LogId, Millis, PeerId, RequestId, TimerName
 from protocols.journal.disk import DiskFull
 from protocols.journal.journal import Journal
 from protocols.journal.pending import Pending
 from protocols.messages import Answer, Command, Record
 from protocols.store.messages import Leave
+from queries.schema import Row
 
 EPOCH_MS: Final = 1_750_000_000_000  # What the wall clocks show when a simulation begins.
 CONTACTS: Final = 24  # Peers beside its neighbours whose distance a peer measures.
@@ -66,6 +69,8 @@ COMPARE_CLOCKS_MS: Final = 1_000
 SMALL_SKEW_MS: Final = 250  # A clock this little off need not be looked at again.
 FULL_DISK_RETRY_MS: Final = 500
 READ_MS: Final = 1
+START_RUN_MS: Final = 200
+FEED_RUN_MS: Final = 30
 PLACES: Final = 3
 
 OnAnswer = Callable[[Answer | None, bool], None]
@@ -121,12 +126,14 @@ class SimPeer:
         "_by_delay",
         "_clocks",
         "_contacts",
+        "_engine",
         "_gate",
         "_is_committing",
         "_is_comparing",
         "_is_holding",
         "_journal",
         "_machine",
+        "_made",
         "_neighbours",
         "_pending",
         "_requests",
@@ -168,6 +175,8 @@ class SimPeer:
         self._journal: Journal | None = None
         self._pending: Pending | None = None
         self._gate = SyncGate()
+        self._engine = ReferenceEngine()
+        self._made: dict[RunId, tuple[int, tuple[Row, ...]]] = {}  # Results not handed over yet.
         self._is_committing = False
         self._is_holding = False  # Something new waits for the disk, which may be there already.
         self._timers: dict[TimerName, int] = {}
@@ -436,6 +445,27 @@ class SimPeer:
     def _tell(self, effect: Tell) -> None:
         self.take(effect.event, self.life)
 
+    # The engine.
+
+    def _start_run(self, effect: StartRun) -> None:
+        self._engine.start(effect)
+        self._around.agenda.after(START_RUN_MS + self.slow_ms, self.take, RunStarted(effect.run), self.life)
+
+    def _feed_run(self, effect: FeedRun) -> None:
+        """Results come a little later, those of several inputs at once if they came close together."""
+        _, rows = self._made.get(effect.run, (0, ()))
+        self._made[effect.run] = effect.number, rows + self._engine.feed(effect)
+        self._around.agenda.after(FEED_RUN_MS + self.slow_ms, self._hand_results, effect.run, self.life)
+
+    def _hand_results(self, run: RunId, life: int) -> None:
+        if life == self.life and run in self._made:
+            number, rows = self._made.pop(run)
+            self.take(RunResults(run, number, rows), life)
+
+    def _stop_run(self, effect: StopRun) -> None:
+        self._engine.stop(effect.run)
+        self._made.pop(effect.run, None)
+
     # The disk.
 
     def _commit(self) -> None:
@@ -488,6 +518,9 @@ class SimPeer:
         ReadLog: _read_log,
         AfterSync: _after_sync,
         Tell: _tell,
+        StartRun: _start_run,
+        FeedRun: _feed_run,
+        StopRun: _stop_run,
     }
 
 

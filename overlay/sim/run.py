@@ -18,6 +18,7 @@ from typing import Final
 from overlay.sim.faults import Faults, draw_rules
 from overlay.sim.oracle import Violation
 from overlay.sim.peer import PeerFailed, places_of
+from overlay.sim.query_workload import QueriesWorkload, QueryWorkload
 from overlay.sim.ranges import draw
 from overlay.sim.scenario import Scenario, parse_scenario
 from overlay.sim.topology import TOPOLOGY_NAMES, make_topology
@@ -119,7 +120,11 @@ class Run:
         self._faults = Faults(
             self.world, rules if scenario.faults == "all" else scenario.faults, int(scenario.for_s * 1000)
         )
-        self._workload = Workload(self.world, scenario.workload)
+        self._workload = (
+            QueryWorkload(self.world, scenario.workload)
+            if isinstance(scenario.workload, QueriesWorkload)
+            else Workload(self.world, scenario.workload)
+        )
         self._peers = peers
 
     def __call__(self) -> Outcome:
@@ -136,7 +141,7 @@ class Run:
             steps=world.trace.steps,
             virtual_ms=world.now,
             took_s=time.process_time() - started,
-            accepted=sum(each.outcome == "accepted" for each in oracle.publications),
+            accepted=oracle.accepted_count,
             delivered=oracle.deliveries,
             faults=dict(self._faults.counters),
             network=dict(world.network.counters),

@@ -13,6 +13,7 @@ from typing import Literal
 import msgspec
 
 from overlay.sim.faults import FaultRule
+from overlay.sim.query_workload import QueriesWorkload
 from overlay.sim.ranges import IntRange
 from overlay.sim.topology import TopologyName, TransitStubShape
 from overlay.sim.workload import StreamsWorkload
@@ -31,7 +32,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     settle_s: float = 4.0  # How long to watch for what should not happen any more.
     topology: TopologyName | Literal["any"] = "any"
     transit_stub: TransitStubShape = TransitStubShape()
-    workload: StreamsWorkload = StreamsWorkload()
+    workload: StreamsWorkload | QueriesWorkload = StreamsWorkload()
     faults: Literal["all"] | tuple[FaultRule, ...] = "all"
     small_limits_share: float = 0.3  # Of the seeds: their queues, windows and segments are tiny.
     validate_every: int = 1  # Of the steps of a peer: how often it states its invariants.

@@ -7,7 +7,7 @@ refused with a time to try again. Everything they are told goes to the oracle.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
@@ -51,10 +51,10 @@ DEATH_SHARE: Final = 0.3  # Of the readers that go away, or cannot bear a row: t
 CUT_OFF_SHARE: Final = 0.05  # Of the publishes whose client loses its connection before the answer.
 
 
-class StreamsWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StreamsWorkload(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="streams", tag_field="name"
+):
     """How much clients do; ranges are drawn from the seed."""
-
-    name: Literal["streams"] = "streams"
 
     streams: IntRange = (2, 4)
     durabilities: tuple[Durability, ...] = DURABILITIES  # Of the streams, by turns.

@@ -169,8 +169,10 @@ class CatalogueMachine:
             if isinstance(event, StoreFailed):
                 return [_unavailable(request, name, event.reason)]
             assert isinstance(event, StoreRead)
-            if _stream_in(event.entries, name, ()).definition is not None:
-                return [_exists(request, name)]
+            there = _stream_in(event.entries, name, ()).definition
+            if there is not None:  # Whoever made it may not have come as far as the directory.
+                exists = _exists(request, name)
+                return self._write(_shard_of(name), name, _encode(there), 0, lambda *_: [exists], now)
             return self._write(stream_key(name), _DEFINITION, _encode(mine), 0, written, now)
 
         def written(event: Event, now: Millis) -> list[Effect]:
@@ -196,8 +198,10 @@ class CatalogueMachine:
             if isinstance(event, StoreFailed):
                 return [_unavailable(request, name, event.reason)]
             assert isinstance(event, StoreRead)
-            if _stream_in(event.entries, name, ()).definition is None:
-                return self._refuse_unknown(request, name, now)
+            if _stream_in(event.entries, name, ()).definition is None:  # Whoever removed it may not have come so far.
+                return self._write(
+                    _shard_of(name), name, None, 0, lambda _, now: self._refuse_unknown(request, name, now), now
+                )
             return self._write(stream_key(name), _DEFINITION, None, 0, removed, now)
 
         def removed(event: Event, now: Millis) -> list[Effect]:

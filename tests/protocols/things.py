@@ -11,9 +11,22 @@ from typing import Any, Literal
 import msgspec
 
 from protocols.ids import Key
+from queries import sql
+from queries.catalogue import Stream
+from queries.plan import Operator
 from queries.schema import Schema
 
 SCHEMAS = ("id int, note string null", "at timestamp, price decimal, ok bool", "raw bytes null, delay float")
+STREAMS = {"s": Stream("s", Schema.parse("id int, at timestamp, note string null"), "at")}
+PLANS = tuple(
+    sql.plan(text, STREAMS).plan
+    for text in (
+        "SELECT id FROM s WHERE note LIKE 'a%' AND id < 2.5",
+        "SELECT a.id, b.note FROM s [RANGE 5 MINUTES] a, s [ROWS 20] b WHERE a.id + 1 = b.id",
+        "SELECT note, count(*) AS n FROM s [RANGE 2 HOURS SLIDE 1 HOUR] GROUP BY note HAVING count(*) > 2",
+        "SELECT id FROM s UNION ALL SELECT id * 2 FROM s WHERE at > TIMESTAMP '2026-01-01T00:00:00Z'",
+    )
+)
 
 
 def make(kind: Any, luck: random.Random | None = None) -> Any:
@@ -22,6 +35,8 @@ def make(kind: Any, luck: random.Random | None = None) -> Any:
         return kind(luck.randbytes(20) if luck else bytes(range(20)))
     if kind is Schema:  # Not every combination of fields is one.
         return Schema.parse(luck.choice(SCHEMAS) if luck else SCHEMAS[0])
+    if kind == Operator:  # A tree of any old operators is no plan.
+        return luck.choice(PLANS) if luck else PLANS[0]
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return kind(**{each.name: make(each.type, luck) for each in msgspec.structs.fields(kind)})
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)

@@ -1,0 +1,311 @@
+"""Clients with continuous queries: they publish rows in the order of event time, and read what queries make of them.
+
+The judge is the reference evaluator, given all rows that were accepted from the moment a query was inserted. At the end
+each query's stream must hold just those results: none missing, none twice, none invented.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+
+from overlay.sim.oracle import Violation
+from overlay.sim.peer import SimPeer
+from overlay.sim.ranges import IntRange, draw
+from overlay.sim.world import World
+from protocols.catalogue.messages import CreateStream
+from protocols.catalogue.streams import StreamDefinition
+from protocols.clock import Stamp
+from protocols.delivery.messages import OpenSubscription, Position, Publish, Published, Rows, Seen
+from protocols.execution.messages import (
+    ListQueries,
+    QueriesListed,
+    QueryAccepted,
+    QueryStarting,
+    SubmitQuery,
+)
+from protocols.ids import Millis
+from protocols.messages import Answer, Done, Refused
+from queries.catalogue import Stream
+from queries.expressions import EPOCH
+from queries.plan import output_schema
+from queries.query import parse
+from queries.reference import Tuple, evaluate
+from queries.schema import Row, Schema
+
+SCHEMA: Final = Schema.parse("number int, part int, at timestamp")
+STREAMS: Final = {name: Stream(name, SCHEMA, "at") for name in ("left_side", "right_side")}
+QUERIES: Final = (
+    "SELECT number * 2 AS twice, part FROM left_side WHERE part <> 1",
+    "SELECT number, part FROM left_side WHERE part = 1 UNION ALL SELECT number + 1000, part FROM right_side",
+    "SELECT l.number, r.number AS other FROM left_side l [RANGE 3 SECONDS], right_side r [RANGE 2 SECONDS] "
+    "WHERE l.part = r.part AND r.number > 3",
+    "SELECT part, count(*) AS rows, sum(number) AS total FROM right_side [RANGE 4 SECONDS SLIDE 2 SECONDS] "
+    "WHERE number <> 2 GROUP BY part",
+    "SELECT l.number, r.number AS other FROM left_side l, right_side r WHERE l.part = r.part AND l.part = 2",
+)
+RETRY_MS: Final = 300
+STEP_MS: Final = 700  # Of event time, from one row to the next.
+
+
+class QueriesWorkload(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="queries", tag_field="name"
+):
+    """How much clients do; ranges are drawn from the seed."""
+
+    queries: IntRange = (2, 4)
+    rows: IntRange = (10, 25)  # Of each stream.
+    every_ms: IntRange = (200, 900)
+
+
+@dataclass(slots=True)
+class _Accepted:
+    row: Row
+    stamp: Stamp
+
+
+@dataclass(slots=True)
+class QueryOracle:
+    """What was accepted, and what queries made of it."""
+
+    deliveries: int = 0
+    accepted: dict[str, list[_Accepted]] = field(default_factory=lambda: {name: [] for name in STREAMS})
+
+    @property
+    def accepted_count(self) -> int:
+        return sum(map(len, self.accepted.values()))
+
+    def results(self, text: str, inserted_at: Stamp) -> Counter[Row]:
+        streams = {
+            name: [
+                Tuple(EPOCH + timedelta(milliseconds=place), each.row, place)
+                for place, each in enumerate(rows)
+                if each.stamp >= inserted_at
+            ]
+            for name, rows in self.accepted.items()
+        }
+        plan = parse(text, STREAMS).plan
+        return Counter(result.row for result in evaluate(plan, streams, final=False))
+
+    def check_end(self) -> None:
+        """Everything is checked as it is read."""
+
+
+class _Source:
+    """Publishes the rows of one stream at one peer, one after the other, each until it is accepted."""
+
+    def __init__(self, workload: QueryWorkload, stream: str, peer: SimPeer, count: int) -> None:
+        self._workload, self._stream, self._peer = workload, stream, peer
+        self.left = count
+        self._number = 0
+        self._every_ms = draw(workload.rng, workload.shape.every_ms)
+
+    def publish(self) -> None:
+        if not self.left:
+            return
+        if not self._peer.is_up:
+            self._workload.later(RETRY_MS, self.publish)
+            return
+        self._ask()
+
+    def _ask(self) -> None:
+        number = self._number
+        row = (number, number % 3, EPOCH + timedelta(milliseconds=1_700_000_000_000 + STEP_MS * number))
+        command = Publish(
+            stream=self._stream,
+            rows=SCHEMA.encode([row]),
+            count=1,
+            witness=self._workload.stamp,
+            session=self._stream.encode(),
+            number=number,
+        )
+
+        def answered(answer: Answer | None, last: bool) -> None:
+            if isinstance(answer, Published):
+                self._workload.oracle.accepted[self._stream].append(_Accepted(row, answer.stamp))
+                self._number += 1
+                self.left -= 1
+                self._workload.later(self._every_ms, self.publish)
+            else:
+                self._workload.later(RETRY_MS, self.publish)
+
+        self._peer.request(command, answered)
+
+
+class _Asker:
+    """Submits a query at one peer, until it is acknowledged; at the end reads its stream from the start."""
+
+    def __init__(self, workload: QueryWorkload, name: str, text: str, peer: SimPeer) -> None:
+        self._workload, self.name, self.text, self._peer = workload, name, text, peer
+        self.is_acknowledged = False
+        self.inserted_at: Stamp | None = None
+        self._tried = False
+        self._rows: list[Row] = []
+        self._schema: Schema | None = None
+        self._positions: dict[object, Position] = {}
+        self._is_reading = False
+
+    def submit(self) -> None:
+        if not self._peer.is_up:
+            self._workload.later(RETRY_MS, self.submit)
+            return
+        self._peer.request(SubmitQuery(text=self.text, name=self.name), self._answered)
+
+    def _answered(self, answer: Answer | None, last: bool) -> None:
+        match answer:
+            case QueryStarting():
+                return
+            case QueryAccepted(stamp=stamp):
+                self._workload.witness(stamp)
+                self.is_acknowledged = True
+            case Refused(code="exists") if self._tried:  # An earlier try took effect, or is about to.
+                self._workload.later(RETRY_MS, self._look)
+            case _:
+                self._tried = True
+                self._workload.later(RETRY_MS, self.submit)
+
+    def _look(self) -> None:
+        """An earlier try was not answered: see whether it took effect."""
+        if not self._peer.is_up:
+            self._workload.later(RETRY_MS, self._look)
+            return
+
+        def answered(answer: Answer | None, last: bool) -> None:
+            states = {each.query: each.state for each in answer.queries} if isinstance(answer, QueriesListed) else {}
+            if states.get(self.name) == "running":
+                self.is_acknowledged = True
+            elif isinstance(answer, QueriesListed) and states.get(self.name, "ending") == "ending":
+                self.submit()
+            else:
+                self._workload.later(RETRY_MS, self._look)
+
+        self._peer.request(ListQueries(), answered)
+
+    # At the end.
+
+    def read(self) -> None:
+        """Read all results, from the start, at the query's own peer."""
+        if self._is_reading or not self._peer.is_up:
+            return
+        self._is_reading = True
+
+        def listed(answer: Answer | None, last: bool) -> None:
+            assert isinstance(answer, QueriesListed)
+            found = [each for each in answer.queries if each.query == self.name]
+            if not found:
+                self._is_reading = False
+            else:
+                self.inserted_at = found[0].inserted_at
+                self._open(found[0].stream)
+
+        self._peer.request(ListQueries(), listed)
+
+    def _open(self, stream: str) -> None:
+        self._schema = self._workload.schema_of(self.text)
+        subscription = f"reader-{self.name}"
+
+        def heard(answer: Answer | None, last: bool) -> None:
+            if isinstance(answer, Rows):
+                assert self._schema is not None
+                for batch in answer.batches:
+                    self._rows += self._schema.decode(batch.rows)
+                    self._positions[batch.origin] = Position(batch.origin, batch.next)
+                seen = Seen(subscription=subscription, positions=tuple(self._positions.values()))
+                self._peer.tell(seen)
+            elif last:  # Refused, for now.
+                self._is_reading = False
+                self._rows.clear()
+
+        command = OpenSubscription(stream=stream, subscription=subscription, since="start")
+        self._peer.request(command, heard)
+
+    def complaint(self) -> str | None:
+        """What is missing; raises Violation for what should not be there."""
+        if not self.is_acknowledged:
+            return f"query {self.name} at {self._peer!r} is not acknowledged"
+        self.read()
+        if self.inserted_at is None:
+            return f"query {self.name} is not listed at {self._peer!r}"
+        expected = self._workload.oracle.results(self.text, self.inserted_at)
+        read = Counter(self._rows)
+        self._workload.oracle.deliveries = max(self._workload.oracle.deliveries, len(self._rows))
+        if extra := read - expected:
+            raise Violation(f"query {self.name} told what is false or known: {dict(extra)} ({self.text})")
+        if missing := expected - read:
+            return f"query {self.name} at {self._peer!r} has not told {dict(missing)} ({self.text})"
+        return None
+
+
+class QueryWorkload:
+    """The clients of one run."""
+
+    def __init__(self, world: World, shape: QueriesWorkload) -> None:
+        self.world, self.shape = world, shape
+        self.rng = world.rng("workload")
+        self.oracle = QueryOracle()
+        self.stamp: Stamp = 0
+        self._uncreated = dict.fromkeys(STREAMS)
+        self._sources: list[_Source] = []
+        self._askers: list[_Asker] = []
+
+    def begin(self) -> None:
+        for name in STREAMS:
+            self._create(name)
+
+    def later(self, after_ms: Millis, action: Callable[[], None]) -> None:
+        self.world.agenda.after(after_ms, action)
+
+    def witness(self, stamp: Stamp) -> None:
+        self.stamp = max(self.stamp, stamp)
+
+    def schema_of(self, text: str) -> Schema:
+        return output_schema(parse(text, STREAMS).plan)
+
+    def _create(self, name: str) -> None:
+        up = [peer for peer in self.world.peers if peer.is_up]
+        if not up:
+            self.later(RETRY_MS, lambda: self._create(name))
+            return
+
+        def answered(answer: Answer | None, last: bool) -> None:
+            if isinstance(answer, Done) or (isinstance(answer, Refused) and answer.code == "exists"):
+                if isinstance(answer, Done):
+                    self.witness(answer.stamp)
+                self._uncreated.pop(name, None)
+                if not self._uncreated and not self._sources:
+                    self._go()
+            else:
+                self.later(RETRY_MS, lambda: self._create(name))
+
+        definition = StreamDefinition(name=name, schema=SCHEMA, event_time="at")
+        self.rng.choice(up).request(CreateStream(definition=definition), answered)
+
+    def _go(self) -> None:
+        peers = self.world.peers
+        for name in STREAMS:
+            count = draw(self.rng, self.shape.rows)
+            self._sources.append(_Source(self, name, self.rng.choice(peers), count))
+        texts = self.rng.sample(QUERIES, draw(self.rng, self.shape.queries))
+        for number, text in enumerate(texts):
+            self._askers.append(_Asker(self, f"query-{number}", text, self.rng.choice(peers)))
+        for asker in self._askers:
+            self.later(self.rng.randrange(6000), asker.submit)
+        for source in self._sources:
+            self.later(self.rng.randrange(4000), source.publish)
+
+    def calm(self) -> None:
+        """Faults are over."""
+
+    def due(self) -> list[str]:
+        """What has not happened yet."""
+        if not self._sources:
+            return ["the streams have not been created"]
+        left = sum(source.left for source in self._sources)
+        if left:
+            return [f"{left} rows have not been accepted"]
+        return [complaint for asker in self._askers if (complaint := asker.complaint())]

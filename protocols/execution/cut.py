@@ -1,0 +1,180 @@
+"""A plan cut into subgraphs: what runs together on one peer.
+
+The rule of this version: selections, and the projection to what the rest of the query needs, run where their stream is
+published; everything else runs at one peer, by choice that of the subscriber; the shape of an XML result is always
+made at the subscriber's peer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from protocols.clock import Stamp
+from protocols.execution.messages import Engine, FlowInput, Input, QueryId, StreamInput, Subgraph
+from protocols.ids import PeerId
+from queries.expressions import TIME, Expression, Named, columns_of
+from queries.functions import call
+from queries.plan import (
+    Join,
+    Operator,
+    Project,
+    Restructure,
+    Select,
+    Source,
+    Union,
+    WindowAggregate,
+    output_schema,
+    sources,
+    walk,
+)
+from queries.schema import Schema
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """The subgraphs of a query, those that are read before those that read them, and the host of each."""
+
+    subgraphs: tuple[Subgraph, ...]
+    hosts: tuple[PeerId, ...]
+
+
+def is_stateful(plan: Operator) -> bool:
+    """Whether a plan has to remember rows."""
+    return any(isinstance(each, Join | WindowAggregate) for each in walk(plan))
+
+
+def cut(
+    query: QueryId,
+    plan: Operator,
+    since: Stamp,
+    publishers: Mapping[str, PeerId],
+    proxy: PeerId,
+    worker: PeerId,
+    engine: str,
+) -> Cut:
+    """Cut a plan: `publishers` says where each stream is published most, `worker` who runs what has state.
+
+    Subgraph 0 is the last: it runs at the proxy and makes the query's results.
+    """
+    shape, body = (plan, plan.input) if isinstance(plan, Restructure) else (None, plan)
+    stateful = is_stateful(body)
+    worker = worker if stateful else proxy
+    streams = {each.alias: each for each in sources(body)}
+    needed = _needed(body)
+    moved: dict[str, Subgraph] = {}
+    hosts: dict[int, PeerId] = {}
+
+    def move(chain: Operator, source: Source) -> Operator:
+        host = publishers.get(source.stream, worker)
+        fields = tuple(field for field in source.schema.fields if field.name in needed[source.alias])
+        is_narrower = isinstance(chain, Select) or len(fields) < len(source.schema.fields)
+        if host == worker or not is_narrower or not fields:
+            return chain
+        number = len(moved) + (2 if worker != proxy else 1)
+        derived = Source(f"{query}.{number}", source.alias, Schema(fields), source.window, None, source.lateness_ms)
+        outputs = tuple(Named(column.path[-1], column) for column in derived.columns)
+        narrowed = Project(chain, outputs, source.alias)
+        moved[source.alias] = Subgraph(
+            number, narrowed, _inputs(narrowed, since, {}), _engine(narrowed, engine), worker_number, source.alias
+        )
+        hosts[number] = host
+        return derived
+
+    worker_number = 0 if worker == proxy else 1
+    body = _replaced_chains(body, move)
+    flows = {alias: each.number for alias, each in moved.items()}
+    if worker == proxy:
+        top = msgspec.structs.replace(shape, input=body) if shape is not None else body
+        last = [Subgraph(0, top, _inputs(top, since, flows), _engine(body, engine))]
+    else:
+        relayed = Source(f"{query}.1", "", output_schema(body))
+        outputs = tuple(Named(column.path[-1], column) for column in relayed.columns if column.path != (TIME,))
+        relay: Operator = Project(relayed, outputs)
+        timed = _with_time(body)
+        relay = msgspec.structs.replace(shape, input=relay) if shape is not None else relay
+        work = Subgraph(1, timed, _inputs(timed, since, flows), _engine(body, engine), 0, "")
+        last = [work, Subgraph(0, relay, (FlowInput("", 1),), "inline")]
+        hosts[1] = worker
+    hosts[0] = proxy
+    assert streams.keys() == {each.alias for each in sources(body)}
+    subgraphs = (*moved.values(), *last)
+    return Cut(subgraphs, tuple(hosts[each.number] for each in subgraphs))
+
+
+def _engine(plan: Operator, engine: str) -> Engine:
+    return "spark" if is_stateful(plan) or engine == "spark" else "inline"
+
+
+def _inputs(plan: Operator, since: Stamp, flows: Mapping[str, int]) -> tuple[Input, ...]:
+    return tuple(
+        FlowInput(each.alias, flows[each.alias])
+        if each.alias in flows
+        else StreamInput(each.alias, each.stream, since, each.event_time, each.lateness_ms)
+        for each in sources(plan)
+    )
+
+
+def _replaced_chains(plan: Operator, move: Callable[[Operator, Source], Operator]) -> Operator:
+    """The plan with each source and the selections on it handed to `move`. Rows are ranked before they are selected."""
+    base = plan
+    while isinstance(base, Select):
+        base = base.input
+    if isinstance(base, Source):
+        is_ranked = base.window is not None and base.window.kind == "rows"
+        return plan if is_ranked else move(plan, base)
+    match plan:
+        case Select() | Project() | WindowAggregate() | Restructure():
+            return msgspec.structs.replace(plan, input=_replaced_chains(plan.input, move))
+        case Join():
+            left, right = _replaced_chains(plan.left, move), _replaced_chains(plan.right, move)
+            return msgspec.structs.replace(plan, left=left, right=right)
+        case Union():
+            branches = tuple(_replaced_chains(branch, move) for branch in plan.branches)
+            return msgspec.structs.replace(plan, branches=branches)
+    raise AssertionError(f"no rule for {plan}")
+
+
+def _needed(plan: Operator) -> dict[str, dict[str, None]]:
+    """For each alias, the fields that operators above the selections of its source read."""
+    needed: dict[str, dict[str, None]] = {each.alias: {} for each in sources(plan)}
+    for operator in walk(plan):
+        expressions, names = _reads(operator)
+        for expression in expressions:
+            for column in columns_of(expression):
+                if column.input in needed:
+                    needed[column.input][column.path[0]] = None
+        for fields in needed.values():
+            fields.update(dict.fromkeys(names))
+    return needed
+
+
+def _reads(operator: Operator) -> tuple[list[Expression], list[str]]:
+    """What an operator reads of its rows: expressions, and fields by name alone."""
+    match operator:
+        case Select(predicate=predicate) if not _is_chain(operator):
+            return [predicate], []
+        case Project(outputs=outputs):
+            return [each.expression for each in outputs], []
+        case Join(predicate=predicate) if predicate is not None:
+            return [predicate], []
+        case WindowAggregate(keys=keys, aggregates=aggregates, window=window):
+            arguments = [each.argument for each in aggregates if each.argument is not None]
+            gathered = [field.name for each in aggregates for field in each.fields]
+            return [key.expression for key in keys] + arguments, gathered + list(window.by[:1])
+    return [], []
+
+
+def _is_chain(operator: Operator) -> bool:
+    """Whether an operator is a source, or selections on one."""
+    while isinstance(operator, Select):
+        operator = operator.input
+    return isinstance(operator, Source)
+
+
+def _with_time(plan: Operator) -> Operator:
+    """A plan whose rows also say when they are of, so that another subgraph can read them as it reads a stream."""
+    assert isinstance(plan, Project)
+    times = tuple(column for column in plan.input.columns if column.path == (TIME,))
+    time: Expression = times[0] if len(times) == 1 else call("greatest", *times)
+    return msgspec.structs.replace(plan, outputs=(*plan.outputs, Named(TIME, time)))

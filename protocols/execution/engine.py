@@ -1,0 +1,61 @@
+"""What a subgraph asks of the engine that runs it, and what the engine tells: effects out, events in."""
+
+from __future__ import annotations
+
+from protocols.effects import Effect
+from protocols.events import Event
+from queries.plan import Operator
+from queries.schema import Row
+
+RunId = str
+"""One subgraph in one attempt of its query, at one peer."""
+
+
+class StartRun(Effect, frozen=True):
+    """Have the engine run a plan. RunStarted or RunFailed tells."""
+
+    run: RunId
+    plan: Operator
+    closed_until_us: int | None  # Windows that end by then have been told already.
+
+
+class FeedRun(Effect, frozen=True):
+    """Hand rows of one source to a run, numbered from 1 over all its sources. RunResults tells what came of it.
+
+    Rows that are not new are for state only: a result made of them alone has been told already.
+    """
+
+    run: RunId
+    number: int
+    alias: str
+    rows: tuple[Row, ...]  # As the source's columns say.
+    is_new: bool
+    watermark_us: int | None  # Once these rows are in: windows that end by then are complete.
+    floor_us: int | None  # No row before this time is to come for any source: older state may be forgotten.
+
+
+class StopRun(Effect, frozen=True):
+    """The run is over; nothing more of it is wanted."""
+
+    run: RunId
+
+
+class RunStarted(Event, frozen=True):
+    """The engine takes rows."""
+
+    run: RunId
+
+
+class RunResults(Event, frozen=True):
+    """Everything that became due by the rows up to `number`, and was not told before."""
+
+    run: RunId
+    number: int
+    rows: tuple[Row, ...]
+
+
+class RunFailed(Event, frozen=True):
+    """The engine cannot run it, or has lost what it had."""
+
+    run: RunId
+    reason: str

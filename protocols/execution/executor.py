@@ -1,0 +1,413 @@
+"""The host of subgraphs: takes them in, wires them to streams and to each other, and hands their results on."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from protocols.delivery.messages import Missed, Opened, OpenSubscription, Rows, Seen
+from protocols.effects import Effect, Send, SetTimer, Tell
+from protocols.events import Abandoned, Answered, Event, Received, TimerFired
+from protocols.execution.engine import RunFailed, RunResults, RunStarted, StopRun
+from protocols.execution.messages import (
+    Deploy,
+    Deployed,
+    DeployRefused,
+    Flow,
+    Flowed,
+    FlowInput,
+    Lease,
+    Progress,
+    QueryId,
+    StreamInput,
+    Undeploy,
+)
+from protocols.execution.run import Results, Run, encode_rows
+from protocols.ids import Millis, PeerId, RequestId
+from protocols.inside import Inside
+from protocols.messages import Answer, Message, Refused
+from queries.schema import Row
+
+ROLE: Final = "executor"
+TICK: Final = "executor/tick"
+TICK_MS: Final = 100
+STATUS_MS: Final = 1000
+LEASE_MS: Final = 20_000
+RESEND_MS: Final = 2000
+RUNS_MAX: Final = 1000
+FLOW_BYTES: Final = 256 << 10  # Of rows in one message.
+IN_FLIGHT_MAX: Final = 64  # Flows on their way; beyond, inputs wait.
+
+RunKey = tuple[QueryId, int]  # A query and the number of one of its subgraphs.
+
+
+class ResultsReady(Event, frozen=True):
+    """The last subgraph of a query has results; the proxy, this same peer, is to make them safe."""
+
+    query: QueryId
+    attempt: int
+    rows: Sequence[Row]
+    progress: Progress | None  # None: it cannot be said yet what they cover.
+
+
+class ResultsSafe(Event, frozen=True):
+    """The proxy has made safe as many of a query's results as these: their inputs are behind us."""
+
+    query: QueryId
+    attempt: int
+
+
+@dataclass(slots=True)
+class _Hosted:
+    """A run and its wires."""
+
+    run: Run
+    proxy: PeerId
+    life: Millis
+    leased_at: Millis
+    is_started: bool = False  # The engine takes rows.
+    is_announced: bool = False
+    unopened: dict[str, None] = field(default_factory=dict)  # Inputs whose subscription is not open yet.
+    requests: dict[str, RequestId] = field(default_factory=dict)  # By alias.
+    early: list[tuple[str, Rows | Flow]] = field(default_factory=list)  # Came before the engine had started.
+    expected: dict[int, int] = field(default_factory=dict)  # Next sequence of each flow that comes in.
+    flows: deque[tuple[Flow, Millis]] = field(default_factory=deque)  # Sent and not taken yet.
+    next_sequence: int = 0
+    lives: dict[int, Millis] = field(default_factory=dict)  # Of the subgraphs whose flows come in.
+    makers: dict[int, PeerId] = field(default_factory=dict)  # Who sends each flow.
+    acked: dict[int, int] = field(default_factory=dict)  # What the makers of flows have been told.
+    unsafe: int = 0  # Results handed to the proxy and not safe yet.
+    status_at: Millis = 0
+
+
+@dataclass(slots=True)
+class Executor:
+    """Subgraphs at one peer.
+
+    In:        DEPLOY, UNDEPLOY, LEASE from proxies; FLOW, FLOWED from other hosts; rows of streams; the engine's word
+    Out:       DEPLOYED, DEPLOY_REFUSED, SUBGRAPH_STATUS; FLOW, FLOWED; runs of the engine
+    Keeps:     nothing on disk: a host that forgets is noticed by the proxy, which starts anew
+    Invariant: what a flow or a result covers has left in it or before it
+    """
+
+    peer_id: PeerId
+    inside: Inside
+    has_spark: bool = True
+    hosted: dict[RunKey, _Hosted] = field(default_factory=dict)
+    _requests: dict[RequestId, tuple[RunKey, str]] = field(default_factory=dict)
+    _runs: dict[str, RunKey] = field(default_factory=dict)
+    _is_ticking: bool = False
+
+    def handle(self, event: Event, now: Millis) -> list[Effect]:
+        match event:
+            case Received(sender=sender, message=Deploy() as message):
+                return self._deploy(sender, message, now)
+            case Received(message=Undeploy() as message):
+                return self._undeploy(message.query, message.attempt)
+            case Received(message=Lease() as message):
+                self._renew(message, now)
+            case Received(sender=sender, message=Flow() as message):
+                return self._flow(sender, message, now)
+            case Received(message=Flowed() as message):
+                return self._flowed(message, now)
+            case Answered(request=request, answer=answer) if request in self._requests:
+                return self._answered(*self._requests[request], answer, now)
+            case RunStarted(run=run) if run in self._runs:
+                return self._started(self._runs[run], now)
+            case RunResults(run=run) if run in self._runs:
+                key = self._runs[run]
+                return self._hand_on(key, self.hosted[key].run.finished(event.number, event.rows), now)
+            case RunFailed(run=run) if run in self._runs:
+                return self._fail(self._runs[run], event.reason)
+            case ResultsSafe():
+                return self._results_safe(event)
+            case TimerFired():
+                return self._tick(now)
+        return []
+
+    # Coming and going.
+
+    def _deploy(self, proxy: PeerId, message: Deploy, now: Millis) -> list[Effect]:
+        subgraph = message.subgraph
+        key = (message.query, subgraph.number)
+        known = self.hosted.get(key)
+        if known is not None and known.run.deploy.attempt >= message.attempt:
+            same = known.run.deploy.attempt == message.attempt and known.is_announced
+            return [self._announcement(known)] if same else []
+        effects = self._end(key) if known is not None else []
+        reason = self._objection(message)
+        if reason:
+            return [*effects, self._refusal(proxy, message, reason)]
+        run = Run(message, f"{message.query}.{subgraph.number}~{message.attempt}")
+        hosted = self.hosted[key] = _Hosted(run, proxy, now, now)
+        self._runs[run.run_id] = key
+        for each in subgraph.inputs:
+            match each:
+                case StreamInput():
+                    effects.append(self._subscribe(key, hosted, each))
+                case FlowInput():
+                    hosted.expected[each.subgraph] = 0
+        if not self._is_ticking:
+            self._is_ticking = True
+            effects.append(SetTimer(TICK, TICK_MS))
+        effects += run.start()
+        return [*effects, *(self._started(key, now) if run.is_inline else [])]
+
+    def _objection(self, message: Deploy) -> str:
+        if message.subgraph.engine == "spark" and not self.has_spark:
+            return "this peer runs without Spark"
+        if len(self.hosted) >= RUNS_MAX:
+            return f"this peer runs {RUNS_MAX} subgraphs already"
+        return ""
+
+    def _subscribe(self, key: RunKey, hosted: _Hosted, each: StreamInput) -> Effect:
+        hosted.unopened[each.alias] = None
+        command = OpenSubscription(
+            stream=each.stream,
+            subscription=f"{hosted.run.run_id}/{each.alias}",
+            since=each.since,
+            positions=hosted.run.start_positions(each.alias),
+        )
+        request, effect = self.inside.ask(ROLE, command)
+        self._requests[request] = (key, each.alias)
+        hosted.requests[each.alias] = request
+        return effect
+
+    def _undeploy(self, query: QueryId, attempt: int) -> list[Effect]:
+        over = [key for key, hosted in self.hosted.items() if key[0] == query and hosted.run.deploy.attempt <= attempt]
+        return [effect for key in over for effect in self._end(key)]
+
+    def _end(self, key: RunKey) -> list[Effect]:
+        hosted = self.hosted.pop(key)
+        self._runs.pop(hosted.run.run_id, None)
+        effects: list[Effect] = [] if hosted.run.is_inline else [StopRun(hosted.run.run_id)]
+        for request in hosted.requests.values():
+            self._requests.pop(request, None)
+            effects.append(Tell(Abandoned(request)))
+        return effects
+
+    def _fail(self, key: RunKey, reason: str) -> list[Effect]:
+        hosted = self.hosted[key]
+        refusal = self._refusal(hosted.proxy, hosted.run.deploy, reason)
+        return [*self._end(key), refusal]
+
+    def _refusal(self, proxy: PeerId, deploy: Deploy, reason: str) -> Effect:
+        number = deploy.subgraph.number
+        message = DeployRefused(query=deploy.query, attempt=deploy.attempt, number=number, reason=reason)
+        return self._send(proxy, message)
+
+    def _send(self, peer: PeerId, message: Message) -> Effect:
+        """To a peer; to ourselves without the network."""
+        return Tell(Received(self.peer_id, message)) if peer == self.peer_id else Send(peer, message)
+
+    def _renew(self, message: Lease, now: Millis) -> None:
+        for key, hosted in self.hosted.items():
+            if key[0] == message.query and hosted.run.deploy.attempt == message.attempt:
+                hosted.leased_at = now
+
+    def _started(self, key: RunKey, now: Millis) -> list[Effect]:
+        hosted = self.hosted[key]
+        hosted.is_started = True
+        effects = self._announce(hosted)
+        early, hosted.early = hosted.early, []
+        for alias, what in early:
+            effects += self._take(key, alias, what, now)
+        return effects
+
+    def _announce(self, hosted: _Hosted) -> list[Effect]:
+        if hosted.is_announced or hosted.unopened or not hosted.is_started:
+            return []
+        hosted.is_announced = True
+        return [self._announcement(hosted)]
+
+    def _announcement(self, hosted: _Hosted) -> Effect:
+        deploy = hosted.run.deploy
+        message = Deployed(query=deploy.query, attempt=deploy.attempt, number=deploy.subgraph.number, life=hosted.life)
+        return self._send(hosted.proxy, message)
+
+    # Rows in.
+
+    def _answered(self, key: RunKey, alias: str, answer: Answer, now: Millis) -> list[Effect]:
+        hosted = self.hosted[key]
+        match answer:
+            case Opened():
+                hosted.unopened.pop(alias, None)
+                return self._announce(hosted)
+            case Rows():
+                return self._take(key, alias, answer, now)
+            case Refused():
+                return self._fail(key, f"{answer.error}. {answer.detail}".strip())
+            case Missed(first=first, next=upto):
+                return self._fail(key, f'tuples {first} to {upto} of "{answer.origin.stream}" are no longer kept')
+        return []
+
+    def _flow(self, sender: PeerId, message: Flow, now: Millis) -> list[Effect]:
+        found = next(
+            (
+                (key, hosted, each)
+                for key, hosted in self.hosted.items()
+                if key[0] == message.query and hosted.run.deploy.attempt == message.attempt
+                for each in hosted.run.deploy.subgraph.inputs
+                if isinstance(each, FlowInput) and each.subgraph == message.subgraph
+            ),
+            None,
+        )
+        if found is None:
+            return []  # Of another attempt, or of one not deployed here yet: it will come again.
+        key, hosted, each = found
+        if hosted.lives.setdefault(message.subgraph, message.life) != message.life:
+            return self._fail(key, f"subgraph {message.subgraph} began anew at peer {sender.short}")
+        if message.sequence < hosted.expected[message.subgraph]:
+            return [self._flowed_message(hosted, message.subgraph, sender)]
+        if message.sequence > hosted.expected[message.subgraph]:
+            return []
+        hosted.expected[message.subgraph] += 1
+        hosted.makers[message.subgraph] = sender
+        return self._take(key, each.alias, message, now)
+
+    def _flowed_message(self, hosted: _Hosted, subgraph: int, maker: PeerId) -> Effect:
+        deploy = hosted.run.deploy
+        message = Flowed(
+            query=deploy.query, attempt=deploy.attempt, subgraph=subgraph, sequence=hosted.acked.get(subgraph, 0)
+        )
+        return self._send(maker, message)
+
+    def _take(self, key: RunKey, alias: str, what: Rows | Flow, now: Millis) -> list[Effect]:
+        hosted = self.hosted[key]
+        if not hosted.is_started:
+            hosted.early.append((alias, what))
+            return []
+        effects: list[Effect] = []
+        parts = [what] if isinstance(what, Flow) else what.batches
+        for part in parts:
+            try:
+                if isinstance(part, Flow):
+                    more, results = hosted.run.take_flow(alias, part, now)
+                else:
+                    more, results = hosted.run.take_batch(alias, part, now)
+            except msgspec.MsgspecError as error:
+                return [*effects, *self._fail(key, f"rows of {alias} do not have the columns they had: {error}")]
+            effects += more
+            effects += self._hand_on(key, results, now)
+        return effects
+
+    # Results out.
+
+    def _hand_on(self, key: RunKey, results: list[Results], now: Millis) -> list[Effect]:
+        hosted = self.hosted[key]
+        deploy = hosted.run.deploy
+        effects: list[Effect] = []
+        for each in results:
+            if deploy.subgraph.consumer is not None:
+                effects += self._send_flows(hosted, each, now)
+            elif each.rows:
+                hosted.unsafe += 1
+                progress = hosted.run.reached if each.is_whole else None
+                effects.append(Tell(ResultsReady(deploy.query, deploy.attempt, each.rows, progress)))
+        return effects + self._relieve(hosted)
+
+    def _send_flows(self, hosted: _Hosted, results: Results, now: Millis) -> list[Effect]:
+        deploy = hosted.run.deploy
+        assert deploy.consumer_host is not None
+        columns = hosted.run.plan.columns
+        effects: list[Effect] = []
+        for rows, count, is_last in _chunks(encode_rows(columns, results.rows), len(results.rows)):
+            flow = Flow(
+                query=deploy.query,
+                attempt=deploy.attempt,
+                subgraph=deploy.subgraph.number,
+                life=hosted.life,
+                sequence=hosted.next_sequence,
+                rows=rows,
+                count=count,
+                is_new=results.is_new,
+                progress=results.progress if is_last else Progress(),
+            )
+            hosted.next_sequence += 1
+            hosted.flows.append((flow, now))
+            effects.append(self._send(deploy.consumer_host, flow))
+        return effects
+
+    def _flowed(self, message: Flowed, now: Millis) -> list[Effect]:
+        hosted = self.hosted.get((message.query, message.subgraph))
+        if hosted is None or hosted.run.deploy.attempt != message.attempt:
+            return []
+        while hosted.flows and hosted.flows[0][0].sequence < message.sequence:
+            hosted.flows.popleft()
+        return self._relieve(hosted)
+
+    def _results_safe(self, event: ResultsSafe) -> list[Effect]:
+        hosted = self.hosted.get((event.query, 0))
+        if hosted is None or hosted.run.deploy.attempt != event.attempt:
+            return []
+        hosted.unsafe -= 1
+        return self._relieve(hosted)
+
+    def _relieve(self, hosted: _Hosted) -> list[Effect]:
+        """Let more come in, unless too much of what came is still on its way out."""
+        run = hosted.run
+        if len(hosted.flows) > IN_FLIGHT_MAX or hosted.unsafe > IN_FLIGHT_MAX:
+            return []
+        effects: list[Effect] = []
+        for alias, upto in run.behind.items():
+            if isinstance(upto, int):
+                subgraph = next(
+                    each.subgraph
+                    for each in run.deploy.subgraph.inputs
+                    if isinstance(each, FlowInput) and each.alias == alias
+                )
+                hosted.acked[subgraph] = upto
+                effects.append(self._flowed_message(hosted, subgraph, hosted.makers[subgraph]))
+            elif upto:
+                seen = Seen(subscription=f"{run.run_id}/{alias}", positions=tuple(upto.values()))
+                effects.append(self.inside.tell(seen))
+        run.behind.clear()
+        return effects
+
+    # Time.
+
+    def _tick(self, now: Millis) -> list[Effect]:
+        effects: list[Effect] = []
+        for key, hosted in list(self.hosted.items()):
+            if now - hosted.leased_at > LEASE_MS and hosted.proxy != self.peer_id:
+                effects += self._end(key)
+                continue
+            if hosted.is_started:
+                more, results = hosted.run.tick(now)
+                effects += more
+                effects += self._hand_on(key, results, now)
+            effects += self._resend(hosted, now)
+            if now - hosted.status_at >= STATUS_MS and hosted.is_announced:
+                hosted.status_at = now
+                effects.append(self._send(hosted.proxy, hosted.run.status(now)))
+        self._is_ticking = bool(self.hosted)
+        return [*effects, SetTimer(TICK, TICK_MS)] if self.hosted else effects
+
+    def _resend(self, hosted: _Hosted, now: Millis) -> list[Effect]:
+        if not hosted.flows or now - hosted.flows[0][1] < RESEND_MS:
+            return []
+        host = hosted.run.deploy.consumer_host
+        assert host is not None
+        again = [flow for flow, _ in hosted.flows]
+        hosted.flows = deque((flow, now) for flow in again)
+        return [self._send(host, flow) for flow in again]
+
+    def validate(self) -> None:
+        for run, key in self._runs.items():
+            assert self.hosted[key].run.run_id == run
+        for key, alias in self._requests.values():
+            assert alias in self.hosted[key].requests
+
+
+def _chunks(rows: bytes, count: int) -> list[tuple[bytes, int, bool]]:
+    """Encoded rows in messages that are not too large; at least one, as progress travels with it."""
+    if len(rows) <= FLOW_BYTES:
+        return [(rows, count, True)]
+    raw = msgspec.msgpack.decode(rows, type=list[msgspec.Raw])
+    step = max(1, FLOW_BYTES * count // len(rows))
+    parts = [raw[place : place + step] for place in range(0, count, step)]
+    return [(msgspec.msgpack.encode(part), len(part), part is parts[-1]) for part in parts]

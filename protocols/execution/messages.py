@@ -1,0 +1,264 @@
+"""Messages, records, commands and answers of queries in execution.
+
+client ── SUBMIT ──▶ proxy ── DEPLOY ──▶ host ── DEPLOYED | DEPLOY_REFUSED ──▶ proxy
+                     host ── FLOW ──▶ host of the next subgraph ── FLOWED ──▶ host
+                     proxy ── LEASE, UNDEPLOY ──▶ host ── SUBGRAPH_STATUS ──▶ proxy
+
+The proxy is the peer a query was submitted at. What hosts keep is soft: everything between the streams a query reads
+and the stream of its results can be computed again, so a query that loses a host starts its next attempt.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from protocols.clock import Stamp
+from protocols.delivery.messages import Position
+from protocols.ids import Millis, PeerId, StreamName
+from protocols.messages import Answer, Command, Message, Record
+from queries.plan import Operator
+from queries.schema import Schema
+
+QueryId = str
+Engine = Literal["inline", "spark"]
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True):
+    """How far the streams at the bottom of a query have gone into what was handed on."""
+
+    covers: tuple[Position, ...] = ()  # Everything below has had its effect.
+    lows: tuple[Position, ...] = ()  # Nothing below has any effect on what is still to come.
+    watermark_us: int | None = None  # No row before this time is to come, but for late ones.
+    floor_us: int | None = None  # As the watermark, but held back by silent streams, too.
+    is_idle: bool = False  # The streams are silent: they hold nobody's watermark back.
+
+
+class StreamInput(msgspec.Struct, frozen=True, array_like=True, tag="stream", tag_field="node"):
+    """A source of a subgraph that is a stream of the network."""
+
+    alias: str
+    stream: StreamName
+    since: Stamp
+    event_time: str | None
+    lateness_ms: Millis
+
+
+class FlowInput(msgspec.Struct, frozen=True, array_like=True, tag="flow", tag_field="node"):
+    """A source of a subgraph that is the result of another subgraph of the same query."""
+
+    alias: str
+    subgraph: int
+
+
+Input = StreamInput | FlowInput
+
+
+class Subgraph(msgspec.Struct, frozen=True, array_like=True):
+    """The operators of a query that sit together on one peer; without a consumer they make the query's results."""
+
+    number: int
+    plan: Operator
+    inputs: tuple[Input, ...]
+    engine: Engine
+    consumer: int | None = None  # The subgraph that reads it.
+    consumer_alias: str = ""
+
+
+# From peer to peer.
+
+
+class Deploy(Message, frozen=True, kw_only=True, tag="DEPLOY"):
+    """Run a subgraph, in this attempt of its query; earlier attempts are over."""
+
+    query: QueryId
+    attempt: int
+    subgraph: Subgraph
+    consumer_host: PeerId | None
+    resume: Progress  # Rows below its covers are for state only; results made of them alone are known already.
+
+
+class Deployed(Message, frozen=True, kw_only=True, tag="DEPLOYED"):
+    """The subgraph runs: from now on no row is missed."""
+
+    query: QueryId
+    attempt: int
+    number: int
+    life: Millis  # When it was taken in: a host that forgot it, and took it in again, is not where it was.
+
+
+class DeployRefused(Message, frozen=True, kw_only=True, tag="DEPLOY_REFUSED"):
+    """The subgraph does not run here, or no longer."""
+
+    query: QueryId
+    attempt: int
+    number: int
+    reason: str
+
+
+class Undeploy(Message, frozen=True, kw_only=True, tag="UNDEPLOY"):
+    """Attempts up to this one of a query are over."""
+
+    query: QueryId
+    attempt: int
+
+
+class Lease(Message, frozen=True, kw_only=True, tag="LEASE"):
+    """The query is wanted still; a host that hears nothing for a while gives up its subgraphs."""
+
+    query: QueryId
+    attempt: int
+
+
+class Flow(Message, frozen=True, kw_only=True, tag="FLOW"):
+    """Rows from one subgraph to the next, in order, and how far its inputs have gone into them."""
+
+    query: QueryId
+    attempt: int
+    subgraph: int  # The one that made them,
+    life: Millis  # in this life.
+    sequence: int
+    rows: bytes
+    count: int
+    is_new: bool  # Else the consumer needs them for its state only.
+    progress: Progress
+
+
+class Flowed(Message, frozen=True, kw_only=True, tag="FLOWED"):
+    """Everything below `sequence` has had its effect at the consumer."""
+
+    query: QueryId
+    attempt: int
+    subgraph: int
+    sequence: int
+
+
+class InputStatus(msgspec.Struct, frozen=True, array_like=True):
+    """One input of a running subgraph, for people to look at."""
+
+    alias: str
+    rows: int
+    late: int
+    watermark_us: int | None
+    is_idle: bool
+
+
+class SubgraphStatus(Message, frozen=True, kw_only=True, tag="SUBGRAPH_STATUS"):
+    """What a host tells the proxy now and then: that it lives, and how its subgraph is doing."""
+
+    query: QueryId
+    attempt: int
+    number: int
+    rows_in: int
+    rows_out: int
+    waiting: int  # Inputs taken whose results are not handed on yet.
+    inputs: tuple[InputStatus, ...]
+    progress: Progress
+
+
+# In the journal.
+
+
+class QueryInstalled(Record, frozen=True, kw_only=True, tag="QUERY"):
+    """A query submitted here: before anything is made for it, once it is acknowledged, when nothing is left of it."""
+
+    query: QueryId
+    text: str
+    engine: str
+    inserted_at: Stamp
+    state: Literal["begun", "acknowledged", "ended"]
+
+
+class ResultsNoted(Record, frozen=True, kw_only=True, tag="RESULTS"):
+    """What the results of a query up to `next` of its stream are made of. Written before them; void without them."""
+
+    query: QueryId
+    next: int
+    progress: Progress
+    beyond: tuple[bytes, ...] = ()  # Digests of results told beyond that, of a group too large for one batch.
+
+
+# Between a client and its peer.
+
+
+class SubmitQuery(Command, frozen=True, kw_only=True, tag="SUBMIT"):
+    """Run a continuous query. Answered with QueryAccepted once no tuple can be missed."""
+
+    text: str
+    name: QueryId = ""
+    engine: Literal["auto", "inline", "spark"] = "auto"
+    witness: Stamp = 0
+
+
+class QueryStarting(Answer, frozen=True, kw_only=True, tag="STARTING"):
+    """The query is being deployed; says what it waits for."""
+
+    query: QueryId
+    waits_for: str
+
+
+class QueryAccepted(Answer, frozen=True, kw_only=True, tag="ACCEPTED"):
+    """The query runs; its results are the tuples of a stream of their own."""
+
+    query: QueryId
+    stream: StreamName
+    stamp: Stamp
+    schema: Schema
+    envelope: tuple[str, ...] = ()  # XML elements around the results of a WXQuery.
+
+
+class StopQuery(Command, frozen=True, kw_only=True, tag="STOP"):
+    """End a query of this peer and drop its results. Answered with Done."""
+
+    query: QueryId
+
+
+class ListQueries(Command, frozen=True, kw_only=True, tag="LIST_QUERIES"):
+    """Which queries were submitted at this peer?"""
+
+
+class QueryListed(msgspec.Struct, frozen=True, array_like=True):
+    """One query in a list."""
+
+    query: QueryId
+    stream: StreamName  # Of its results.
+    text: str
+    state: str  # starting | running | waiting
+    attempt: int
+    rows_out: int
+    inserted_at: Stamp
+
+
+class QueriesListed(Answer, frozen=True, kw_only=True, tag="QUERIES"):
+    """The queries of this peer, oldest first."""
+
+    queries: tuple[QueryListed, ...]
+
+
+class ShowQuery(Command, frozen=True, kw_only=True, tag="SHOW_QUERY"):
+    """Tell all about one query."""
+
+    query: QueryId
+
+
+class SubgraphShown(msgspec.Struct, frozen=True, array_like=True):
+    """One subgraph of a query: what it runs, where, and how it is doing."""
+
+    subgraph: Subgraph
+    host: PeerId
+    status: SubgraphStatus | None
+
+
+class QueryShown(Answer, frozen=True, kw_only=True, tag="QUERY_SHOWN"):
+    """One query, its subgraphs and why it is in the attempt it is in."""
+
+    query: QueryId
+    stream: StreamName
+    text: str
+    state: str
+    attempt: int
+    reason: str  # Why the last attempt ended; empty for the first.
+    inserted_at: Stamp
+    results: int
+    subgraphs: tuple[SubgraphShown, ...]

@@ -1,0 +1,661 @@
+"""The proxy of queries: the peer they were submitted at plans and deploys them, and keeps them and their results."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Final, Literal
+
+from protocols.catalogue.messages import CreateStream, DropStream, ListStreams, ShowStream, StreamShown, StreamsListed
+from protocols.catalogue.streams import StreamDefinition
+from protocols.clock import HybridClock, Stamp
+from protocols.delivery.messages import Publish, Published
+from protocols.delivery.publisher import Publisher
+from protocols.effects import AfterSync, Append, Effect, Reply, Send, SetTimer, Tell
+from protocols.events import (
+    Answered,
+    Event,
+    NearestPeers,
+    PeerDown,
+    Received,
+    Requested,
+    Started,
+    TimerFired,
+    Unreachable,
+)
+from protocols.execution.cut import Cut, cut, is_stateful
+from protocols.execution.executor import ResultsReady, ResultsSafe
+from protocols.execution.messages import (
+    Deploy,
+    Deployed,
+    DeployRefused,
+    Lease,
+    ListQueries,
+    Progress,
+    QueriesListed,
+    QueryAccepted,
+    QueryId,
+    QueryInstalled,
+    QueryListed,
+    QueryShown,
+    QueryStarting,
+    ResultsNoted,
+    ShowQuery,
+    StopQuery,
+    SubgraphShown,
+    SubgraphStatus,
+    SubmitQuery,
+    Undeploy,
+)
+from protocols.execution.progress import merged
+from protocols.ids import Key, Millis, PeerId, RequestId, StreamName
+from protocols.inside import Inside
+from protocols.limits import Limits
+from protocols.messages import Answer, Done, Message, Record, Refused
+from queries.catalogue import Stream
+from queries.errors import QueryError
+from queries.plan import Restructure, output_schema, sources
+from queries.query import Query, parse
+from queries.schema import Row, Schema
+
+ROLE: Final = "queries"
+TICK: Final = "queries/tick"
+TICK_MS: Final = 500
+LEASE_EVERY_MS: Final = 3000
+RESEND_MS: Final = 2000
+SILENT_MS: Final = 5000  # A host that has not said a word for so long is taken for lost.
+START_MS: Final = 90_000  # The engine may have to start first.
+RETRY_MIN_MS: Final = 500
+RETRY_MAX_MS: Final = 15_000
+SHUN_MS: Final = 30_000  # A host that was lost is not chosen again for a while.
+QUERIES_MAX: Final = 1000
+PUBLISH_BYTES: Final = 512 << 10
+DIGEST_BYTES: Final = 16
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+
+
+@dataclass(slots=True)
+class _Outgoing:
+    """Results on their way into the query's stream."""
+
+    rows: Sequence[Row]
+    progress: Progress | None
+
+
+@dataclass(slots=True)
+class _Running:
+    """A query of this peer."""
+
+    query: QueryId
+    text: str
+    engine: str
+    inserted_at: Stamp
+    state: str = "starting"  # Then running; waiting after a loss, until the next attempt; ending.
+    request: RequestId | None = None  # The client that waits for the acknowledgement.
+    is_begun: bool = False  # The journal knows of it: something may have been made for it.
+    is_installed: bool = False  # Acknowledged.
+    ending_for: RequestId | None = None  # The client that wants it stopped.
+    parsed: Query | None = None
+    schema: Schema | None = None
+    cut: Cut | None = None
+    worker: PeerId | None = None
+    attempt: int = 0
+    attempted_at: Millis = 0
+    sent_at: Millis = 0
+    leased_at: Millis = 0
+    reason: str = ""
+    retry_at: Millis = 0
+    retry_ms: Millis = RETRY_MIN_MS
+    deployed: dict[int, Millis] = field(default_factory=dict)  # When each subgraph was last heard of.
+    lives: dict[int, Millis] = field(default_factory=dict)
+    status: dict[int, SubgraphStatus] = field(default_factory=dict)
+    looking_for: dict[str, None] = field(default_factory=dict)  # Streams whose publishers are being looked up.
+    publishers: dict[str, PeerId] = field(default_factory=dict)
+    refused_by: dict[PeerId, None] = field(default_factory=dict)  # Without Spark.
+    resume: Progress = field(default_factory=Progress)
+    resumed_from: Progress = field(default_factory=Progress)  # By this attempt.
+    beyond: tuple[bytes, ...] = ()  # Digests of the results told beyond what `resume` covers.
+    told: Counter[bytes] = field(default_factory=Counter)  # Those of them that this attempt has not made again.
+    results: int = 0  # In the query's stream, or on their way into it.
+    outgoing: deque[_Outgoing] = field(default_factory=deque)
+    in_flight: ResultsNoted | None = None
+    groups: int = 0  # How many groups of results it ends.
+    notes: list[ResultsNoted] = field(default_factory=list)  # The last one that is safe, and those after it.
+
+    @property
+    def stream(self) -> StreamName:
+        """Of its results: never one that an earlier query of the same name had."""
+        return f"{self.query}.{self.inserted_at:x}"
+
+
+@dataclass(slots=True)
+class QueryProxy:
+    """Queries submitted at one peer.
+
+    In:        SUBMIT, STOP, LIST_QUERIES, SHOW_QUERY; DEPLOYED, DEPLOY_REFUSED, SUBGRAPH_STATUS; results
+    Out:       DEPLOY, UNDEPLOY, LEASE; the results, published to a stream of the query's name
+    Keeps:     the queries, and what their results so far are made of
+    Invariant: a result is in the query's stream once, whatever hosts were lost on the way
+    """
+
+    peer_id: PeerId
+    inside: Inside
+    clock: HybridClock
+    publisher: Publisher
+    limits: Limits
+    running: dict[QueryId, _Running] = field(default_factory=dict)
+    _asked: dict[RequestId, tuple[QueryId, str]] = field(default_factory=dict)
+    _lost: dict[PeerId, Millis] = field(default_factory=dict)
+    _near: tuple[PeerId, ...] = ()
+    _is_ticking: bool = False
+
+    def restore(self, record: Record) -> None:
+        match record:
+            case QueryInstalled(state="ended"):
+                self.running.pop(record.query, None)
+            case QueryInstalled():
+                query = self.running.setdefault(
+                    record.query, _Running(record.query, record.text, record.engine, record.inserted_at)
+                )
+                query.is_begun, query.is_installed = True, record.state == "acknowledged"
+            case ResultsNoted() if record.query in self.running:
+                self.running[record.query].notes.append(record)
+
+    def snapshot(self) -> list[Record]:
+        records: list[Record] = []
+        for each in self.running.values():
+            if each.is_begun:
+                records += [_record(each, "acknowledged" if each.is_installed else "begun"), *each.notes]
+        return records
+
+    def handle(self, event: Event, now: Millis) -> list[Effect]:  # noqa: C901 - one branch for each thing that happens
+        match event:
+            case Requested(request=request, command=SubmitQuery() as command):
+                return self._submit(request, command, now)
+            case Requested(request=request, command=StopQuery() as command):
+                return self._stop(request, command.query, now)
+            case Requested(request=request, command=ListQueries()):
+                return [Reply(request, self._list())]
+            case Requested(request=request, command=ShowQuery() as command):
+                return [Reply(request, self._show(command.query))]
+            case Answered(request=request, answer=answer):
+                return self._answered(request, answer, now)
+            case Received(sender=sender, message=Deployed() as message):
+                return self._deployed(sender, message, now)
+            case Received(sender=sender, message=DeployRefused() as message):
+                return self._refused(sender, message, now)
+            case Received(message=SubgraphStatus() as message):
+                self._note_status(message, now)
+            case ResultsReady():
+                return self._results(event, now)
+            case PeerDown(peer=peer):
+                return self._host_lost(peer, "died or left", now)
+            case Unreachable(peer=peer, message=Deploy() | Lease()):
+                return self._host_lost(peer, "cannot be reached", now)
+            case NearestPeers():
+                self._near = event.peers
+            case TimerFired():
+                return self._tick(now)
+            case Started():
+                return self._restart_all(now)
+        return []
+
+    # From text to plan.
+
+    def _submit(self, request: RequestId, command: SubmitQuery, now: Millis) -> list[Effect]:
+        self.clock.witness(command.witness)
+        inserted_at = self.clock.tick(now)
+        name = command.name or f"q-{Key.of('query', self.peer_id, str(inserted_at)).hex()[:8]}"
+        if not _NAME.fullmatch(name):
+            error = f'"{name}" cannot name a query'
+            return [Reply(request, Refused(code="invalid", error=error, hint="Letters, digits, _ and -; up to 64."))]
+        if name in self.running:
+            error = f'query "{name}" exists already at this peer'
+            hint = f"peer query attach {name} reads its results; peer query stop {name} ends it."
+            return [Reply(request, Refused(code="exists", error=error, hint=hint))]
+        if len(self.running) >= QUERIES_MAX:
+            return [Reply(request, Refused(code="full", error=f"this peer runs {QUERIES_MAX} queries already"))]
+        query = _Running(name, command.text, command.engine, inserted_at, request=request)
+        self.running[name] = query
+        return [*self._ask(query, "streams", ListStreams()), *self._start_ticking()]
+
+    def _ask(self, query: _Running, purpose: str, command: object) -> list[Effect]:
+        request, effect = self.inside.ask(ROLE, command)  # type: ignore[arg-type]
+        self._asked[request] = (query.query, purpose)
+        return [effect]
+
+    def _answered(self, request: RequestId, answer: Answer, now: Millis) -> list[Effect]:
+        name, purpose = self._asked.pop(request, ("", ""))
+        query = self.running.get(name)
+        if query is None:
+            return []
+        match purpose, answer:
+            case "streams", StreamsListed():
+                return self._plan(query, answer, now)
+            case "stream", StreamShown():
+                return self._found(query, answer, now)
+            case "stream", Refused():
+                query.looking_for.clear()
+                return self._give_up(query, answer, now)
+            case "results", Done():
+                return self._find_publishers(query, now)
+            case "drop", Done() | Refused(code="unknown"):
+                return self._ended(query, now)
+            case "drop", Refused():
+                query.retry_at = now + max(answer.retry_after_ms, RETRY_MIN_MS)
+                return []
+            case "publish", Published():
+                return self._published(query, now)
+            case "publish", Refused():
+                query.in_flight, query.retry_at = None, now + max(answer.retry_after_ms, 50)
+                return []
+            case _, Refused():
+                return self._give_up(query, answer, now)
+        return []
+
+    def _plan(self, query: _Running, listed: StreamsListed, now: Millis) -> list[Effect]:
+        streams = {each.name: _stream(each) for each in listed.streams if each.name != query.stream}
+        try:
+            query.parsed = parse(query.text, streams)
+        except QueryError as error:
+            refusal = Refused(code="invalid", error=f"query refused: {error.problem}", detail=str(error))
+            return self._give_up(query, refusal, now)
+        query.schema = output_schema(query.parsed.plan)
+        if query.is_installed:
+            return self._find_publishers(query, now)
+        query.is_begun = True
+        definition = StreamDefinition(name=query.stream, schema=query.schema)
+        create = self._ask(query, "results", CreateStream(definition=definition))
+        return [Append(_record(query, "begun")), AfterSync(tuple(create))]
+
+    def _find_publishers(self, query: _Running, now: Millis) -> list[Effect]:
+        assert query.parsed is not None
+        query.publishers.clear()
+        query.looking_for = dict.fromkeys(source.stream for source in sources(query.parsed.plan))
+        return [
+            effect for stream in query.looking_for for effect in self._ask(query, "stream", ShowStream(name=stream))
+        ]
+
+    def _found(self, query: _Running, shown: StreamShown, now: Millis) -> list[Effect]:
+        """Where a stream is published most."""
+        stream = shown.definition.name
+        live = [each for each in shown.publishers if not self._is_shunned(each.peer, now)]
+        if live:
+            query.publishers[stream] = max(live, key=lambda each: (each.accepted, each.peer)).peer
+        query.looking_for.pop(stream, None)
+        return [] if query.looking_for else self._deploy(query, now)
+
+    # Deploying.
+
+    def _deploy(self, query: _Running, now: Millis) -> list[Effect]:
+        assert query.parsed is not None
+        query.worker = self._worker(query, now)
+        query.attempt, query.attempted_at = self.clock.tick(now), now
+        query.resumed_from, query.told = query.resume, Counter(query.beyond)
+        query.state = "starting"
+        query.deployed.clear()
+        query.lives.clear()
+        query.status.clear()
+        query.cut = cut(
+            query.query,
+            query.parsed.plan,
+            query.inserted_at,
+            query.publishers,
+            self.peer_id,
+            query.worker,
+            query.engine,
+        )
+        waits_for = "Spark" if any(each.engine == "spark" for each in query.cut.subgraphs) else "its hosts"
+        effects = self._send_deploys(query, now)
+        if query.request is not None:
+            effects.append(Reply(query.request, QueryStarting(query=query.query, waits_for=waits_for), last=False))
+        return effects
+
+    def _worker(self, query: _Running, now: Millis) -> PeerId:
+        """Who runs what has state: this peer, or the nearest that can."""
+        assert query.parsed is not None
+        if self.peer_id not in query.refused_by or not is_stateful(query.parsed.plan):
+            return self.peer_id
+        able = [peer for peer in self._near if peer not in query.refused_by and not self._is_shunned(peer, now)]
+        return able[0] if able else self.peer_id
+
+    def _send_deploys(self, query: _Running, now: Millis) -> list[Effect]:
+        assert query.cut is not None
+        query.sent_at = now
+        hosts = dict(zip((each.number for each in query.cut.subgraphs), query.cut.hosts, strict=True))
+        return [
+            self._send(
+                hosts[subgraph.number],
+                Deploy(
+                    query=query.query,
+                    attempt=query.attempt,
+                    subgraph=subgraph,
+                    consumer_host=hosts[subgraph.consumer] if subgraph.consumer is not None else None,
+                    resume=query.resumed_from,
+                ),
+            )
+            for subgraph in reversed(query.cut.subgraphs)  # Who reads comes first: rows find it there.
+            if subgraph.number not in query.deployed
+        ]
+
+    def _send(self, peer: PeerId, message: Message) -> Effect:
+        return Tell(Received(self.peer_id, message)) if peer == self.peer_id else Send(peer, message)
+
+    def _deployed(self, sender: PeerId, message: Deployed, now: Millis) -> list[Effect]:
+        query = self.running.get(message.query)
+        if query is None or query.attempt != message.attempt:
+            return [self._send(sender, Undeploy(query=message.query, attempt=message.attempt))]
+        assert query.cut is not None
+        if query.lives.setdefault(message.number, message.life) != message.life:
+            return self._wait(query, f"peer {sender.short} was restarted", now)
+        query.deployed[message.number] = now
+        if len(query.deployed) < len(query.cut.subgraphs) or query.state == "running":
+            return []
+        query.state, query.retry_ms = "running", RETRY_MIN_MS
+        return self._acknowledge(query, now)
+
+    def _acknowledge(self, query: _Running, now: Millis) -> list[Effect]:
+        effects: list[Effect] = []
+        if not query.is_installed:
+            query.is_installed = True
+            effects.append(Append(_record(query, "acknowledged")))
+        if query.request is not None:
+            assert query.schema is not None
+            assert query.parsed is not None
+            plan = query.parsed.plan
+            accepted = QueryAccepted(
+                query=query.query,
+                stream=query.stream,
+                stamp=self.clock.tick(now),
+                schema=query.schema,
+                envelope=plan.envelope if isinstance(plan, Restructure) else (),
+            )
+            effects.append(AfterSync((Reply(query.request, accepted),)))
+            query.request = None
+        return effects
+
+    def _refused(self, sender: PeerId, message: DeployRefused, now: Millis) -> list[Effect]:
+        query = self.running.get(message.query)
+        if query is None or query.attempt != message.attempt:
+            return []
+        assert query.cut is not None
+        place = [each.number for each in query.cut.subgraphs].index(message.number)
+        was_spark = query.cut.subgraphs[place].engine == "spark" and "without Spark" in message.reason
+        if was_spark and sender not in query.refused_by:
+            query.refused_by[sender] = None
+            if any(peer not in query.refused_by for peer in self._near):
+                return [*self._undeploy(query), *self._deploy(query, now)]
+        if not query.is_installed:
+            error = f'query "{query.query}" cannot run: {message.reason}'
+            refusal = Refused(code="unavailable", error=error, detail=f"Said by peer {sender.short}.")
+            return self._give_up(query, refusal, now)
+        return self._wait(query, f"peer {sender.short}: {message.reason}", now)
+
+    def _give_up(self, query: _Running, refusal: Refused, now: Millis) -> list[Effect]:
+        """A new query is refused; one that was acknowledged is tried again."""
+        if query.is_installed:
+            return self._wait(query, refusal.error, now)
+        effects: list[Effect] = []
+        if query.request is not None:
+            effects.append(Reply(query.request, refusal))
+            query.request = None
+        if not query.is_begun or refusal.code == "exists":  # The stream of that name is somebody else's.
+            return effects + self._ended(query, now)
+        return effects + self._end(query)
+
+    def _undeploy(self, query: _Running) -> list[Effect]:
+        hosts = dict.fromkeys(query.cut.hosts) if query.cut is not None else {}
+        return [self._send(host, Undeploy(query=query.query, attempt=query.attempt)) for host in hosts]
+
+    # Losing hosts, and going on.
+
+    def _host_lost(self, peer: PeerId, why: str, now: Millis) -> list[Effect]:
+        self._lost[peer] = now
+        effects: list[Effect] = []
+        for query in self.running.values():
+            if query.cut is not None and peer in query.cut.hosts and query.state != "waiting":
+                effects += self._wait(query, f"peer {peer.short} {why}", now)
+        return effects
+
+    def _is_shunned(self, peer: PeerId, now: Millis) -> bool:
+        return now - self._lost.get(peer, -SHUN_MS) < SHUN_MS
+
+    def _wait(self, query: _Running, reason: str, now: Millis) -> list[Effect]:
+        """This attempt is over; the next begins soon."""
+        effects = self._undeploy(query)
+        query.state, query.reason = "waiting", reason
+        query.retry_at = now + query.retry_ms
+        query.retry_ms = min(query.retry_ms * 2, RETRY_MAX_MS)
+        query.cut, query.attempt = None, 0
+        query.outgoing.clear()  # The next attempt makes them again.
+        return effects
+
+    def _restart_all(self, now: Millis) -> list[Effect]:
+        """After a start of this peer: what is in a query's stream says where to go on."""
+        for query in self.running.values():
+            outbox = self.publisher.outboxes.get(query.stream)
+            query.results = outbox.feed.next if outbox is not None else 0
+            safe = [note for note in query.notes if note.next <= query.results]
+            query.notes = safe[-1:]
+            for note in query.notes:
+                query.resume, query.beyond = note.progress, note.beyond
+            query.state = "waiting" if query.is_installed else "ending"
+            query.retry_at, query.reason = now, "this peer was restarted"
+        return self._start_ticking()
+
+    def _start_ticking(self) -> list[Effect]:
+        if self._is_ticking or not self.running:
+            return []
+        self._is_ticking = True
+        return [SetTimer(TICK, TICK_MS)]
+
+    def _tick(self, now: Millis) -> list[Effect]:
+        effects: list[Effect] = []
+        for query in list(self.running.values()):
+            effects += self._look_after(query, now)
+        self._is_ticking = bool(self.running)
+        return [*effects, SetTimer(TICK, TICK_MS)] if self.running else effects
+
+    def _look_after(self, query: _Running, now: Millis) -> list[Effect]:
+        if query.state == "ending":
+            if now < query.retry_at:
+                return []
+            query.retry_at = now + RETRY_MAX_MS
+            return self._ask(query, "drop", DropStream(name=query.stream))
+        if query.state == "waiting":
+            if now < query.retry_at or query.in_flight is not None:
+                return []
+            query.state = "starting"
+            return self._ask(query, "streams", ListStreams())
+        effects = self._publish(query, now) if now >= query.retry_at else []
+        if query.cut is None:
+            return effects
+        hosts = dict(zip((each.number for each in query.cut.subgraphs), query.cut.hosts, strict=True))
+        if query.state == "starting":
+            if now - query.attempted_at > START_MS:
+                late = [hosts[number].short for number in hosts if number not in query.deployed]
+                error = f'query "{query.query}" was not running within {START_MS // 1000} s'
+                detail = f"No word from peer {', '.join(late)}."
+                return effects + self._give_up(query, Refused(code="unavailable", error=error, detail=detail), now)
+            if now - query.sent_at >= RESEND_MS:
+                effects += self._send_deploys(query, now)
+        else:
+            silent = [number for number, heard_at in query.deployed.items() if now - heard_at > SILENT_MS]
+            if silent:
+                return effects + self._host_lost(hosts[silent[0]], f"was silent for {SILENT_MS // 1000} s", now)
+        if now - query.leased_at >= LEASE_EVERY_MS:
+            query.leased_at = now
+            lease = Lease(query=query.query, attempt=query.attempt)
+            effects += [self._send(host, lease) for host in dict.fromkeys(hosts.values()) if host != self.peer_id]
+        return effects
+
+    def _note_status(self, message: SubgraphStatus, now: Millis) -> None:
+        query = self.running.get(message.query)
+        if query is not None and query.attempt == message.attempt and message.number in query.deployed:
+            query.deployed[message.number] = now
+            query.status[message.number] = message
+
+    # Results.
+
+    def _results(self, event: ResultsReady, now: Millis) -> list[Effect]:
+        query = self.running.get(event.query)
+        if query is None or query.attempt != event.attempt or not query.attempt:
+            return []
+        rows = event.rows
+        if query.told:
+            rows = [row for row in rows if not self._was_told(query, row)]
+        query.outgoing.append(_Outgoing(rows, event.progress))
+        return self._publish(query, now)
+
+    def _was_told(self, query: _Running, row: Row) -> bool:
+        digest = self._digest(query, row)
+        if not query.told[digest]:
+            return False
+        query.told[digest] -= 1
+        return True
+
+    def _digest(self, query: _Running, row: Row) -> bytes:
+        assert query.schema is not None
+        return sha256(query.schema.encode([row])).digest()[:DIGEST_BYTES]
+
+    def _publish(self, query: _Running, now: Millis) -> list[Effect]:
+        """Put what waits into the query's stream, one batch at a time: a note of what it is made of, then the rows."""
+        if query.in_flight is not None or not query.outgoing:
+            return []
+        assert query.schema is not None
+        bytes_max = min(PUBLISH_BYTES, self.limits.publish_bytes_max)
+        rows: list[Row] = []
+        beyond = query.beyond
+        groups, size, progress = 0, 0, query.resume
+        for group in query.outgoing:
+            encoded = len(query.schema.encode(group.rows))
+            if groups and size + encoded > bytes_max:
+                break
+            if size + encoded > bytes_max and len(group.rows) > 1:  # A part of it now.
+                count = max(1, bytes_max * len(group.rows) // encoded // 2)
+                part, group.rows = group.rows[:count], group.rows[count:]
+                rows += part
+                beyond = (*beyond, *(self._digest(query, row) for row in part))
+                break
+            rows += group.rows
+            size += encoded
+            groups += 1
+            if group.progress is None:
+                beyond = (*beyond, *(self._digest(query, row) for row in group.rows))
+            else:
+                progress, beyond = merged(progress, group.progress), ()
+        note = ResultsNoted(query=query.query, next=query.results + len(rows), progress=progress, beyond=beyond)
+        if not rows:
+            return self._settled(query, groups, note)
+        query.groups, query.in_flight = groups, note
+        query.notes.append(note)
+        command = Publish(stream=query.stream, rows=query.schema.encode(rows), count=len(rows))
+        return [Append(note), *self._ask(query, "publish", command)]
+
+    def _published(self, query: _Running, now: Millis) -> list[Effect]:
+        note = query.in_flight
+        assert note is not None
+        query.in_flight = None
+        query.results, query.notes = note.next, [note]
+        if query.state == "running" or query.state == "starting":
+            return self._settled(query, query.groups, note) + self._publish(query, now)
+        query.resume, query.beyond = note.progress, note.beyond  # The attempt that made them is over.
+        return []
+
+    def _settled(self, query: _Running, groups: int, note: ResultsNoted) -> list[Effect]:
+        query.resume, query.beyond = note.progress, note.beyond
+        for _ in range(groups):
+            query.outgoing.popleft()
+        return [Tell(ResultsSafe(query.query, query.attempt)) for _ in range(groups)]
+
+    # What people ask.
+
+    def _stop(self, request: RequestId, name: QueryId, now: Millis) -> list[Effect]:
+        query = self.running.get(name)
+        if query is None or query.ending_for is not None:
+            return [Reply(request, _unknown(name, list(self.running)))]
+        effects: list[Effect] = []
+        if query.request is not None:
+            effects.append(Reply(query.request, Refused(code="unknown", error=f'query "{name}" was stopped')))
+            query.request = None
+        query.ending_for = request
+        return effects + self._end(query)
+
+    def _end(self, query: _Running) -> list[Effect]:
+        """Take away what was made for a query: its subgraphs, then its stream, then the memory of it."""
+        effects = self._undeploy(query)
+        query.state, query.cut, query.attempt, query.retry_at = "ending", None, 0, 0
+        query.outgoing.clear()
+        return effects
+
+    def _ended(self, query: _Running, now: Millis) -> list[Effect]:
+        del self.running[query.query]
+        effects: list[Effect] = [Append(_record(query, "ended"))] if query.is_begun else []
+        if query.ending_for is not None:
+            effects.append(AfterSync((Reply(query.ending_for, Done(stamp=self.clock.tick(now))),)))
+        return effects
+
+    def _list(self) -> QueriesListed:
+        return QueriesListed(
+            queries=tuple(
+                QueryListed(
+                    each.query, each.stream, each.text, each.state, each.attempt, each.results, each.inserted_at
+                )
+                for each in self.running.values()
+            )
+        )
+
+    def _show(self, name: QueryId) -> Answer:
+        query = self.running.get(name)
+        if query is None:
+            return _unknown(name, list(self.running))
+        subgraphs: tuple[SubgraphShown, ...] = ()
+        if query.cut is not None:
+            subgraphs = tuple(
+                SubgraphShown(subgraph, host, query.status.get(subgraph.number))
+                for subgraph, host in zip(query.cut.subgraphs, query.cut.hosts, strict=True)
+            )
+        return QueryShown(
+            query=query.query,
+            stream=query.stream,
+            text=query.text,
+            state=query.state,
+            attempt=query.attempt,
+            reason=query.reason,
+            inserted_at=query.inserted_at,
+            results=query.results,
+            subgraphs=subgraphs,
+        )
+
+    def validate(self) -> None:
+        for query in self.running.values():
+            assert (query.cut is None) == (query.attempt == 0), "an attempt has subgraphs"
+            if query.in_flight is not None:
+                assert query.notes
+                assert query.notes[-1] is query.in_flight
+
+
+def _record(query: _Running, state: Literal["begun", "acknowledged", "ended"]) -> QueryInstalled:
+    return QueryInstalled(
+        query=query.query, text=query.text, engine=query.engine, inserted_at=query.inserted_at, state=state
+    )
+
+
+def _stream(definition: StreamDefinition) -> Stream:
+    return Stream(
+        definition.name,
+        definition.schema,
+        definition.event_time,
+        definition.lateness_ms,
+        definition.retention_ms,
+    )
+
+
+def _unknown(name: QueryId, known: list[QueryId]) -> Refused:
+    there = ", ".join(known[:8]) if known else "none"
+    error = f'query "{name}" is not known at this peer'
+    return Refused(code="unknown", error=error, detail=f"Queries here: {there}.", hint="peer query ls lists them.")

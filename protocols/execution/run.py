@@ -1,0 +1,306 @@
+"""One subgraph running at one peer: rows in from streams and flows, through an engine, results out in order."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from datetime import timedelta
+from functools import lru_cache
+from itertools import pairwise
+from typing import Final
+
+import msgspec
+
+from protocols.clock import COUNT_BITS
+from protocols.delivery.messages import Batch, Position
+from protocols.effects import Effect
+from protocols.execution.engine import FeedRun, RunId, StartRun
+from protocols.execution.inline import pipelines
+from protocols.execution.messages import Deploy, Flow, FlowInput, InputStatus, Progress, StreamInput, SubgraphStatus
+from protocols.execution.progress import InputClock, Vector, merged
+from protocols.ids import Millis
+from queries import restructure
+from queries.expressions import EPOCH, MICROSECOND, Column
+from queries.plan import Join, Operator, Restructure, Source, WindowAggregate, sources, walk
+from queries.schema import Field, FieldType, Row, Schema
+
+FEED_ROWS_MAX: Final = 2000  # A larger batch is fed in parts, so that results come in parts, too.
+
+
+class Results(msgspec.Struct, frozen=True):
+    """What became of inputs: rows to hand on, and how far that gets."""
+
+    rows: Sequence[Row]
+    is_new: bool
+    progress: Progress
+    is_whole: bool = True  # Else rows that came before are not all back: more may become due by them.
+
+
+class _Waiting(msgspec.Struct, frozen=True):
+    """An input handed to the engine, and what may be said once its results are out."""
+
+    number: int
+    is_new: bool
+    progress: Progress
+    watermark_us: int | None
+    floor_us: int | None
+    is_whole: bool
+    alias: str
+    behind: int | tuple[Position, ...]  # The flow's next sequence, or the stream's positions.
+
+
+class Run:
+    """The state of one subgraph in one attempt.
+
+    Invariant: results leave in the order of the inputs; what `reached` covers is in what has left
+    """
+
+    def __init__(self, deploy: Deploy, run_id: RunId) -> None:
+        self.deploy, self.run_id = deploy, run_id
+        subgraph = deploy.subgraph
+        self.plan: Operator = subgraph.plan  # What the engine runs: all but the shape of results, which is made here.
+        self._shape = None
+        if isinstance(subgraph.plan, Restructure):
+            self.plan, self._shape = subgraph.plan.input, restructure.on_row(subgraph.plan)
+        self.sources = {each.alias: each for each in sources(self.plan)}
+        self.is_stateful = any(isinstance(each, Join | WindowAggregate) for each in walk(self.plan))
+        self.is_inline = subgraph.engine == "inline"
+        self._steps = pipelines(self.plan) if self.is_inline else {}
+        self._horizon_us = _horizon_us(self.plan)
+        self._closes_windows = any(isinstance(each, WindowAggregate) for each in walk(self.plan))
+        self.clocks: dict[str, InputClock] = {}
+        for each in subgraph.inputs:
+            lateness_ms = each.lateness_ms if isinstance(each, StreamInput) else 0
+            follows_clock = isinstance(each, StreamInput) and each.event_time is None
+            said = Progress() if isinstance(each, FlowInput) else None
+            self.clocks[each.alias] = InputClock(lateness_ms * 1000, follows_clock, said=said)
+        self.rows_in = dict.fromkeys(self.clocks, 0)
+        self.late = dict.fromkeys(self.clocks, 0)
+        self.rows_out = 0
+        self.watermark_us: int | None = None
+        self.floor_us: int | None = None
+        self.was_idle = False
+        self.reached = Progress(deploy.resume.covers, deploy.resume.lows)
+        self._told = Vector.of(deploy.resume.covers)  # What an earlier attempt has covered already.
+        self._lows = Vector.of(deploy.resume.lows)
+        self._fed = Vector.of(deploy.resume.lows)
+        self._waiting: deque[_Waiting] = deque()
+        self._next_number = 1
+        self._ranks: dict[str, int] = {}  # How many rows of a source have come: under a window of rows.
+        self.behind: dict[str, int | dict[object, Position]] = {}  # Inputs whose results are out, to be passed on.
+
+    def start(self) -> list[Effect]:
+        if self.is_inline:
+            return []
+        return [StartRun(self.run_id, self.plan, self.deploy.resume.watermark_us)]
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    # Rows in.
+
+    def start_positions(self, alias: str) -> tuple[Position, ...]:
+        """Where to begin reading a stream: at what somebody's state needs, or behind what has been told."""
+        stream = self.sources[alias].stream
+        return tuple(each for each in self._lows.positions() if each.origin.stream == stream)
+
+    def take_batch(self, alias: str, batch: Batch, now: Millis) -> tuple[list[Effect], list[Results]]:
+        """Rows of a stream, fed in parts that are all new or all old."""
+        source = self.sources[alias]
+        rows = _timed_rows(source, batch)
+        if source.window is not None and source.window.kind == "rows":
+            rows = [(*row, rank) for rank, row in enumerate(rows, self._ranks.get(alias, 0))]
+            self._ranks[alias] = self._ranks.get(alias, 0) + len(rows)
+        told = min(max(self._told.next.get(batch.origin, 0), batch.first), batch.next) - batch.first
+        places = [*range(0, told, FEED_ROWS_MAX), *range(told, len(rows), FEED_ROWS_MAX), len(rows)]
+        effects: list[Effect] = []
+        results: list[Results] = []
+        for place, end in pairwise(places):
+            part = rows[place:end]
+            covers = (Position(batch.origin, batch.first + end),)
+            latest = max(row[len(source.schema.fields)] for row in part)
+            self.clocks[alias].note(batch.origin, batch.first + end, (latest - EPOCH) // MICROSECOND, now)
+            more_effects, more_results = self._feed(alias, part, place >= told, Progress(covers), covers, now)
+            effects += more_effects
+            results += more_results
+        return effects, results
+
+    def take_flow(self, alias: str, flow: Flow, now: Millis) -> tuple[list[Effect], list[Results]]:
+        """Rows of another subgraph, and how far its own inputs have come."""
+        rows = decode_rows(self.sources[alias].columns, flow.rows)
+        clock = self.clocks[alias]
+        assert clock.said is not None
+        clock.said = merged(clock.said, flow.progress)
+        time_at = len(self.sources[alias].schema.fields)
+        latest_us = max(((row[time_at] - EPOCH) // MICROSECOND for row in rows), default=0)
+        for position in flow.progress.covers:
+            clock.note(position.origin, position.next, latest_us, now)
+        return self._feed(alias, rows, flow.is_new, flow.progress, flow.sequence + 1, now)
+
+    def _feed(
+        self,
+        alias: str,
+        rows: Sequence[Row],
+        is_new: bool,
+        progress: Progress,
+        behind: int | tuple[Position, ...],
+        now: Millis,
+    ) -> tuple[list[Effect], list[Results]]:
+        rows = self._in_time(alias, rows)
+        self.rows_in[alias] += len(rows)
+        self._advance(now)
+        self._fed.advance(progress.covers)
+        number = self._next_number
+        self._next_number += 1
+        self._waiting.append(
+            _Waiting(number, is_new, progress, self.watermark_us, self.floor_us, self._is_whole(), alias, behind)
+        )
+        if self.is_inline:
+            # Without state, what is old for us matters only to whoever reads us.
+            wanted = is_new or self.deploy.subgraph.consumer is not None
+            return [], self.finished(number, self._steps[alias](rows) if wanted else ())
+        return [FeedRun(self.run_id, number, alias, tuple(rows), is_new, self.watermark_us, self.floor_us)], []
+
+    def _is_whole(self) -> bool:
+        """Whether the state has again all that it had in the attempt before."""
+        if not self.is_stateful:
+            return True
+        self._told.next = {
+            origin: upto for origin, upto in self._told.next.items() if upto > self._fed.next.get(origin, 0)
+        }
+        return not self._told.next
+
+    def _in_time(self, alias: str, rows: Sequence[Row]) -> Sequence[Row]:
+        """Leave out rows that come so late that nothing they belong to is open any more."""
+        closed_us = self.watermark_us if self._closes_windows else self.clocks[alias].floor_us
+        if not self.is_stateful or closed_us is None or self._horizon_us is None:
+            return rows
+        oldest = EPOCH + timedelta(microseconds=closed_us - self._horizon_us)
+        time_at = len(self.sources[alias].schema.fields)
+        kept = [row for row in rows if row[time_at] >= oldest]
+        self.late[alias] += len(rows) - len(kept)
+        return kept
+
+    # Time.
+
+    def _advance(self, now: Millis) -> bool:
+        """Move the watermark of the whole run: that of the slowest input that is not silent."""
+        marks = {alias: clock.advance(now) for alias, clock in self.clocks.items()}
+        lively = [marks[alias] for alias, clock in self.clocks.items() if not clock.is_idle(now)]
+        known = [mark for mark in lively or marks.values() if mark is not None]
+        if not known or len(known) < len(lively):
+            return False
+        reached = min(known)
+        floors = [clock.floor_us for clock in self.clocks.values()]
+        self.floor_us = None if None in floors else min(floor for floor in floors if floor is not None)
+        if self.watermark_us is not None and reached <= self.watermark_us:
+            return False
+        self.watermark_us = reached
+        return True
+
+    def is_idle(self, now: Millis) -> bool:
+        return all(clock.is_idle(now) for clock in self.clocks.values())
+
+    def tick(self, now: Millis) -> tuple[list[Effect], list[Results]]:
+        """Time goes on though no rows come: windows close, and whoever reads us is told."""
+        was_idle, self.was_idle = self.was_idle, self.is_idle(now)
+        if not self._advance(now) and was_idle == self.was_idle:
+            return [], []
+        if self.is_stateful:
+            alias = self.deploy.subgraph.inputs[0].alias
+            return self._feed(alias, (), True, Progress(), (), now)
+        if self.deploy.subgraph.consumer is None or self._waiting:
+            return [], []
+        return [], [Results((), True, Progress((), (), self.watermark_us, self.floor_us, self.was_idle))]
+
+    # Results out.
+
+    def finished(self, number: int, rows: Sequence[Row]) -> list[Results]:
+        """The engine has told all results of the inputs up to a number."""
+        is_new = is_whole = True
+        watermark_us: int | None = None
+        floor_us: int | None = None
+        progress = Progress()
+        while self._waiting and self._waiting[0].number <= number:
+            done = self._waiting.popleft()
+            is_new, watermark_us, floor_us = done.is_new, done.watermark_us, done.floor_us
+            is_whole = done.is_whole
+            progress = merged(progress, done.progress)
+            self._pass_on(done)
+        lows = self._stateful_lows(floor_us) if self.is_stateful else progress.covers
+        progress = Progress(progress.covers, lows, watermark_us, floor_us, self.was_idle)
+        self.reached = merged(self.reached, progress)
+        if self._shape is not None:
+            rows = [(self._shape(row),) for row in rows]
+        self.rows_out += len(rows)
+        return [Results(rows, is_new, progress, is_whole)]
+
+    def _pass_on(self, done: _Waiting) -> None:
+        if isinstance(done.behind, int):
+            self.behind[done.alias] = done.behind
+        elif done.behind:
+            positions = self.behind.setdefault(done.alias, {})
+            assert isinstance(positions, dict)
+            positions.update({position.origin: position for position in done.behind})
+
+    def _stateful_lows(self, floor_us: int | None) -> tuple[Position, ...]:
+        """As of the inputs whose results are out: those still with the engine may need what later ones do not."""
+        for clock in self.clocks.values():
+            self._lows.advance(clock.lows(self._horizon_us, floor_us))
+        return self._lows.positions()
+
+    def status(self, now: Millis) -> SubgraphStatus:
+        return SubgraphStatus(
+            query=self.deploy.query,
+            attempt=self.deploy.attempt,
+            number=self.deploy.subgraph.number,
+            rows_in=sum(self.rows_in.values()),
+            rows_out=self.rows_out,
+            waiting=len(self._waiting),
+            inputs=tuple(
+                InputStatus(alias, self.rows_in[alias], self.late[alias], clock.watermark_us, clock.is_idle(now))
+                for alias, clock in self.clocks.items()
+            ),
+            progress=self.reached,
+        )
+
+
+def _horizon_us(plan: Operator) -> int | None:
+    """How long a row can matter after its time; None: for as long as it is kept."""
+    windows = [each.window for each in walk(plan) if isinstance(each, Source | WindowAggregate)]
+    is_join = any(isinstance(each, Join) for each in walk(plan))
+    if (is_join and any(each.window is None for each in sources(plan))) or not windows:
+        return None
+    spans = [window for window in windows if window is not None]
+    if any(window.kind != "time" for window in spans):
+        return None
+    return max((int(window.size) + int(window.slide or 0) for window in spans), default=None)
+
+
+def _timed_rows(source: Source, batch: Batch) -> list[Row]:
+    """The rows of a batch with the time each is of."""
+    rows = source.schema.decode(batch.rows)
+    if source.event_time is None:
+        time = EPOCH + timedelta(milliseconds=batch.published_at >> COUNT_BITS)
+        return [(*row, time) for row in rows]
+    place = next(i for i, field in enumerate(source.schema.fields) if field.name == source.event_time)
+    return [(*row, row[place]) for row in rows]
+
+
+@lru_cache(maxsize=1024)
+def _row_schema(columns: tuple[Column, ...]) -> Schema:
+    """The schema of rows between subgraphs: the columns by position, whatever their names."""
+    kinds: tuple[tuple[FieldType, bool, tuple[Field, ...]], ...] = tuple(
+        (column.type, column.nullable, column.fields)  # type: ignore[misc]
+        for column in columns
+    )
+    return Schema(tuple(Field(f"c{place}", *kind) for place, kind in enumerate(kinds)))
+
+
+def encode_rows(columns: tuple[Column, ...], rows: Sequence[Row]) -> bytes:
+    return _row_schema(columns).encode(rows)
+
+
+def decode_rows(columns: tuple[Column, ...], rows: bytes) -> list[Row]:
+    return _row_schema(columns).decode(rows)
