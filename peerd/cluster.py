@@ -25,7 +25,7 @@ from peerd.words import count as counted
 HOST: Final = "127.0.0.1"
 UP_TIMEOUT_S: Final = 30.0
 _PORTS_TRIED: Final = 2000
-_SHARED_SETTINGS: Final = ("log_level", "log_format")
+_SHARED_SETTINGS: Final = ("log_level", "log_format", "spark", "spark_master", "spark_memory")
 
 
 @dataclass(slots=True)
