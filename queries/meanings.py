@@ -146,6 +146,8 @@ def arithmetic(name: str, arguments: Arguments) -> Meaning:
             raise _refuse(sign, arguments)
         return Meaning(kinds[0], nothing, partial=True, arguments=arguments)  # type: ignore[arg-type]
     if kinds[0] in NUMBERS and kinds[1] in NUMBERS:
+        if sign == "/" and "decimal" not in kinds and isinstance(b, Constant) and b.value:
+            return Meaning("float", operator.truediv, arguments=arguments)  # By a constant that is never zero.
         return _on_numbers(sign, kinds)._replace(arguments=arguments)
     if (sign, *kinds) in _ON_TIMES:
         return _ON_TIMES[(sign, *kinds)]._replace(arguments=arguments)

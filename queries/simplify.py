@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from queries.expressions import Call, Column, Constant, Expression, conjuncts, rewritten
-from queries.functions import NUMBERS, call, value
+from queries.functions import NUMBERS, call, cast, value
 from queries.values import INT_MAX, INT_MIN
 
 COMPARISONS: Final = ("=", "<>", "<", "<=", ">", ">=")
@@ -73,7 +73,9 @@ def _simplified_node(expression: Expression) -> Expression:
             return call(name, *_sorted_once(arguments))
         case "is_null" if not arguments[0].nullable:
             return FALSE
-    return expression
+        case "cast":
+            return cast(arguments[0], expression.type)
+    return call(name, *arguments)  # Of simplified arguments more may be known: whether they can be null.
 
 
 def _folded(expression: Call) -> Constant | None:
