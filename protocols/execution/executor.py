@@ -51,7 +51,7 @@ class ResultsReady(Event, frozen=True):
     query: QueryId
     attempt: int
     rows: Sequence[Row]
-    progress: Progress
+    progress: Progress | None  # None: it cannot be said yet what they cover.
 
 
 class ResultsSafe(Event, frozen=True):
@@ -306,7 +306,8 @@ class Executor:
                 effects += self._send_flows(hosted, each, now)
             elif each.rows:
                 hosted.unsafe += 1
-                effects.append(Tell(ResultsReady(deploy.query, deploy.attempt, each.rows, hosted.run.reached)))
+                progress = hosted.run.reached if each.is_whole else None
+                effects.append(Tell(ResultsReady(deploy.query, deploy.attempt, each.rows, progress)))
         return effects + self._relieve(hosted)
 
     def _send_flows(self, hosted: _Hosted, results: Results, now: Millis) -> list[Effect]:

@@ -84,7 +84,7 @@ class _Outgoing:
     """Results on their way into the query's stream."""
 
     rows: Sequence[Row]
-    progress: Progress
+    progress: Progress | None
 
 
 @dataclass(slots=True)
@@ -119,7 +119,8 @@ class _Running:
     refused_by: dict[PeerId, None] = field(default_factory=dict)  # Without Spark.
     resume: Progress = field(default_factory=Progress)
     resumed_from: Progress = field(default_factory=Progress)  # By this attempt.
-    told: Counter[bytes] = field(default_factory=Counter)  # Results told beyond what `resume` covers.
+    beyond: tuple[bytes, ...] = ()  # Digests of the results told beyond what `resume` covers.
+    told: Counter[bytes] = field(default_factory=Counter)  # Those of them that this attempt has not made again.
     results: int = 0  # In the query's stream, or on their way into it.
     outgoing: deque[_Outgoing] = field(default_factory=deque)
     in_flight: ResultsNoted | None = None
@@ -303,7 +304,7 @@ class QueryProxy:
         assert query.parsed is not None
         query.worker = self._worker(query, now)
         query.attempt, query.attempted_at = self.clock.tick(now), now
-        query.resumed_from = query.resume
+        query.resumed_from, query.told = query.resume, Counter(query.beyond)
         query.state = "starting"
         query.deployed.clear()
         query.lives.clear()
@@ -456,7 +457,7 @@ class QueryProxy:
             safe = [note for note in query.notes if note.next <= query.results]
             query.notes = safe[-1:]
             for note in query.notes:
-                query.resume, query.told = note.progress, Counter(note.beyond)
+                query.resume, query.beyond = note.progress, note.beyond
             query.state = "waiting" if query.is_installed else "ending"
             query.retry_at, query.reason = now, "this peer was restarted"
         return self._start_ticking()
@@ -543,45 +544,45 @@ class QueryProxy:
         assert query.schema is not None
         bytes_max = min(PUBLISH_BYTES, self.limits.publish_bytes_max)
         rows: list[Row] = []
+        beyond = query.beyond
         groups, size, progress = 0, 0, query.resume
         for group in query.outgoing:
             encoded = len(query.schema.encode(group.rows))
             if groups and size + encoded > bytes_max:
                 break
+            if size + encoded > bytes_max and len(group.rows) > 1:  # A part of it now.
+                count = max(1, bytes_max * len(group.rows) // encoded // 2)
+                part, group.rows = group.rows[:count], group.rows[count:]
+                rows += part
+                beyond = (*beyond, *(self._digest(query, row) for row in part))
+                break
             rows += group.rows
             size += encoded
-            groups, progress = groups + 1, merged(progress, group.progress)
-        beyond: tuple[bytes, ...] = ()
-        if groups == 1 and size > bytes_max:  # A part of it now: what is told of it is remembered row by row.
-            group = query.outgoing[0]
-            count = max(1, bytes_max * len(rows) // size // 2)
-            if count < len(rows):
-                rows, group.rows = rows[:count], group.rows[count:]
-                told = query.notes[-1].beyond if query.notes else ()
-                beyond = (*told, *(self._digest(query, row) for row in rows))
-                groups, progress = 0, query.resume
+            groups += 1
+            if group.progress is None:
+                beyond = (*beyond, *(self._digest(query, row) for row in group.rows))
+            else:
+                progress, beyond = merged(progress, group.progress), ()
+        note = ResultsNoted(query=query.query, next=query.results + len(rows), progress=progress, beyond=beyond)
         if not rows:
-            return self._settled(query, groups, progress)
-        query.groups = groups
-        query.in_flight = ResultsNoted(
-            query=query.query, next=query.results + len(rows), progress=progress, beyond=beyond
-        )
-        query.notes.append(query.in_flight)
+            return self._settled(query, groups, note)
+        query.groups, query.in_flight = groups, note
+        query.notes.append(note)
         command = Publish(stream=query.stream, rows=query.schema.encode(rows), count=len(rows))
-        return [Append(query.in_flight), *self._ask(query, "publish", command)]
+        return [Append(note), *self._ask(query, "publish", command)]
 
     def _published(self, query: _Running, now: Millis) -> list[Effect]:
         note = query.in_flight
         assert note is not None
         query.in_flight = None
         query.results, query.notes = note.next, [note]
-        if query.state == "waiting":  # The attempt that made them is over; its other results went with it.
-            query.resume, query.told = note.progress, Counter(note.beyond)
-            return []
-        return self._settled(query, query.groups, note.progress) + self._publish(query, now)
+        if query.state == "running" or query.state == "starting":
+            return self._settled(query, query.groups, note) + self._publish(query, now)
+        query.resume, query.beyond = note.progress, note.beyond  # The attempt that made them is over.
+        return []
 
-    def _settled(self, query: _Running, groups: int, progress: Progress) -> list[Effect]:
-        query.resume = progress
+    def _settled(self, query: _Running, groups: int, note: ResultsNoted) -> list[Effect]:
+        query.resume, query.beyond = note.progress, note.beyond
         for _ in range(groups):
             query.outgoing.popleft()
         return [Tell(ResultsSafe(query.query, query.attempt)) for _ in range(groups)]

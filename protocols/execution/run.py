@@ -33,6 +33,7 @@ class Results(msgspec.Struct, frozen=True):
     rows: Sequence[Row]
     is_new: bool
     progress: Progress
+    is_whole: bool = True  # Else rows that came before are not all back: more may become due by them.
 
 
 class _Waiting(msgspec.Struct, frozen=True):
@@ -43,6 +44,7 @@ class _Waiting(msgspec.Struct, frozen=True):
     progress: Progress
     watermark_us: int | None
     floor_us: int | None
+    is_whole: bool
     alias: str
     behind: int | tuple[Position, ...]  # The flow's next sequence, or the stream's positions.
 
@@ -81,6 +83,7 @@ class Run:
         self.reached = Progress(deploy.resume.covers, deploy.resume.lows)
         self._told = Vector.of(deploy.resume.covers)  # What an earlier attempt has covered already.
         self._lows = Vector.of(deploy.resume.lows)
+        self._fed = Vector.of(deploy.resume.lows)
         self._waiting: deque[_Waiting] = deque()
         self._next_number = 1
         self._ranks: dict[str, int] = {}  # How many rows of a source have come: under a window of rows.
@@ -147,14 +150,26 @@ class Run:
         rows = self._in_time(alias, rows)
         self.rows_in[alias] += len(rows)
         self._advance(now)
+        self._fed.advance(progress.covers)
         number = self._next_number
         self._next_number += 1
-        self._waiting.append(_Waiting(number, is_new, progress, self.watermark_us, self.floor_us, alias, behind))
+        self._waiting.append(
+            _Waiting(number, is_new, progress, self.watermark_us, self.floor_us, self._is_whole(), alias, behind)
+        )
         if self.is_inline:
             # Without state, what is old for us matters only to whoever reads us.
             wanted = is_new or self.deploy.subgraph.consumer is not None
             return [], self.finished(number, self._steps[alias](rows) if wanted else ())
         return [FeedRun(self.run_id, number, alias, tuple(rows), is_new, self.watermark_us, self.floor_us)], []
+
+    def _is_whole(self) -> bool:
+        """Whether the state has again all that it had in the attempt before."""
+        if not self.is_stateful:
+            return True
+        self._told.next = {
+            origin: upto for origin, upto in self._told.next.items() if upto > self._fed.next.get(origin, 0)
+        }
+        return not self._told.next
 
     def _in_time(self, alias: str, rows: Sequence[Row]) -> Sequence[Row]:
         """Leave out rows that come so late that nothing they belong to is open any more."""
@@ -203,22 +218,23 @@ class Run:
 
     def finished(self, number: int, rows: Sequence[Row]) -> list[Results]:
         """The engine has told all results of the inputs up to a number."""
-        is_new = True
+        is_new = is_whole = True
         watermark_us: int | None = None
         floor_us: int | None = None
         progress = Progress()
         while self._waiting and self._waiting[0].number <= number:
             done = self._waiting.popleft()
             is_new, watermark_us, floor_us = done.is_new, done.watermark_us, done.floor_us
+            is_whole = done.is_whole
             progress = merged(progress, done.progress)
             self._pass_on(done)
-        lows = self._stateful_lows() if self.is_stateful else progress.covers
+        lows = self._stateful_lows(floor_us) if self.is_stateful else progress.covers
         progress = Progress(progress.covers, lows, watermark_us, floor_us, self.was_idle)
         self.reached = merged(self.reached, progress)
         if self._shape is not None:
             rows = [(self._shape(row),) for row in rows]
         self.rows_out += len(rows)
-        return [Results(rows, is_new, progress)]
+        return [Results(rows, is_new, progress, is_whole)]
 
     def _pass_on(self, done: _Waiting) -> None:
         if isinstance(done.behind, int):
@@ -228,9 +244,10 @@ class Run:
             assert isinstance(positions, dict)
             positions.update({position.origin: position for position in done.behind})
 
-    def _stateful_lows(self) -> tuple[Position, ...]:
+    def _stateful_lows(self, floor_us: int | None) -> tuple[Position, ...]:
+        """As of the inputs whose results are out: those still with the engine may need what later ones do not."""
         for clock in self.clocks.values():
-            self._lows.advance(clock.lows(self._horizon_us, self.floor_us))
+            self._lows.advance(clock.lows(self._horizon_us, floor_us))
         return self._lows.positions()
 
     def status(self, now: Millis) -> SubgraphStatus:
