@@ -266,7 +266,7 @@ class Client:
         name: SubscriptionId | None = None,
         since: Literal["now", "start"] | Stamp = "start",
     ) -> RunningQuery:
-        """Read the results of a query that runs at this peer, all that are kept. With a name, go on where it was left."""
+        """Read all kept results of a query that runs at this peer. With a name, go on where it was left."""
         return RunningQuery(self, lambda: self.show_query(query), ends=False, name=name, since=since)
 
     async def submit(

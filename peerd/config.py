@@ -232,7 +232,7 @@ def _path(raw: object) -> Path:
 
 def _memory(raw: object) -> int:
     """Megabytes."""
-    match = re.fullmatch(r"([1-9]\d{0,6})([mg])", raw.lower()) if isinstance(raw, str) else None
+    match = re.fullmatch(r"([1-9]\d{0,6})(m|g|)", str(raw).lower())
     if match is None:
         raise ValueError("it must be an amount of memory, like 512m or 2g")
     return int(match[1]) * (1024 if match[2] == "g" else 1)

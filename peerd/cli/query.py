@@ -259,7 +259,7 @@ def _subgraph_row(shown: SubgraphShown, now: float) -> dict[str, Any]:
     subgraph, status = shown.subgraph, shown.status
     inputs = []
     for each in subgraph.inputs:
-        told = next((input for input in status.inputs if input.alias == each.alias), None) if status else None
+        told = next((told for told in status.inputs if told.alias == each.alias), None) if status else None
         inputs.append(
             {
                 "alias": each.alias,
