@@ -32,10 +32,11 @@ static: $(READY)
 	$(BIN)/ruff check --quiet
 	$(BIN)/mypy
 
-bench: $(READY) ## Measure delivery, links and overlay on this machine.
+bench: $(READY) ## Measure delivery, links, overlay and queries on this machine.
 	$(BIN)/python -m experiments.delivery_bench
 	$(BIN)/python -m experiments.link_bench
 	$(BIN)/python -m experiments.overlay_bench
+	$(BIN)/python -m experiments.query_bench
 
 compose-test: $(READY) ## Start the five containers of docker-compose.yml, cut one off, heal, kill one, tear down.
 	deploy/compose-test

@@ -92,7 +92,8 @@ def _needs(function: AggregateFunction, argument: Expression | None, types: Sequ
     assert argument is not None
     if argument.type not in types:
         hint = "CAST it to a number first" if "string" not in types and argument.type == "string" else ""
-        raise TypeMismatch(f"{function} has no value for a {argument.type}", hint)
+        article = "an" if argument.type[0] in "aeiou" else "a"
+        raise TypeMismatch(f"{function} has no value for {article} {argument.type}", hint)
     return argument.type
 
 

@@ -120,7 +120,7 @@ def _named_operators(plan: Operator) -> Iterable[Operator]:
 
 
 def _of_group(plan: Operator, uses: _Uses, *, hidden: bool) -> _Canonical:
-    leaves, predicate = _flattened(plan)
+    leaves, predicate = flattened(plan)
     parts = simplified_conjuncts(conjunction(predicate))
     if len(leaves) == 1 and not isinstance(leaves[0], Source):
         below = _canonical(leaves[0], (), hidden=hidden)
@@ -128,6 +128,7 @@ def _of_group(plan: Operator, uses: _Uses, *, hidden: bool) -> _Canonical:
         return below if own is None else _Canonical(Select(below.plan, own), below.names)
     group = [leaf for leaf in leaves if isinstance(leaf, Source)]
     assert len(group) == len(leaves), "a join reads sources"
+    uses = [(place, simplified(each)) for place, each in uses]
     by_alias = {source.alias: source for source in group}
     best: tuple[list[bytes], _Canonical] | None = None
     for order in _orders(group, parts, uses):
@@ -142,14 +143,15 @@ def _of_group(plan: Operator, uses: _Uses, *, hidden: bool) -> _Canonical:
     return best[1]
 
 
-def _flattened(plan: Operator) -> tuple[list[Operator], tuple[Expression, ...]]:
+def flattened(plan: Operator) -> tuple[list[Operator], tuple[Expression, ...]]:
+    """What selections and joins put together: their inputs, left to right, and their conditions."""
     match plan:
         case Select(input=inner, predicate=predicate):
-            leaves, parts = _flattened(inner)
+            leaves, parts = flattened(inner)
             return leaves, (*parts, predicate)
         case Join(left=left, right=right, predicate=condition):
-            lefts, left_parts = _flattened(left)
-            rights, right_parts = _flattened(right)
+            lefts, left_parts = flattened(left)
+            rights, right_parts = flattened(right)
             return lefts + rights, (*left_parts, *right_parts, *conjuncts(condition))
     return [plan], ()
 

@@ -25,9 +25,9 @@ class QueryError(ValueError):
     """
 
     def __init__(self, problem: str, text: str, span: Span, *, expected: str = "", hint: str = "") -> None:
-        self.problem = problem
-        self.expected = expected
-        self.hint = hint
+        self.problem = problem = _one_line(problem)
+        self.expected = expected = _one_line(expected)
+        self.hint = hint = _one_line(hint)
         self.span = Span(max(0, min(span.start, len(text))), max(0, min(span.end, len(text))))
         line_start = text.rfind("\n", 0, self.span.start) + 1
         self.line = text.count("\n", 0, self.span.start) + 1
@@ -63,6 +63,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 _WIDTH = 100
+_LONGEST = 400  # Of a sentence; names of the query text stand in it, whatever their length.
+
+
+def _one_line(said: str) -> str:
+    shown = said if said.isprintable() else "".join(c if c.isprintable() else " " for c in said)
+    return shown if len(shown) <= _LONGEST else f"{shown[:_LONGEST]}…"
 
 
 def _shown(text: str, line_start: int, span: Span) -> tuple[str, str]:

@@ -100,7 +100,7 @@ class Constant(msgspec.Struct, frozen=True, array_like=True, tag="constant", tag
 
     def __str__(self) -> str:
         match self.type:
-            case "null":
+            case _ if self.value is None:
                 return "NULL"
             case "bool":
                 return str(self.value).upper()

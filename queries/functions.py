@@ -13,13 +13,25 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final
 
-from queries import meanings, values
+from queries import meanings, spark_forms, values
 from queries.casts import CASTS, cast
 from queries.errors import TypeMismatch, nearest
-from queries.expressions import Call, Expression
+from queries.expressions import Call, Column, Constant, Expression
 from queries.meanings import NUMBERS, Arguments, Meaning, Rule, common_type
+from queries.spark_forms import Form
 
-__all__ = ["FUNCTIONS", "NUMBERS", "Function", "call", "cast", "common_type", "is_strict", "meaning_of", "value"]
+__all__ = [
+    "FUNCTIONS",
+    "NUMBERS",
+    "Function",
+    "call",
+    "cast",
+    "common_type",
+    "is_strict",
+    "meaning_of",
+    "rendered",
+    "value",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +39,7 @@ class Function:
     """One definition: everything that is known of a function."""
 
     name: str
+    form: Form  # In Spark.
     meaning: Rule
     # Whether the result of certain arguments can be null; None: when one of them can, since null in is null out.
     nullable: Callable[[Arguments], bool] | None = None
@@ -35,7 +48,6 @@ class Function:
 def call(name: str, *arguments: Expression) -> Call:
     """Apply a function; raises TypeMismatch where the arguments do not fit.
 
-    >>> from queries.expressions import Constant
     >>> print(call("<", call("+", Constant(1, "int"), Constant("2.5", "decimal")), Constant(7, "int")))
     1 + 2.5 < 7
     """
@@ -68,7 +80,6 @@ def is_strict(name: str) -> bool:
 def value(expression: Call, arguments: Sequence[Any]) -> Any:
     """The value of a call for the values of its arguments, one row at a time and without hurry.
 
-    >>> from queries.expressions import Constant
     >>> value(call("/", Constant(1, "int"), Constant(0, "int")), [1, 0]) is None
     True
     """
@@ -76,6 +87,18 @@ def value(expression: Call, arguments: Sequence[Any]) -> Any:
     if is_strict(expression.function) and any(argument is None for argument in arguments):
         return None
     return meaning.value(*(arguments if meaning.takes is None else [arguments[n] for n in meaning.takes]))
+
+
+def rendered(expression: Expression, sf: Any, column_of: Callable[[Column], Any]) -> Any:
+    """An expression as a column of Spark, whose functions are `sf`; raises NoForm where Spark means something else."""
+    match expression:
+        case Column():
+            return column_of(expression)
+        case Constant():
+            return spark_forms.literal(sf, expression)
+    columns = [rendered(argument, sf, column_of) for argument in expression.arguments]
+    form = spark_forms.cast if expression.function == "cast" else FUNCTIONS[expression.function].form
+    return form(sf, expression, columns)
 
 
 def _any_nullable(arguments: Arguments) -> bool:
@@ -101,9 +124,10 @@ def _decimal(value: Callable[[Decimal], Decimal]) -> Meaning:
 FUNCTIONS: Final[dict[str, Function]] = {
     function.name: function
     for function in (
-        *(Function(name, meanings.arithmetic) for name in ("+", "-", "*", "/", "%", "mod")),
+        *(Function(name, spark_forms.arithmetic, meanings.arithmetic) for name in ("+", "-", "*", "/", "%", "mod")),
         Function(
             "negate",
+            spark_forms.negate,
             meanings.by_type(
                 int=Meaning("int", values.int_negate, partial=True),
                 decimal=_decimal(Decimal.copy_negate),
@@ -111,20 +135,26 @@ FUNCTIONS: Final[dict[str, Function]] = {
                 interval=Meaning("interval", values.interval_negate, partial=True),
             ),
         ),
-        *(Function(name, meanings.comparison) for name in meanings.COMPARISONS),
-        Function("and", meanings.logic(values.conjunction, 1, meanings.MANY), _any_nullable),
-        Function("or", meanings.logic(values.disjunction, 1, meanings.MANY), _any_nullable),
-        Function("not", meanings.logic(operator.not_, 1, 1)),
-        Function("is_null", meanings.is_null, _never),
-        Function("in", meanings.is_in, _any_nullable),
-        Function("like", meanings.like),
-        Function("case", meanings.case, _results_nullable),
-        Function("coalesce", meanings.choice(values.coalesce), _all_nullable),
-        Function("nullif", meanings.nullif, _any_nullable),
-        Function("greatest", meanings.choice(values.greatest, compared=True), _all_nullable),
-        Function("least", meanings.choice(values.least, compared=True), _all_nullable),
+        *(Function(name, spark_forms.comparison, meanings.comparison) for name in meanings.COMPARISONS),
+        Function("and", spark_forms.all_of, meanings.logic(values.conjunction, 1, meanings.MANY), _any_nullable),
+        Function("or", spark_forms.any_of, meanings.logic(values.disjunction, 1, meanings.MANY), _any_nullable),
+        Function("not", spark_forms.inverted, meanings.logic(operator.not_, 1, 1)),
+        Function("is_null", spark_forms.is_null, meanings.is_null, _never),
+        Function("in", spark_forms.is_in, meanings.is_in, _any_nullable),
+        Function("like", spark_forms.like, meanings.like),
+        Function("case", spark_forms.case, meanings.case, _results_nullable),
+        Function("coalesce", spark_forms.of("coalesce"), meanings.choice(values.coalesce), _all_nullable),
+        Function("nullif", spark_forms.of("nullif"), meanings.nullif, _any_nullable),
+        Function(
+            "greatest",
+            spark_forms.of_several("greatest"),
+            meanings.choice(values.greatest, compared=True),
+            _all_nullable,
+        ),
+        Function("least", spark_forms.of_several("least"), meanings.choice(values.least, compared=True), _all_nullable),
         Function(
             "abs",
+            spark_forms.absolute,
             meanings.by_type(
                 int=Meaning("int", values.int_abs, partial=True),
                 decimal=_decimal(Decimal.copy_abs),
@@ -134,6 +164,7 @@ FUNCTIONS: Final[dict[str, Function]] = {
         ),
         Function(
             "ceil",
+            spark_forms.to_whole("ceil"),
             meanings.by_type(
                 int=Meaning("int", int),
                 decimal=_decimal(values.decimal_ceil),
@@ -142,35 +173,60 @@ FUNCTIONS: Final[dict[str, Function]] = {
         ),
         Function(
             "floor",
+            spark_forms.to_whole("floor"),
             meanings.by_type(
                 int=Meaning("int", int),
                 decimal=_decimal(values.decimal_floor),
                 float=Meaning("float", values.float_floor),
             ),
         ),
-        Function("round", meanings.rounding),
-        Function("sqrt", meanings.float_function(values.sqrt)),
-        Function("power", meanings.float_function(values.power, 2)),
-        Function("exp", meanings.float_function(values.exp)),
-        Function("ln", meanings.float_function(values.ln)),
-        Function("sign", meanings.by_type(int=meanings.SIGN, decimal=meanings.SIGN, float=meanings.SIGN)),
-        Function("||", meanings.signature("string", values.concatenate, "string", "string", partial=True)),
-        Function("concat", meanings.concat, _never),
-        Function("lower", meanings.signature("string", str.lower, "string")),
-        Function("upper", meanings.signature("string", str.upper, "string")),
-        Function("length", meanings.signature("int", len, "string|bytes")),
-        Function("trim", meanings.signature("string", values.trim, "string", "string", least=1)),
-        Function("ltrim", meanings.signature("string", values.ltrim, "string", "string", least=1)),
-        Function("rtrim", meanings.signature("string", values.rtrim, "string", "string", least=1)),
-        Function("substring", meanings.signature("string", values.substring, "string", "int", "int", least=2)),
-        Function("position", meanings.signature("int", values.position, "string", "string")),
-        Function("replace", meanings.signature("string", values.replace, *["string"] * 3, partial=True)),
-        Function("left", meanings.signature("string", values.left, "string", "int")),
-        Function("right", meanings.signature("string", values.right, "string", "int")),
-        Function("starts_with", meanings.signature("bool", str.startswith, "string", "string")),
-        Function("ends_with", meanings.signature("bool", str.endswith, "string", "string")),
-        Function("contains", meanings.signature("bool", operator.contains, "string", "string")),
-        Function("extract", meanings.extract),
-        Function("date_trunc", meanings.date_trunc),
+        Function("round", spark_forms.rounded, meanings.rounding),
+        Function("sqrt", spark_forms.root, meanings.float_function(values.sqrt)),
+        Function("power", spark_forms.exponential("pow"), meanings.float_function(values.power, 2)),
+        Function("exp", spark_forms.exponential("exp"), meanings.float_function(values.exp)),
+        Function("ln", spark_forms.logarithm, meanings.float_function(values.ln)),
+        Function(
+            "sign", spark_forms.sign, meanings.by_type(int=meanings.SIGN, decimal=meanings.SIGN, float=meanings.SIGN)
+        ),
+        Function(
+            "||",
+            spark_forms.concatenated,
+            meanings.signature("string", values.concatenate, "string", "string", partial=True),
+        ),
+        Function("concat", spark_forms.concatenated, meanings.concat, _never),
+        Function("lower", spark_forms.of("lower"), meanings.signature("string", str.lower, "string")),
+        Function("upper", spark_forms.of("upper"), meanings.signature("string", str.upper, "string")),
+        Function("length", spark_forms.counted("length"), meanings.signature("int", len, "string|bytes")),
+        Function(
+            "trim", spark_forms.of("trim"), meanings.signature("string", values.trim, "string", "string", least=1)
+        ),
+        Function(
+            "ltrim", spark_forms.of("ltrim"), meanings.signature("string", values.ltrim, "string", "string", least=1)
+        ),
+        Function(
+            "rtrim", spark_forms.of("rtrim"), meanings.signature("string", values.rtrim, "string", "string", least=1)
+        ),
+        Function(
+            "substring",
+            spark_forms.substring,
+            meanings.signature("string", values.substring, "string", "int", "int", least=2),
+        ),
+        Function(
+            "position", spark_forms.counted("position"), meanings.signature("int", values.position, "string", "string")
+        ),
+        Function(
+            "replace", spark_forms.replaced, meanings.signature("string", values.replace, *["string"] * 3, partial=True)
+        ),
+        Function("left", spark_forms.left, meanings.signature("string", values.left, "string", "int")),
+        Function("right", spark_forms.right, meanings.signature("string", values.right, "string", "int")),
+        Function(
+            "starts_with", spark_forms.of("startswith"), meanings.signature("bool", str.startswith, "string", "string")
+        ),
+        Function("ends_with", spark_forms.of("endswith"), meanings.signature("bool", str.endswith, "string", "string")),
+        Function(
+            "contains", spark_forms.of("contains"), meanings.signature("bool", operator.contains, "string", "string")
+        ),
+        Function("extract", spark_forms.extract, meanings.extract),
+        Function("date_trunc", spark_forms.date_trunc, meanings.date_trunc),
     )
 }

@@ -77,10 +77,11 @@ def _met(arguments: Arguments) -> Arguments:
     others = [kind for kind in ("timestamp", "interval", "decimal") if kind in kinds]
     met = []
     for argument in arguments:
-        if isinstance(argument, Constant) and argument.type == "string" and others and argument.value is not None:
-            argument = _read(argument, others[0])
-        elif isinstance(argument, Constant) and argument.type == "decimal" and "float" in kinds:
-            argument = Constant.of(float(argument.python))
+        if isinstance(argument, Constant) and argument.value is not None:
+            if argument.type == "string" and others:
+                argument = _read(argument, others[0])
+            elif argument.type == "decimal" and "float" in kinds:
+                argument = Constant.of(float(argument.python))
         met.append(argument)
     return tuple(met)
 
@@ -146,6 +147,8 @@ def arithmetic(name: str, arguments: Arguments) -> Meaning:
             raise _refuse(sign, arguments)
         return Meaning(kinds[0], nothing, partial=True, arguments=arguments)  # type: ignore[arg-type]
     if kinds[0] in NUMBERS and kinds[1] in NUMBERS:
+        if sign == "/" and "decimal" not in kinds and isinstance(b, Constant) and b.value:
+            return Meaning("float", operator.truediv, arguments=arguments)  # By a constant that is never zero.
         return _on_numbers(sign, kinds)._replace(arguments=arguments)
     if (sign, *kinds) in _ON_TIMES:
         return _ON_TIMES[(sign, *kinds)]._replace(arguments=arguments)
@@ -322,7 +325,7 @@ def _alike(name: str, arguments: Arguments) -> tuple[ValueType, Arguments]:
 def _as(argument: Expression, kind: ValueType) -> Expression:
     if argument.type in (kind, "null"):
         return argument
-    if isinstance(argument, Constant):
+    if isinstance(argument, Constant) and argument.value is not None:
         return Constant.of(CASTS[argument.type, kind][0](argument.python))
     return cast(argument, kind)
 

@@ -89,8 +89,21 @@ class PredicateGraph:
     def minimised(self) -> Expression | None:
         if not self.satisfiable:
             return FALSE
+        kept = self._needed()
+        if len(kept) < len(self.conjuncts):
+            return PredicateGraph(kept).minimised
         whole = conjunction((*self._system.reduced(), *self._beyond))
         return None if whole is None else simplified(whole)
+
+    def _needed(self) -> tuple[Expression, ...]:
+        """The conjuncts without those with branches that follow from the others; bounds are reduced in the graph."""
+        kept = list(self.conjuncts)
+        for part in self.conjuncts:
+            if isinstance(part, Call) and part.function in ("in", "or"):
+                rest = [each for each in kept if each != part]
+                if PredicateGraph(tuple(rest)).implies(PredicateGraph((part,))):
+                    kept = rest
+        return tuple(kept)
 
     def range_of(self, term: Expression) -> tuple[Fraction | None, Fraction | None]:
         """The least and the greatest number a term can be; None where there is no limit."""
@@ -108,8 +121,8 @@ class PredicateGraph:
 
     def _implies(self, conjunct: Expression) -> bool:
         if isinstance(conjunct, Call) and conjunct.function == "or":
-            return any(self.implies(graph_of(part)) for part in conjunct.arguments)
-        return all(self._system.entails(atom) for atom in atoms.atoms_of(conjunct))
+            return self._system.holds(conjunct) or any(self.implies(graph_of(part)) for part in conjunct.arguments)
+        return self._system.holds(conjunct) or all(self._system.entails(atom) for atom in atoms.atoms_of(conjunct))
 
 
 _Limit = tuple[Fraction | str, bool]  # A value, and whether it is itself left out.
@@ -223,6 +236,10 @@ class _System:
 
     # What follows.
 
+    def holds(self, condition: Expression) -> bool:
+        """Whether a condition is itself a term, and true."""
+        return condition in self.nodes and self.closure.has(Bound(ZERO, condition, Fraction(-1)))
+
     def entails(self, atom: Atom) -> bool:
         """Whether the atom holds wherever the system does."""
         match atom:
@@ -254,8 +271,13 @@ class _System:
         """
         if self.unequal or self.members:
             return False
-        mixed = any(node.type in INTEGRAL for node in self.nodes if not isinstance(node, Constant))
-        return not mixed or bound.left.type in INTEGRAL or bound.right.type in INTEGRAL
+        return not self._is_mixed or bound.left.type in INTEGRAL or bound.right.type in INTEGRAL
+
+    @property
+    def _is_mixed(self) -> bool:
+        """Whether some terms round their bounds and others do not."""
+        integral = [node.type in INTEGRAL for node in self.nodes if not isinstance(node, Constant)]
+        return any(integral) and not all(integral)
 
     def _with(self, *more: Atom) -> _System:
         system = _System(dict(self.nodes), list(self.bounds), list(self.unequal), list(self.members))
@@ -299,8 +321,9 @@ class _System:
         listed = dict.fromkeys(member.term for member in self.members)
         bounds = [bound for bound in self.closure.reduced() if not _is_known(bound) and _bounded(bound) not in listed]
         both_ways = [turned for bound in fixed for turned in (bound, Bound(bound.right, bound.left, -bound.offset))]
-        rest = _System(dict(self.nodes), [*both_ways, *bounds])
-        rest.solve()
+        if self._is_mixed:
+            bounds = self._without_rounded(both_ways, bounds)
+        rest = self._of_bounds([*both_ways, *bounds])
         free = dict.fromkeys(node for node, head in self.closure.heads().items() if node == head)
         said = [bound.equality() for bound in fixed]
         said += [bound.expression() for bound in bounds]
@@ -312,6 +335,20 @@ class _System:
         present = dict.fromkeys(term for each in said for term in atoms.present_in(each))
         absent = [term for term in self.present if term.nullable and term not in present]
         return said + [Null(term, null=False).expression() for term in absent if not isinstance(term, Call)]
+
+    def _without_rounded(self, fixed: list[Bound], bounds: list[Bound]) -> list[Bound]:
+        """The bounds without those that follow once a path is rounded, which the paths themselves do not show."""
+        kept = list(bounds)
+        for bound in bounds:
+            rest = [each for each in kept if each != bound]
+            if self._of_bounds([*fixed, *rest]).entails(bound):
+                kept = rest
+        return kept
+
+    def _of_bounds(self, bounds: list[Bound]) -> _System:
+        system = _System(dict(self.nodes), bounds)
+        system.solve()
+        return system
 
 
 def _nodes_of(atom: Atom) -> tuple[Expression, ...]:

@@ -20,7 +20,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
 from hashlib import sha256
@@ -79,10 +79,7 @@ def evaluate(plan: Operator, streams: Streams, *, final: bool = True) -> list[Re
     Without `final` more tuples may come: there is only what the watermark has completed.
     """
     evaluation = _Evaluation(streams, final)
-    items = evaluation.items(plan)
-    if not final:
-        ended = evaluation.watermark(plan)
-        items = [item for item in items if item.is_due_at_once or item.time <= ended]
+    items = [item for item in evaluation.items(plan) if final or not item.waits or evaluation.is_complete(item, plan)]
     return [item.result() for item in sorted(items, key=lambda item: (item.time, item.arrival))]
 
 
@@ -150,11 +147,16 @@ class _Item:
     sources: tuple[tuple[str, Any], ...]
     window: tuple[Any, Any] | None = None
     branch: tuple[int, ...] = ()
+    ranked: bool = False  # Whether it depends on the number of a row in its stream.
 
     @property
-    def is_due_at_once(self) -> bool:
-        """Not so for a combination that came about as a window slid."""
-        return self.enter.arrival >= 0 or self.time < self.enter.time
+    def waits(self) -> bool:
+        """Whether the watermark must come first: a window slid to make it, or an earlier row could still change it."""
+        return self.ranked or (self.enter.arrival < 0 and self.time == self.enter.time)
+
+    def order(self) -> tuple[int, int, bytes]:
+        """By time, then arrival; what one tuple brought about has an order too, whatever the order of joins."""
+        return self.time, self.arrival, msgspec.msgpack.encode(self.sources)
 
     def result(self) -> Result:
         return Result(self.row, _datetime(self.time), self.sources, self.window, self.branch)
@@ -229,18 +231,23 @@ class _Evaluation:
             self._sources[known] = arrived
         return self._sources[known]
 
-    def watermark(self, plan: Operator, arrival: float = math.inf) -> float:
-        """Up to which time the input of a plan is complete, once the tuple with this place has arrived.
+    def watermark(self, inputs: Sequence[Source], arrival: float = math.inf) -> float:
+        """Up to which time these sources are complete, once the tuple with this place has arrived.
 
-        It is the lowest of its sources'; a source of which nothing has arrived holds all of them back.
+        It is the lowest of theirs; a source of which nothing has arrived holds all of them back.
         """
         lowest = math.inf
-        for source in sources(plan):
+        for source in inputs:
             arrived = self._arrived(source)
             count = bisect_right(arrived, arrival, key=lambda each: each.arrival)
             mark = arrived[count - 1].highest - source.lateness_ms * 1000 if count else -math.inf
             lowest = min(lowest, mark)
         return lowest
+
+    def is_complete(self, item: _Item, plan: Operator) -> bool:
+        """Whether the watermark of the sources that an item comes from has reached its time."""
+        aliases = {alias for alias, _ in item.sources}
+        return item.time <= self.watermark([source for source in sources(plan) if source.alias in aliases])
 
     # Sources and joins.
 
@@ -248,7 +255,7 @@ class _Evaluation:
         """The tuples that are not late, by TIME; among equals by arrival."""
         arrived = self._arrived(source)
         return sorted(
-            each for each in arrived if _last_time(source.window, each) >= self.watermark(source, each.arrival)
+            each for each in arrived if _last_time(source.window, each) >= self.watermark([source], each.arrival)
         )
 
     def _source(self, source: Source) -> Iterator[_Item]:
@@ -259,7 +266,8 @@ class _Evaluation:
             hidden = (_datetime(each.time), rank) if by_rows else (_datetime(each.time),)
             enter, leave = _stretch(source.window, in_time, rank)
             made_of = ((source.alias, each.tuple.id),)
-            yield _Item((*each.tuple.row, *hidden), each.time, each.arrival, enter, leave, made_of)
+            row = (*each.tuple.row, *hidden)
+            yield _Item(row, each.time, each.arrival, enter, leave, made_of, ranked=by_rows)
 
     def _join(self, join: Join) -> Iterator[_Item]:
         left_keys, right_keys = _equal_keys(join)
@@ -273,7 +281,8 @@ class _Evaluation:
                 row = left.row + right.row
                 if enter < leave and (join.predicate is None or value(join.predicate, row, columns) is True):
                     made_of = tuple(sorted(left.sources + right.sources, key=lambda source: source[0]))
-                    yield _Item(row, enter.time, max(left.arrival, right.arrival), enter, leave, made_of)
+                    arrival, ranked = max(left.arrival, right.arrival), left.ranked or right.ranked
+                    yield _Item(row, enter.time, arrival, enter, leave, made_of, ranked=ranked)
 
     # Aggregates.
 
@@ -285,7 +294,7 @@ class _Evaluation:
             for window in windows:
                 groups.setdefault((window, keys), []).append(item)
         for (window, _), items in groups.items():
-            last = max(items, key=lambda item: (item.time, item.arrival))
+            last = max(items, key=_Item.order)
             time = int(window.end) if plan.window.kind == "time" else last.time
             keys = tuple(value(key.expression, items[0].row, columns) for key in plan.keys)
             results = tuple(
@@ -300,7 +309,7 @@ class _Evaluation:
 
     def _windowed(self, plan: WindowAggregate) -> Iterator[tuple[_Item, list[_Bounds]]]:
         """Each row of the input, in order, with the windows it counts in: complete ones, and still open as it came."""
-        items = sorted(self.items(plan.input), key=lambda item: (item.time, item.arrival))
+        items = sorted(self.items(plan.input), key=_Item.order)
         match plan.window.kind:
             case "time":
                 yield from self._in_time_windows(plan, items)
@@ -310,26 +319,28 @@ class _Evaluation:
                 yield from self._in_value_windows(plan, items)
 
     def _in_time_windows(self, plan: WindowAggregate, items: list[_Item]) -> Iterator[tuple[_Item, list[_Bounds]]]:
-        ended = self.watermark(plan.input)
+        inputs = sources(plan.input)
+        ended = self.watermark(inputs)
         for item in items:
             all_windows = list(_windows(plan.window, item.time))
-            now = self.watermark(plan.input, item.arrival)
+            now = self.watermark(inputs, item.arrival)
             open_windows = [window for window in all_windows if window.end > now]
             self.late += bool(all_windows) and not open_windows
             yield item, [window for window in open_windows if self._final or window.end <= ended]
 
     def _in_row_windows(self, plan: WindowAggregate, items: list[_Item]) -> Iterator[tuple[_Item, list[_Bounds]]]:
+        inputs = sources(plan.input)
         rank = next((place for place, column in enumerate(plan.input.columns) if column.path == (RANK,)), None)
         if rank is not None:  # The stream's own numbers: rows that a selection dropped count too.
-            (source,) = sources(plan.input)
+            (source,) = inputs
             times = [each.time for each in self._in_time(source)]
             ranked = [(item.row[rank], item) for item in items]
         else:
-            in_time = [item for item in items if item.time >= self.watermark(plan.input, item.arrival)]
+            in_time = [item for item in items if item.time >= self.watermark(inputs, item.arrival)]
             self.late += len(items) - len(in_time)
             times = [item.time for item in in_time]
             ranked = list(enumerate(in_time))
-        complete = len(times) if self._final else bisect_right(times, self.watermark(plan.input))
+        complete = len(times) if self._final else bisect_right(times, self.watermark(inputs))
         for number, item in ranked:
             yield item, [window for window in _windows(plan.window, number) if window.end <= complete]
 
@@ -479,7 +490,11 @@ def _micros(time: datetime) -> int:
 
 
 def _datetime(micros: int) -> datetime:
-    return EPOCH + timedelta(microseconds=micros)
+    """The time; where the calendar ends, its end, as a window may reach beyond."""
+    try:
+        return EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC) if micros > 0 else datetime.min.replace(tzinfo=UTC)
 
 
 def _decimal(value: Fraction) -> Decimal:

@@ -7,6 +7,7 @@ Source → Select (what concerns one stream) → Join (left-deep, in the order o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any, Final
 
 from sqlglot import exp
@@ -62,10 +63,18 @@ def plan(text: str, streams: Streams, parameters: Sequence[Any] = ()) -> Query:
 
 
 def _no_select(text: str, word: str, span: Span) -> QueryError:
-    statements = {"create": "peer stream create", "drop": "peer stream rm", "insert": "peer publish"}
-    hint = statements.get(word.lower(), "")
-    hint = f'"{hint}" does that' if hint else nearest(word, ["select"])
+    hint = _OTHERS.get(word.lower(), "")
+    if not hint and get_close_matches(word.lower(), ["select"]):
+        hint = 'did you mean "SELECT"?'
     return QueryError(f'a query does not start with "{word[:40]}"', text, span, expected="SELECT", hint=hint)
+
+
+_OTHERS: Final = {
+    "create": '"peer stream create" makes a stream',
+    "drop": '"peer stream rm" removes a stream',
+    "insert": '"peer publish" adds tuples to a stream',
+    "with": "WITH … AS is not supported; WITH (option = value) stands at the end",
+}
 
 
 def _field_names(fields: tuple[Field, ...]) -> list[str]:
@@ -109,6 +118,9 @@ def _union(text: str, tree: exp.Expr, branches: list[Operator]) -> Union:
         except TypeMismatch as error:
             problem = f'column "{column[0].path[-1]}" of UNION ALL: {error.problem}'
             raise QueryError(problem, text, place(tree), hint=error.hint) from None
+        if any(each.fields != column[0].fields for each in column):
+            problem = f'the records in column "{column[0].path[-1]}" of UNION ALL have different fields'
+            raise QueryError(problem, text, place(tree), hint="name the fields one by one")
     return Union(tuple(_cast_branch(branch, kinds) for branch in branches))
 
 
@@ -130,6 +142,11 @@ class _Branches:
         self._parameters = parameters
         self._windows = {each.behind: each for each in sql.windows}
         self._all_windows = sql.windows
+        self._after_join = {
+            token.start
+            for keyword, join, token in zip(sql.tokens, sql.tokens[1:], sql.tokens[2:], strict=False)
+            if join.token_type == TokenType.JOIN and keyword.token_type != TokenType.CROSS
+        }
         self._window_spans: dict[str, Span] = {}
         self._aliases: dict[str, None] = {}  # Of the whole plan: one alias, one source.
 
@@ -239,6 +256,9 @@ class _Branches:
         for join in node.args.get("joins") or []:
             self._check_join(join)
             tables.append(join.this)
+            if join.args.get("on") is None and place(join.this).start in self._after_join:
+                hint = "every pair of rows is CROSS JOIN, or a comma"
+                raise QueryError("JOIN needs ON and a condition", self._text, place(join.this), hint=hint)
             if join.args.get("on") is not None:
                 conditions.append(join.args["on"])
         if node.args.get("where") is not None:
@@ -284,6 +304,8 @@ class _Branches:
         if given is not None:
             only(self._text, given, "this")
             name, span = given.name, place(given.this)
+            if not isinstance(given.this, exp.Identifier):
+                raise QueryError("this cannot be the alias of a stream", self._text, span, expected="a name")
             placed.append(self._windows.pop(span.end - 1, None))
         found = [each for each in placed if each is not None]
         if len(found) > 1:

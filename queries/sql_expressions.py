@@ -413,6 +413,8 @@ _PARTS: Final = {
     "offset": ("OFFSET", "a continuous query has no first row"),
     "with_": ("WITH … AS", _JOIN_INSTEAD),
     "using": ("USING", "write ON a.x = b.x"),
+    "columns": ("a list of column names", "name results with AS in SELECT"),
+    "locks": ("FOR", ""),
     "query": ("a query inside a query", _JOIN_INSTEAD),
 }
 _REFUSED: Final[dict[type[exp.Expr], str]] = {
@@ -422,6 +424,7 @@ _REFUSED: Final[dict[type[exp.Expr], str]] = {
     exp.Star: "* stands alone in SELECT, or in count(*)",
     exp.Window: "windows stand behind a stream in FROM: [RANGE 5 MINUTES]; or in GROUP BY: TUMBLE(INTERVAL '5' MINUTE)",
     exp.Tuple: "compare the values one by one, with AND",
+    exp.AtTimeZone: "timestamps are moments, the same everywhere; give the zone in the text: '2026-01-31 12:00+01:00'",
     exp.NullSafeEQ: "write a = b OR (a IS NULL AND b IS NULL)",
 }
 _SAID: Final[dict[type[exp.Expr], str]] = {
@@ -432,6 +435,8 @@ _SAID: Final[dict[type[exp.Expr], str]] = {
     exp.Tuple: "a list of values",
     exp.Alias: "a name inside an expression",
     exp.NullSafeEQ: "IS NOT DISTINCT FROM",
+    exp.NullSafeNEQ: "IS DISTINCT FROM",
+    exp.AtTimeZone: "AT TIME ZONE",
 }
 
 

@@ -49,7 +49,7 @@ def outputs_of(
         name, value = "", item
         if isinstance(item, exp.Alias):
             name, value = item.alias, item.this
-            if not _NAME.fullmatch(name):
+            if not isinstance(item.args["alias"], exp.Identifier) or not _NAME.fullmatch(name):
                 hint = 'a letter or "_", then letters, digits, "_" or "-"'
                 raise QueryError(f'"{name}" cannot name a column', text, place(item.args["alias"], span), hint=hint)
         outputs.append(Output(expressions.read(value, where="SELECT", aggregation=aggregation), span, name))
@@ -60,6 +60,9 @@ def outputs_of(
         if kind not in TYPES:
             problem = f"the type of this column, {kind}, has no place in a result"
             raise QueryError(problem, text, output.span, hint=_NO_RESULT.get(kind, ""))
+        if kind == "record" and not isinstance(output.expression, Column):
+            hint = "name its fields one by one"
+            raise QueryError("a record can only be given as it is in its stream", text, output.span, hint=hint)
     return outputs
 
 

@@ -7,6 +7,7 @@ into a plan and refuse the rest.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from difflib import get_close_matches
 from typing import Any, ClassVar, Final, NoReturn, TypeVar
 
 from sqlglot import exp
@@ -75,20 +76,32 @@ class PeerSql(Dialect):
             digits = self._parse_wrapped_csv(self._parse_number) if self._match(T.L_PAREN, advance=False) else []
             return self.expression(exp.DataType(this=word.text, expressions=digits), word)
 
+        @property
+        def here(self) -> Token | None:
+            """The token it looks at; none at the end."""
+            return self._curr or None
+
         def raise_error(self, message: str, token: Any = None) -> NoReturn:
-            raise _Refused(message, token or self._curr or None)
+            raise _Refused(message, token or self.here)
 
 
 def parse(sql: SqlTokens) -> exp.Expr:
     """The syntax tree of one query."""
     text = sql.text
-    parser = PeerSql().parser(error_level=ErrorLevel.IMMEDIATE)
+    parser = PeerSql.Parser(error_level=ErrorLevel.IMMEDIATE, dialect=PeerSql())
     try:
         trees = parser.parse(sql.tokens, text)
     except _Refused as error:
         raise _explained(error, sql) from None
     except RecursionError:  # The nesting was counted before; this is for ways to nest that were not thought of.
         raise too_deep(text, Span(0, 1)) from None
+    except (
+        AttributeError,
+        LookupError,
+        TypeError,
+        ValueError,
+    ):  # sqlglot trips over some nonsense, as "FROM a ? AS b".
+        raise _explained(_Refused("", parser.here), sql) from None
     tree = trees[0]
     assert tree is not None, "there are tokens, so there is a tree"
     return tree
@@ -140,10 +153,22 @@ def _explained(error: _Refused, sql: SqlTokens) -> QueryError:
         end = sql.tokens[-1].end + 1
         problem = "the query ends too early"
         return QueryError(problem, text, Span(end, end + 1), expected=expected or "more of the query")
-    hint = _HINTS.get(token.token_type, "")
+    hint = _HINTS.get(token.token_type, "") or _misspelt(token, sql.tokens)
+    expected = expected or "an operator, a comma, the next clause or the end"
     return QueryError(f"unexpected {shown(token, text)}", text, span_of(token), expected=expected, hint=hint)
 
 
+def _misspelt(token: Token, tokens: list[Token]) -> str:
+    """A keyword that this word, or the one before it that was taken for a name, may have been meant to be."""
+    before = [each for each in tokens if each.end < token.start][-1:]
+    for each in (*before, token):
+        near = get_close_matches(each.text.upper(), _COMMON, 1, 0.75) if each.token_type == T.VAR else []
+        if near:
+            return f'did you mean "{near[0]}"?'
+    return ""
+
+
+_COMMON: Final = "FROM WHERE GROUP HAVING AND OR NOT JOIN ON AS UNION LIKE BETWEEN".split()
 _HINTS: Final = {
     T.STRING: "text stands in single quotes, names in double quotes",
     T.COLON: "a time of day is written 12:00:00",

@@ -123,7 +123,6 @@ def statements(text: str) -> list[list[Token]]:
         if token.token_type not in _KNOWN_TYPES or (token.token_type == T.VAR and not _WORD.fullmatch(token.text)):
             raise QueryError(f"{shown(token, text)} means nothing here", text, span_of(token))
     _check_nesting(text, tokens)
-    _check_commas(text, tokens)
     found: list[list[Token]] = [[]]
     for token in tokens:
         if token.token_type == T.SEMICOLON:
@@ -196,22 +195,48 @@ def _check_nesting(text: str, tokens: list[Token]) -> None:
             raise too_deep(text, span_of(token))
 
 
-def _check_commas(text: str, tokens: list[Token]) -> None:
-    """A comma has something before and behind it; sqlglot would let it pass."""
-    for before, token in pairwise(tokens):
-        if before.token_type in (T.COMMA, T.L_PAREN) and token.token_type == T.COMMA:
-            raise QueryError("something is missing before this comma", text, span_of(token), expected="a value")
-        if before.token_type == T.COMMA and token.token_type in _CLOSERS:
-            raise QueryError("something is missing behind this comma", text, span_of(before), expected="a value")
-    if tokens and tokens[-1].token_type == T.COMMA:
-        raise QueryError("something is missing behind this comma", text, span_of(tokens[-1]), expected="a value")
-
-
-_CLOSERS: Final = (T.SEMICOLON, T.R_PAREN, T.R_BRACKET, T.FROM, T.WHERE, T.GROUP_BY, T.HAVING, T.UNION, T.WITH)
-
-
 def too_deep(text: str, span: Span) -> QueryError:
     return QueryError("the query is nested too deeply", text, span, expected=f"at most {NESTING_MAX} levels")
+
+
+# What a value must follow, and what cannot start one. sqlglot reads over some of these gaps, as in "JOIN b ON WHERE".
+_OPENERS: Final = (
+    *(T.COMMA, T.DISTINCT, T.FROM, T.JOIN, T.ON, T.WHERE, T.GROUP_BY, T.HAVING, T.AND, T.OR, T.NOT, T.IN, T.BETWEEN),
+    *(T.LIKE, T.ESCAPE, T.IS, T.WHEN, T.THEN, T.ELSE, T.ALIAS, T.UNION, T.EQ, T.NEQ, T.LT, T.LTE, T.GT, T.GTE),
+    *(T.PLUS, T.DASH, T.SLASH, T.MOD, T.DPIPE, T.DCOLON, T.DOT),
+)
+_CLOSERS: Final = (
+    *(T.COMMA, T.R_PAREN, T.FROM, T.WHERE, T.GROUP_BY, T.HAVING, T.UNION, T.ON, T.JOIN, T.INNER, T.CROSS, T.AND, T.OR),
+    *(T.ALIAS, T.IS, T.IN, T.LIKE, T.BETWEEN, T.ESCAPE, T.WHEN, T.THEN, T.ELSE, T.END, T.ORDER_BY, T.LIMIT),
+)
+_NEGATED: Final = (T.IN, T.LIKE, T.BETWEEN)  # NOT IN is no gap.
+
+
+def _check_gaps(text: str, tokens: list[Token]) -> None:
+    after_dot = False
+    for before, token in pairwise(tokens):
+        opens = before.token_type in _OPENERS and not after_dot
+        after_dot = before.token_type == T.DOT
+        if before.token_type == T.L_PAREN and token.token_type == T.COMMA:
+            opens = True
+        if not opens or token.token_type not in _CLOSERS or after_dot:
+            continue
+        if before.token_type != T.NOT or token.token_type not in _NEGATED:
+            problem = f"something is missing between {shown(before, text)} and {shown(token, text)}"
+            raise QueryError(problem, text, span_of(before, token), expected=_MISSING.get(before.token_type, "a value"))
+    if tokens and tokens[-1].token_type in _OPENERS and not after_dot:
+        last = tokens[-1]
+        problem = f"something is missing behind {shown(last, text)}"
+        raise QueryError(problem, text, span_of(last), expected=_MISSING.get(last.token_type, "a value"))
+
+
+_MISSING: Final = {
+    **dict.fromkeys((T.FROM, T.JOIN), "the name of a stream"),
+    **dict.fromkeys((T.ON, T.WHERE, T.HAVING, T.AND, T.OR, T.NOT, T.WHEN), "a condition"),
+    **dict.fromkeys((T.ALIAS, T.DOT), "a name"),
+    T.UNION: "ALL and SELECT",
+    T.DCOLON: "a type",
+}
 
 
 def _hyphenated(names: Iterable[str]) -> dict[str, int]:
@@ -234,6 +259,7 @@ class _Rewriter:
     def run(self) -> SqlTokens:
         while self._at < len(self._tokens):
             self._step()
+        _check_gaps(self._text, self._out)
         return SqlTokens(self._text, self._out, self._windows, self._options)
 
     def _step(self) -> None:
@@ -375,7 +401,10 @@ class _Rewriter:
         closing = self._take('"SLIDE" or "]"' if slide is None else '"]"')
         if closing.token_type != T.R_BRACKET:
             self._unexpected(closing, '"SLIDE" or "]"' if slide is None else '"]"')
-        self._windows.append(PlacedWindow(window, span_of(opening, closing), self._out[-1].end))
+        placed = PlacedWindow(window, span_of(opening, closing), self._out[-1].end)
+        if self._windows and self._windows[-1].behind == placed.behind:
+            raise QueryError("there are two windows behind one stream", self._text, placed.span, hint="keep one")
+        self._windows.append(placed)
 
     def _duration(self) -> int:
         """Microseconds of `5 MINUTES`, `INTERVAL '5' MINUTE` or `00:05:00`."""

@@ -7,6 +7,7 @@ division by zero has no result. Text never grows beyond a mebibyte of characters
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -177,7 +178,13 @@ _DAY: Final = timedelta(days=1)
 
 
 def utc(at: datetime) -> datetime:
-    return at if at.tzinfo is UTC else at.astimezone(UTC)
+    """The moment in UTC; one that lies in year 0 or 10,000 there counts as the edge of the calendar."""
+    if at.tzinfo is UTC:
+        return at
+    try:
+        return at.astimezone(UTC)
+    except OverflowError:
+        return datetime.min.replace(tzinfo=UTC) if at.year == 1 else datetime.max.replace(tzinfo=UTC)
 
 
 PARTS: Final[dict[str, Callable[[datetime], int | float]]] = {
@@ -221,11 +228,15 @@ def truncation(part: str) -> Callable[[datetime], datetime | None]:
         return lambda at: utc(at) - timedelta(microseconds=at.microsecond % 1000)
     field = {"quarter": "month", "week": "day"}.get(part, part)
     lower = {name: _LOWEST[name] for name in _FIELDS[_FIELDS.index(field) + 1 :]}
+
+    def start(at: datetime) -> datetime:
+        return utc(at).replace(**lower)  # type: ignore[arg-type]  # Only tzinfo would be no int.
+
     if part == "quarter":
-        return lambda at: utc(at).replace(month=(utc(at).month - 1) // 3 * 3 + 1, **lower)  # type: ignore[arg-type]
+        return lambda at: start(at).replace(month=(utc(at).month - 1) // 3 * 3 + 1)
     if part == "week":
-        return total(lambda at: utc(at).replace(**lower) - timedelta(days=utc(at).weekday()))
-    return lambda at: utc(at).replace(**lower)  # type: ignore[arg-type]
+        return total(lambda at: start(at) - timedelta(days=utc(at).weekday()))
+    return start
 
 
 # Text.
@@ -286,18 +297,18 @@ def matcher(pattern: str, escape: str = "") -> Callable[[str], bool]:
     >>> [matcher("%-1_%")(text) for text in ("LH-17", "LH-1")]
     [True, False]
     """
-    pieces = _like_pieces(pattern, escape)
+    pieces = like_pieces(pattern, escape)
     plain = all("_" not in {kind for kind, _ in piece} for piece in pieces)
     texts = ["".join(character for _, character in piece) for piece in pieces]
     match texts:
         case [only] if plain:
-            return lambda text: text == only
+            return operator.methodcaller("__eq__", only)
         case [start, ""] if plain:
-            return lambda text: text.startswith(start)
+            return operator.methodcaller("startswith", start)
         case ["", end] if plain:
-            return lambda text: text.endswith(end)
+            return operator.methodcaller("endswith", end)
         case ["", part, ""] if plain:
-            return lambda text: part in text
+            return operator.methodcaller("__contains__", part)
     first, *rest = ["".join("." if kind == "_" else re.escape(c) for kind, c in piece) for piece in pieces]
     # A piece is taken where it is found first, for good: so no pattern needs more than length times length steps.
     middle = "".join(f"(?>.*?{piece})" for piece in rest[:-1])
@@ -306,7 +317,7 @@ def matcher(pattern: str, escape: str = "") -> Callable[[str], bool]:
     return lambda text: fullmatch(text) is not None
 
 
-def _like_pieces(pattern: str, escape: str) -> list[list[tuple[str, str]]]:
+def like_pieces(pattern: str, escape: str) -> list[list[tuple[str, str]]]:
     """What stands between the % of a pattern: characters, each with "_" if any one will do."""
     pieces: list[list[tuple[str, str]]] = [[]]
     escaped = False
@@ -363,12 +374,16 @@ def nullif(a: Any, b: Any) -> Any:
 
 
 def greatest(*arguments: Any) -> Any:
-    """The greatest that is not null."""
-    return max((each for each in arguments if each is not None), default=None)
+    """The greatest that is not null; NaN is beyond all numbers here, or the order of the arguments would matter."""
+    return max((each for each in arguments if each is not None), key=_nan_last, default=None)
 
 
 def least(*arguments: Any) -> Any:
-    return min((each for each in arguments if each is not None), default=None)
+    return min((each for each in arguments if each is not None), key=_nan_last, default=None)
+
+
+def _nan_last(value: Any) -> tuple[bool, Any]:
+    return value != value, value  # Only NaN differs from itself.
 
 
 # Comparison of a Decimal with a float that may be no number at all.

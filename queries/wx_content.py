@@ -9,7 +9,7 @@ from typing import Final
 
 from queries.aggregates import aggregate
 from queries.errors import TypeMismatch
-from queries.expressions import Column, Constant, Expression, conjunction
+from queries.expressions import Column, Constant, Expression, columns_of, conjunction
 from queries.functions import call
 from queries.plan import Aggregate, Choice, Each, Output, Template
 from queries.plan import Element as XmlElement
@@ -72,6 +72,9 @@ class Content:
             hint = f"give it one: for ${origin.text} in … |count 20 step 10|"
             raise self.names.error(problem, let.path.span, hint)
         element, conditions = self.names.walk(meaning.item, let.path.steps, scope)
+        if any(column.input != meaning.item.alias for each in conditions for column in columns_of(each)):
+            hint = "compare with it where the items are gone through: for $x in $w where …"
+            raise self.names.error("an aggregate is computed from its window alone", let.path.span, hint)
         if element.path and element.type != "record":
             counted: Expression = element.column
         elif let.function.text != "count":

@@ -164,10 +164,11 @@ class Names:
             raise self.error(f'"{element.tag}" holds a {element.type} and no elements', name.span)
         found = named(name.text, known)
         if found is None:
-            hint = nearest(name.text, known)
-            short = name.text.partition("-")[0]
-            if not hint.startswith("did") and short != name.text and short in known:
-                hint = "a minus sign needs a space before it"
+            before, minus, after = name.text.partition("-")
+            is_difference = minus and named(before, known) is not None
+            hint = (
+                f"a minus sign has space around it: {before} - {after}" if is_difference else nearest(name.text, known)
+            )
             raise self.error(f'unknown element "{name.text}" in "{element.tag}"', name.span, hint)
         return element.child(element.fields[known.index(found)])
 

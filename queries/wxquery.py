@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
+from fractions import Fraction
 from typing import Final
 
 import msgspec
@@ -225,14 +226,14 @@ class _Branch:
         assert isinstance(value, int | Decimal)
         if value <= 0:
             raise self.names.error("a window and its step are larger than zero", number.span)
-        return int(value) if value == int(value) else value.normalize() if isinstance(value, Decimal) else value
+        return int(value) if value == int(value) else Decimal(str(value).rstrip("0"))
 
     def _microseconds(self, seconds: Literal) -> int:
-        value = self._positive(seconds) * _MICROSECONDS
-        if value != int(value) or value > _MICROSECONDS * 10**9:
+        exact = Fraction(self._positive(seconds)) * _MICROSECONDS
+        if exact.denominator > 1 or exact > _MICROSECONDS * 10**9:
             problem = "a window of time has seconds, from a microsecond to 30 years"
             raise self.names.error(problem, seconds.span)
-        return int(value)
+        return int(exact)
 
     def _filter(self, conditions: tuple[Expression, ...]) -> None:
         if self.window is None:

@@ -103,11 +103,15 @@ def text_of(value: Any) -> str:
 
 
 def _decimal_text(value: Decimal) -> str:
-    sign, digits, exponent = value.as_tuple()
-    assert isinstance(exponent, int), "a decimal is finite"
-    kept = "".join(map(str, digits)).rstrip("0")
-    short = Decimal((sign, tuple(map(int, kept)), exponent + len(digits) - len(kept))) if kept else Decimal(0)
-    return format(short, "f") if abs(short.adjusted()) < 100 else str(short)
+    text = str(value)
+    if "E" in text:
+        if abs(value.adjusted()) >= 100:
+            digits, _, exponent = text.partition("E")
+            return f"{_decimal_text(Decimal(digits))}E{exponent}"
+        text = format(value, "f")
+    if "." in text:
+        text = text.rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text
 
 
 class _Open:

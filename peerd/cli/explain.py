@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,7 +65,7 @@ def explain(
     from queries.errors import QueryError
     from queries.query import parse
 
-    text = click.get_text_stream("stdin").read() if query == "-" else query
+    text = sys.stdin.read() if query == "-" else query
     if not given and not files:
         hint = 'For example: --stream "flights: num int, gate string", or --streams FILE.'
         raise PeerError("say which streams there are", hint=hint, exit_code=Exit.MISUSE)

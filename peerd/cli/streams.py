@@ -77,6 +77,7 @@ def stream() -> None:
 @click.pass_context
 def create(
     ctx: click.Context,
+    /,
     name: str,
     schema: str | None,
     data_dir: Path | None,

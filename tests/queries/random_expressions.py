@@ -17,6 +17,7 @@ TYPES: tuple[ValueType, ...] = ("int", "float", "decimal", "string", "bool", "ti
 NUMBERS: tuple[ValueType, ...] = ("int", "float", "decimal")
 COMPARED = ("=", "<>", "<", "<=", ">", ">=")
 
+OUTSIDE = datetime.min.replace(tzinfo=timezone(timedelta(hours=5, minutes=30)))  # In year 0 for UTC.
 texts = st.text("aAbB é%_-1.5", max_size=6)
 zones = st.sampled_from((UTC, timezone(timedelta(hours=5, minutes=30))))
 plain_values = {
@@ -47,9 +48,10 @@ READ = (
 )
 
 _places = st.tuples(plain_values["float"], st.none() | texts)
+_values = plain_values | {"timestamp": plain_values["timestamp"] | st.just(OUTSIDE)}
 rows = st.tuples(
-    *(plain_values[kind] for kind in TYPES),
-    *(st.none() | plain_values[kind] for kind in TYPES),
+    *(_values[kind] for kind in TYPES),
+    *(st.none() | _values[kind] for kind in TYPES),
     _places,
     st.none() | _places,
 )
@@ -94,7 +96,6 @@ def _calls(kind: ValueType, depth: int) -> list[st.SearchStrategy[Expression]]:
         _of("coalesce", own, own, own),
         _of("nullif", own, own),
     ]
-    every = [each.filter(lambda made: made.type == kind) for each in every]  # All arguments may be the constant null.
     number = st.one_of([some(each) for each in NUMBERS])
     match kind:
         case "int":
@@ -150,17 +151,17 @@ def _calls(kind: ValueType, depth: int) -> list[st.SearchStrategy[Expression]]:
             ]
         case "timestamp":
             every += [
-                _of("+", some("interval"), own).filter(lambda made: made.type == "timestamp"),
-                _named(("+", "-"), own, some("interval")).filter(lambda made: made.type == "timestamp"),
+                _of("+", some("interval"), own),
+                _named(("+", "-"), own, some("interval")),
                 _of("date_trunc", _constant(*TRUNCATIONS), own),
             ]
         case "interval":
             every += [
                 _named(("+", "-"), own, own),
-                _of("-", some("timestamp"), some("timestamp")).filter(lambda made: made.type == "interval"),
-                _named(("*", "/"), own, number).filter(lambda made: made.type == "interval"),
-                _of("negate", own).filter(lambda made: made.type == "interval"),
-                _of("abs", own).filter(lambda made: made.type == "interval"),
+                _of("-", some("timestamp"), some("timestamp")),
+                _named(("*", "/"), own, number),
+                _of("negate", own),
+                _of("abs", own),
             ]
     sources: dict[str, tuple[ValueType, ...]] = {
         "int": ("float", "decimal", "string", "bool"),
@@ -173,4 +174,5 @@ def _calls(kind: ValueType, depth: int) -> list[st.SearchStrategy[Expression]]:
         "bytes": ("string",),
     }
     every += [some(source).map(lambda given: cast(given, kind)) for source in sources[kind]]
-    return every
+    # Where arguments are the constant null, the result may have another type, or none.
+    return [each.map(lambda made: made if made.type == kind else Constant.of(None)) for each in every]

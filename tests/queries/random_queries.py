@@ -85,7 +85,7 @@ class Queries:
                 windows = [self._join_window() if shape == "window join" else Window() for _ in range(count)]
                 made = self._select([self._source(f"s{n}") for n in range(count)], windows, self._kinds())
             case "union":
-                kinds = self._kinds()
+                kinds = self._kinds(1)
                 branches = []
                 for number in range(self._random.choice((2, 2, 3))):
                     sources = [self._source(f"b{number}s{n}") for n in range(self._random.choice((1, 1, 2)))]
@@ -97,8 +97,9 @@ class Queries:
                 made = self._aggregate(2 if shape == "join aggregate" else 1)
         return Pair(made.ours, made.duck, shape)
 
-    def _kinds(self) -> list[str]:
-        return [self._random.choice(OUTPUTS) for _ in range(self._random.randint(1, 4))]
+    def _kinds(self, fewest: int = 0) -> list[str]:
+        """The types of what is selected; none stands for everything."""
+        return [self._random.choice(OUTPUTS) for _ in range(self._random.randint(fewest, 4))]
 
     def _source(self, alias: str) -> tuple[str, str]:
         return alias, self._random.choice(list(STREAMS))
@@ -119,13 +120,22 @@ class Queries:
 
     # Parts of a query.
 
-    def _from(self, sources: list[tuple[str, str]], windows: list[Window]) -> Text:
-        ours, duck = [], []
-        for (alias, name), window in zip(sources, windows, strict=True):
+    def _from(self, sources: list[tuple[str, str]], windows: list[Window]) -> tuple[Text, list[Text]]:
+        """The sources, with commas or JOIN … ON between them, and what ON says."""
+        duck, joined = [], []
+        ours = ""
+        by_join = self._random.random() < 0.3
+        for number, ((alias, name), window) in enumerate(zip(sources, windows, strict=True)):
             placed = self._random.choice((f"{name}{window.ours} AS {alias}", f"{name} {alias}{window.ours}"))
-            ours.append(placed)
             duck.append(f"(SELECT *, {window.stretch()} FROM {name}) AS {alias}")
-        return Text(", ".join(ours), ", ".join(duck))
+            if not number:
+                ours = placed
+            elif by_join:
+                joined.append(plain(f"{sources[number - 1][0]}.k = {alias}.k"))
+                ours += f" {self._random.choice(('', 'INNER '))}JOIN {placed} ON {joined[-1].ours}"
+            else:
+                ours += self._random.choice((", ", " CROSS JOIN ")) + placed
+        return Text(ours, ", ".join(duck)), joined
 
     def _where(self, sources: list[tuple[str, str]]) -> list[Text]:
         """Equalities that chain the sources, mostly, and conditions of any kind."""
@@ -144,14 +154,27 @@ class Queries:
         return [f"{one}.enter_ < {other}.leave_" for one in aliases for other in aliases]
 
     def _select(self, sources: list[tuple[str, str]], windows: list[Window], kinds: list[str]) -> Text:
-        expressions = self._expressions(sources, now=len(sources) == 1)
         aliases = [alias for alias, _ in sources]
-        tables, conditions = self._from(sources, windows), self._where(sources)
-        outputs = [both("{} AS c" + str(number), expressions.of(kind)) for number, kind in enumerate(kinds)]
+        (tables, joined), conditions = self._from(sources, windows), self._where(sources)
+        outputs = self._outputs(sources, kinds)
         due = f"greatest({', '.join(f'{alias}.enter_' for alias in aliases)}) // 2"
-        ours = f"SELECT {', '.join(each.ours for each in outputs)} FROM {tables.ours}" + _where(conditions)
-        duck = f"SELECT {', '.join(each.duck for each in outputs)}, {due} FROM {tables.duck}"
-        return Text(ours, duck + _where([*conditions, *map(plain, self._together(aliases))], duck=True))
+        ours = f"SELECT {outputs.ours} FROM {tables.ours}{_where(conditions)}"
+        together = [*joined, *map(plain, self._together(aliases))]
+        return Text(
+            ours, f"SELECT {outputs.duck}, {due} FROM {tables.duck}{_where([*conditions, *together], duck=True)}"
+        )
+
+    def _outputs(self, sources: list[tuple[str, str]], kinds: list[str]) -> Text:
+        """What is selected: expressions of these types, or everything if there are none."""
+        if not kinds:
+            named = (f"{alias}.{field.name}" for alias, name in sources for field in STREAMS[name].schema.fields)
+            return Text("*", ", ".join(named))
+        expressions = self._expressions(sources, now=len(sources) == 1)
+        outputs = [expressions.of(kind) for kind in kinds]
+        if "float" in kinds and self._random.random() < 0.3:  # Only shown: there DuckDB has a float, and we a decimal.
+            quotient = both("{} / {}", expressions.leaf("decimal"), expressions.leaf("decimal"))
+            outputs[kinds.index("float")] = quotient
+        return both(", ".join(f"{{}} AS c{number}" for number in range(len(outputs))), *outputs)
 
     def _aggregate_window(self, sources: list[tuple[str, str]]) -> tuple[Window, str, bool]:
         """A window, how GROUP BY says it, and whether it is said there and not behind the stream."""
@@ -169,13 +192,8 @@ class Queries:
         made = []
         for _ in range(self._random.randint(1, 3)):
             kind = self._random.choice(("int", "decimal", "float", "string", "timestamp", "*"))
-            functions = [
-                "count",
-                "min",
-                "max",
-                *(["sum", "avg", "stddev"] if kind in ("int", "decimal", "float") else []),
-            ]
-            function = self._random.choice(functions)
+            of_numbers = ("sum", "avg", "stddev") if kind in ("int", "decimal", "float") else ()
+            function = self._random.choice(("count", "min", "max", *of_numbers))
             if kind == "*":
                 made.append(plain("count(*)"))
             elif self._random.random() < 0.25:
@@ -191,7 +209,8 @@ class Queries:
         keys = [self._key(expressions) for _ in range(self._random.choice((0, 1, 1, 2)))]
         aggregates = self._aggregates(expressions)
         having = self._having(expressions) if self._random.random() < 0.4 else None
-        outputs = [*keys, *aggregates]
+        bounds = self._bounds(window) if self._random.random() < 0.3 else []
+        outputs = [*keys, *aggregates, *bounds]
         groups = [*(key.ours for key in keys), *([group] if said_there else [])]
         ours_group = f" GROUP BY {', '.join(groups)}" if groups else ""
         ours_having = f" HAVING {having.ours}" if having else ""
@@ -202,6 +221,15 @@ class Queries:
         due = f"w.n * {(window.slide or window.size) * SECOND}" if window.kind == "time" else "max(s0.t)"
         duck = f"SELECT {', '.join(each.duck for each in outputs)}, {due} FROM {body.duck}{duck_having}"
         return Text(ours, duck)
+
+    def _bounds(self, window: Window) -> list[Text]:
+        slide = window.slide or window.size
+        if window.kind == "rows":
+            start, end = f"w.n * {slide}", f"w.n * {slide} + {window.size}"
+        else:
+            end = f"make_timestamp(w.n * {slide * SECOND})"
+            start = f"make_timestamp(w.n * {slide * SECOND} - {window.size * SECOND})"
+        return [Text("window_start()", start), Text("window_end()", end)]
 
     def _distinct(self) -> Text:
         sources = [self._source("s0")]

@@ -25,7 +25,12 @@ STREAMS = {
             "trades", Schema.parse("id int, k int, price decimal null, ratio float null, sym string null, hot bool")
         ),
         Stream("quotes", Schema.parse("id int, k int null, bid decimal, note string, seen timestamp null")),
-        Stream("orders", Schema.parse("placed timestamp, k int, n int null, price decimal, sym string"), "placed", 86_400_000),
+        Stream(
+            "orders",
+            Schema.parse("placed timestamp, k int, n int null, price decimal, sym string"),
+            event_time="placed",
+            lateness_ms=86_400_000,
+        ),
     )
 }
 DUCK_TYPES = {

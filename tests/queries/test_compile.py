@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -15,7 +16,7 @@ from queries.compile import on_batch, on_row, predicate_on_batch, project_on_bat
 from queries.expressions import Call, Column, Constant, Expression
 from queries.functions import call, value
 from queries.schema import Row
-from tests.queries.random_expressions import COLUMNS, TYPES, expressions, rows
+from tests.queries.random_expressions import COLUMNS, COMPARED, TYPES, expressions, rows
 
 IN_PYTHON = {
     "int": int,
@@ -110,6 +111,17 @@ ROWS = [(1, 5), (2, None), (3, 7), (4, 2)]
 )
 def test_unknown_is_not_true(predicate, kept):
     assert [row[0] for row in predicate_on_batch(predicate, (A, B))(ROWS)] == kept
+
+
+@pytest.mark.parametrize("sign", COMPARED)
+@pytest.mark.parametrize("column", [A, B], ids=str)
+def test_a_comparison_with_a_constant_has_its_edge_where_it_should(sign, column):
+    batch = [(a, b) for a in (1, 2, 3) for b in (None, 1, 2, 3)]
+    for predicate in (call(sign, column, Constant.of(2)), call(sign, Constant.of(2), column)):
+        holds = on_row(predicate, (A, B))
+        assert predicate_on_batch(predicate, (A, B))(batch) == [row for row in batch if holds(row)]
+    compare = getattr(operator, {"=": "eq", "<>": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge"}[sign])
+    assert [on_row(call(sign, A, Constant.of(2)), (A, B))(row) for row in batch] == [compare(a, 2) for a, _ in batch]
 
 
 def test_columns_are_found_by_input_and_path():

@@ -151,6 +151,8 @@ CASES: list[tuple[str, tuple[Any, ...], Any]] = [
     ("greatest", (1, None, 3), 3),
     ("greatest", (1, 2.5), 2.5),
     ("greatest", (NOON, at(2025, 1, 1)), NOON),
+    ("greatest", (float("inf"), float("nan"), -0.5), float("nan")),
+    ("least", (float("nan"), 2.5), 2.5),
     ("least", ("b", "a"), "a"),
     ("least", (None, None), None),
     # Text.
@@ -242,7 +244,7 @@ def computed(expression: Expression) -> Any:
 def test_a_function_gives(name, arguments, expected):
     made = call(name, *(Constant.of(argument) for argument in arguments))
     result = computed(made)
-    assert (result, type(result)) == (expected, type(expected))
+    assert (repr(result), type(result)) == (repr(expected), type(expected))  # NaN does not equal itself.
     assert made.nullable or result is not None
     if result is not None:
         assert Constant.of(result).type == made.type
@@ -452,6 +454,14 @@ def test_units_have_a_fixed_length():
         None,
         1_000_000,
     ]
+
+
+def test_a_moment_outside_the_calendar_of_utc_counts_as_its_edge():
+    """Text from elsewhere may say 0001-01-01T00:00:00+01:00, a moment of the year 0 in UTC."""
+    year = call("extract", Constant.of("year"), COLUMN["timestamp"])
+    east, west = (timezone(timedelta(hours=hours)) for hours in (1, -1))
+    assert value(year, ["year", datetime.min.replace(tzinfo=east)]) == 1
+    assert value(year, ["year", datetime.max.replace(tzinfo=west)]) == 9999
 
 
 def test_no_pattern_takes_long():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 from queries import functions
@@ -305,6 +305,22 @@ def test_before_the_end_a_pair_comes_at_once_or_when_its_window_slides():
     assert evaluate(sliding, streams, final=False) == []
     later = {"A": [*streams["A"], Tuple(at(10), (5, 0), 1)], "B": [*streams["B"], Tuple(at(11), (6, "q"), 1)]}
     assert made_of(evaluate(sliding, later, final=False)) == [(0, 0, 10.0)]
+
+
+def test_windows_may_reach_beyond_the_calendar():
+    source = events(0)
+    plan = counted(source, Window("time", 10 * SECOND))
+    last = datetime.max.replace(tzinfo=UTC)
+    (result,) = evaluate(plan, {"E": [Tuple(at(0), (last, 1), 0)]})
+    assert result.window == (last - timedelta(seconds=9, microseconds=999_999), last)
+
+
+def test_a_branch_of_a_union_does_not_wait_for_the_others():
+    left = a(Window("time", 10 * SECOND, 10 * SECOND))
+    pairs = Project(Join(left, b()), (Named("k", col(left, "k")),))
+    idle = Project(Source("E", "e", EVENTS), (Named("k", Column("e", ("k",), "int")),))
+    streams = {"A": seconds((1, (1, 0)), (10, (2, 0))), "B": seconds((2, (1, "p")), (10, (2, "q"))), "E": []}
+    assert made_of(evaluate(Union((pairs, idle)), streams, final=False)) == [(0, 0, 10.0), (0, 1, 10.0)]
 
 
 def test_an_idle_stream_holds_the_others_back():

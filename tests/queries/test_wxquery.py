@@ -8,8 +8,10 @@ import msgspec
 import pytest
 
 from queries import query, wxquery
+from queries.canonical import digest
 from queries.catalogue import Stream
 from queries.plan import Operator, Project, Restructure, Select, Source, Union, Window, WindowAggregate, sources, walk
+from queries.properties import properties
 from queries.schema import Schema
 from tests.queries.wx_streams import ALERT, PHOTON, STREAMS, alert, photon, results, whole
 
@@ -74,6 +76,21 @@ def test_a_condition_in_the_path_is_the_same_as_in_where():
     split = Q1.replace("where $p/coord/cel/ra >= 120.0 and", "[coord/cel/ra >= 120.0] where")
     nested = Q1.replace(f"where {VELA}", f"[{VELA.replace('$p/', '').replace(' and ', '][', 1)}]")
     assert planned(in_path) == planned(split) == planned(nested) == planned(Q1)
+
+
+def test_names_of_variables_and_ways_to_say_it_do_not_change_the_digest():
+    one = f"for $p in {PHOTON} where $p/en > 1 return <r> {{ $p/en }} </r>"
+    other = f"for $q in {PHOTON}[en > 1] return <r> {{ $q/en }} </r>"
+    assert digest(planned(one)) == digest(planned(other)) != digest(planned(one.replace("> 1", "> 2")))
+    shown = f"for $w in {PHOTON} |count 2| return <r> {{ $w/en }} </r>"
+    looped = f"for $v in {PHOTON} |count 2 step 2| return <r> {{ for $x in $v return $x/en }} </r>"
+    assert digest(planned(shown)) == digest(planned(looped)) != digest(planned(shown.replace("count 2", "count 3")))
+
+
+def test_properties_are_those_of_the_same_query_in_sql():
+    in_sql = """SELECT p.coord.cel.ra, p.coord.cel.dec, phc, en, det_time FROM photons AS p
+      WHERE p.coord.cel.ra BETWEEN 120.0 AND 138.0 AND p.coord.cel.dec BETWEEN -49.0 AND -40.0"""
+    assert properties(planned(Q1)) == properties(query.parse(in_sql, STREAMS).plan)
 
 
 def test_any_layout_and_comments_are_the_same_query():

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 import re
+from xml.parsers import expat
 
+import msgspec
 import pytest
 
 from queries import wxquery
 from queries.errors import QueryError
+from queries.plan import Operator
 from tests.queries.test_wxquery import Q1, Q3, Q4
-from tests.queries.wx_streams import ALERT, PHOTON, STREAMS
+from tests.queries.wx_streams import ALERT, PHOTON, STREAMS, alert, photon, results
 
 TEXTS = (
     Q1,
@@ -21,6 +24,9 @@ TEXTS = (
     f"""for $p in {PHOTON} for $a in {ALERT}[id = $p/phc] where $a/level = "red" and $p/en < $a/en + 1.5
     return <pair> {{ $p/en }} {{ if $a/seen = true() then <seen/> else () }} </pair>""",
     f"<all> {{ {PHOTON}[en >= 1.3]/coord/cel }} {{ for $a in {ALERT}/spot return $a/x }} </all>",
+    f"""for $w in {ALERT} |count 2| let $n := count($w/spot[x > 1]) let $m := min($w/id)
+    return <w> {{ for $x in $w for $y in $x/spot[x > $m]
+      where $y/x > $n - 2 return ($y, if $n = 1 then $x/id else ()) }} </w>""",
     f"for $w in {ALERT} |at diff 60| return <w> {{ let $m := max($w/at) return $m }} {{ $w/note }} </w>",
 )
 WORD = re.compile(r"\$?[\w.-]+|\s+|[^\w\s]")
@@ -72,6 +78,26 @@ def fuzz(count: int, seed: int) -> None:
             assert text.splitlines()[refused.line - 1 : refused.line] or refused.span.start == len(text), (number, text)
     print(f"{planned} of {count} mutated texts are still queries")
     assert 0 < planned < count
+
+
+def test_what_is_still_a_query_gives_xml_whatever_the_rows():
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed={seed}")
+    rng = random.Random(seed)
+    photons = [photon(f"{n}.5", f"{n * 7}", ra=f"{110 + 5 * n}", phc=n) for n in range(6)]
+    alerts = [alert(n, n * 20, level="red", note="<&>" if n % 2 else None, spot={"x": n}) for n in range(5)]
+    fragments = 0
+    for _ in range(800):
+        text = mutated(rng.choice(TEXTS), rng)
+        try:
+            plan = wxquery.plan(text, STREAMS).plan
+        except QueryError:
+            continue
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(plan), type=Operator) == plan, text
+        for fragment in results(plan, photons=photons, alerts=alerts):
+            expat.ParserCreate("utf-8").Parse(f"<r>{fragment}</r>".encode(), True)
+            fragments += 1
+    assert fragments
 
 
 def test_mutated_texts_give_a_plan_or_our_error():

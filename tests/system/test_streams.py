@@ -201,6 +201,14 @@ def test_streams_are_created_listed_shown_and_removed(network: Cluster):
     assert '"made"' in peer(network, "stream", "show", "made", code=4).stderr
 
 
+def test_a_stream_is_created_by_a_statement(network: Cluster):
+    text = "CREATE STREAM stated-1 (id int, at timestamp) WITH (event_time = at, retention = 1h, durability = memory)"
+    peer(network, "stream", "create", text)
+    shown = json.loads(peer(network, "stream", "show", "stated-1", "-o", "json").stdout)
+    said = (shown["schema"], shown["event_time"], shown["retention_s"], shown["durability"])
+    assert said == ("id int, at timestamp", "at", 3600, "memory")
+
+
 def test_json_csv_and_stdin_are_published_and_read_back(network: Cluster, tmp_path: Path):
     peer(network, "stream", "create", "mixed", "id int, name string, price decimal null")
     table = tmp_path / "table.csv"

@@ -1,0 +1,329 @@
+"""The form of each function in Spark: columns of the arguments in, the column of the result out.
+
+Nothing of Spark is imported: a form is given `sf`, the module pyspark.sql.functions, by who has it. No text of a query
+gets there except as a literal. Forms keep our meaning under Spark's ANSI mode: what has no result is null, NaN is equal
+to nothing. What Spark cannot say alike raises NoForm, and such an operator runs in the daemon. Sessions run in UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, Final
+
+from queries.expressions import Call, Constant, ValueType
+from queries.values import INT_MIN, TEXT_MAX, like_pieces
+
+Form = Callable[[Any, Call, Sequence[Any]], Any]
+
+# The types of columns in Spark. A decimal has 38 digits, 18 of them behind the point.
+TYPES: Final[dict[ValueType, str]] = {
+    "int": "bigint",
+    "float": "double",
+    "decimal": "decimal(38,18)",
+    "string": "string",
+    "bool": "boolean",
+    "timestamp": "timestamp",
+    "interval": "interval day to second",
+    "bytes": "binary",
+}
+
+
+class NoForm(ValueError):
+    """A call whose meaning Spark cannot keep."""
+
+
+def literal(sf: Any, constant: Constant) -> Any:
+    """A constant as a column of its type; an int is one of 64 bits."""
+    if constant.type == "null":
+        return sf.lit(None)
+    return sf.lit(constant.python).cast(TYPES[constant.type])
+
+
+def of(name: str) -> Form:
+    """The function of the same meaning that Spark has under this name."""
+    return lambda sf, _, columns: getattr(sf, name)(*columns)
+
+
+# Arithmetic.
+
+
+def arithmetic(sf: Any, call: Call, columns: Sequence[Any]) -> Any:
+    a, b = columns
+    sign = "%" if call.function == "mod" else call.function
+    if call.type == "float":
+        a, b = a.cast("double"), b.cast("double")
+    if sign == "/" and call.type == "decimal":
+        raise NoForm("Spark divides decimals to fewer digits")
+    if sign == "-" and call.type == "interval" and call.arguments[0].type == "timestamp":
+        return a - b
+    tried = {"+": sf.try_add, "-": sf.try_subtract, "*": sf.try_multiply, "/": sf.try_divide, "%": sf.try_mod}[sign]
+    return tried(a, b)
+
+
+def negate(sf: Any, call: Call, columns: Sequence[Any]) -> Any:
+    if call.type == "int":
+        return sf.try_subtract(sf.lit(0), columns[0])
+    if call.type == "interval":
+        return sf.try_subtract(sf.lit(timedelta(0)), columns[0])
+    return -columns[0]
+
+
+def absolute(sf: Any, call: Call, columns: Sequence[Any]) -> Any:
+    (a,) = columns
+    if call.type == "interval":
+        return sf.when(a < sf.lit(timedelta(0)), sf.try_subtract(sf.lit(timedelta(0)), a)).otherwise(a)
+    return sf.when(a != sf.lit(INT_MIN), sf.abs(a)) if call.type == "int" else sf.abs(a)
+
+
+def to_whole(name: str) -> Form:
+    """ceil and floor, which give whole numbers of 64 bits in Spark: beyond 2**53 a float is whole already."""
+
+    def form(sf: Any, call: Call, columns: Sequence[Any]) -> Any:
+        (a,) = columns
+        if call.type == "float":
+            return sf.when(sf.abs(a) < sf.lit(2.0**53), getattr(sf, name)(a).cast("double")).otherwise(a)
+        return getattr(sf, name)(a).cast(TYPES[call.type])
+
+    return form
+
+
+def rounded(sf: Any, call: Call, columns: Sequence[Any]) -> Any:
+    digits = _constant(call, 1) if len(columns) > 1 else 0
+    if call.type == "int" and digits < 0:
+        raise NoForm("Spark raises where the rounded number has more than 64 bits")
+    return sf.round(columns[0], digits).cast(TYPES[call.type])
+
+
+def root(sf: Any, _: Call, columns: Sequence[Any]) -> Any:
+    a = columns[0].cast("double")
+    return sf.when((a >= 0) & ~sf.isnan(a), sf.sqrt(a))
+
+
+def logarithm(sf: Any, _: Call, columns: Sequence[Any]) -> Any:
+    a = columns[0].cast("double")
+    return sf.when((a > 0) & ~sf.isnan(a), sf.ln(a))
+
+
+def exponential(name: str) -> Form:
+    """power and exp: where finite numbers give none, there is no result."""
+
+    def form(sf: Any, _: Call, columns: Sequence[Any]) -> Any:
+        given = [column.cast("double") for column in columns]
+        result = getattr(sf, name)(*given)
+        unbounded = _not_finite(sf, given[0])
+        for each in given[1:]:
+            unbounded |= _not_finite(sf, each)
+        return sf.when(unbounded | ~_not_finite(sf, result), result)
+
+    return form
+
+
+def _not_finite(sf: Any, a: Any) -> Any:
+    return sf.isnan(a) | (sf.abs(a) == sf.lit(float("inf")))
+
+
+def sign(sf: Any, _: Call, columns: Sequence[Any]) -> Any:
+    a = columns[0].cast("double")
+    return sf.when(sf.isnan(a), sf.lit(0).cast("bigint")).otherwise(sf.signum(sf.nanvl(a, sf.lit(0.0))).cast("bigint"))
+
+
+# Comparison and logic.
+
+_COMPARED: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "=": lambda a, b: a == b,
+    "<>": lambda a, b: a != b,
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+}
+
+
+def comparison(sf: Any, call: Call, columns: Sequence[Any]) -> Any:
+    compared = _COMPARED[call.function](*columns)
+    floats = [column for argument, column in zip(call.arguments, columns, strict=True) if argument.type == "float"]
+    if not floats:
+        return compared
+    is_nan = sf.isnan(floats[0]) | sf.isnan(floats[-1])
+    return sf.when(is_nan & compared.isNotNull(), sf.lit(call.function == "<>")).otherwise(compared)
+
+
+def all_of(_: Any, __: Call, columns: Sequence[Any]) -> Any:
+    result, *rest = columns
+    for column in rest:
+        result &= column
+    return result
+
+
+def any_of(_: Any, __: Call, columns: Sequence[Any]) -> Any:
+    result, *rest = columns
+    for column in rest:
+        result |= column
+    return result
+
+
+def inverted(_: Any, __: Call, columns: Sequence[Any]) -> Any:
+    return ~columns[0]
+
+
+def is_null(_: Any, __: Call, columns: Sequence[Any]) -> Any:
+    return columns[0].isNull()
+
+
+def is_in(_: Any, __: Call, columns: Sequence[Any]) -> Any:
+    return columns[0].isin(list(columns[1:]))
+
+
+def like(sf: Any, call: Call, columns: Sequence[Any]) -> Any:
+    """The pattern anew, with Spark's escape, in which every character means what it says."""
+    escape = _constant(call, 2) if len(columns) > 2 else ""
+    pieces = like_pieces(_constant(call, 1), escape)
+    shown = ["".join("_" if kind else f"\\{c}" if c in "%_\\" else c for kind, c in piece) for piece in pieces]
+    return sf.like(columns[0], sf.lit("%".join(shown)))
+
+
+def case(sf: Any, _: Call, columns: Sequence[Any]) -> Any:
+    chosen = sf
+    for number in range(0, len(columns) - 1, 2):
+        chosen = chosen.when(columns[number].cast("boolean"), columns[number + 1])
+    return chosen.otherwise(columns[-1])
+
+
+def of_several(name: str) -> Form:
+    """greatest and least, of which Spark wants two arguments."""
+    return lambda sf, _, columns: getattr(sf, name)(*columns) if len(columns) > 1 else columns[0]
+
+
+# Text.
+
+
+def concatenated(sf: Any, call: Call, columns: Sequence[Any]) -> Any:
+    parts = [sf.coalesce(column, sf.lit("")) for column in columns] if call.function == "concat" else columns
+    length = sf.length(parts[0])
+    for part in parts[1:]:
+        length += sf.length(part)
+    return sf.when(length <= TEXT_MAX, sf.concat(*parts))
+
+
+def replaced(sf: Any, _: Call, columns: Sequence[Any]) -> Any:
+    text, old, new = columns
+    # Spark counts in places of 32 bits, so the length is reckoned before anything is replaced.
+    shorter = sf.length(sf.replace(text, old, sf.lit("")))
+    count = sf.try_divide(sf.length(text) - shorter, sf.length(old))
+    longer = sf.coalesce(count, sf.lit(0.0)) * (sf.length(new) - sf.length(old)) + sf.length(text)
+    return sf.when(longer <= TEXT_MAX, sf.replace(text, old, new))
+
+
+def _place(sf: Any, column: Any) -> Any:
+    """A place in a text as the 32 bits that Spark wants; beyond the longest text all places are alike."""
+    return sf.greatest(sf.least(column, sf.lit(2 * TEXT_MAX)), sf.lit(-2 * TEXT_MAX)).cast("int")
+
+
+def _where_there(sf: Any, columns: Sequence[Any], result: Any) -> Any:
+    """The result where no argument is null: greatest and least do not mind nulls."""
+    there = columns[0].isNotNull()
+    for column in columns[1:]:
+        there &= column.isNotNull()
+    return sf.when(there, result)
+
+
+def substring(sf: Any, _: Call, columns: Sequence[Any]) -> Any:
+    text, start = columns[0], _place(sf, columns[1])
+    first = sf.greatest(start, sf.lit(1))
+    count = sf.lit(2 * TEXT_MAX) if len(columns) < 3 else start + _place(sf, columns[2]) - first
+    return _where_there(sf, columns, sf.substring(text, first, sf.greatest(count, sf.lit(0))))
+
+
+def left(sf: Any, _: Call, columns: Sequence[Any]) -> Any:
+    text, count = columns[0], _place(sf, columns[1])
+    kept = sf.when(count < 0, sf.greatest(sf.length(text) + count, sf.lit(0))).otherwise(count)
+    return _where_there(sf, columns, sf.left(text, kept))
+
+
+def right(sf: Any, _: Call, columns: Sequence[Any]) -> Any:
+    text, count = columns[0], _place(sf, columns[1])
+    kept = sf.when(count < 0, sf.greatest(sf.length(text) + count, sf.lit(0))).otherwise(count)
+    return _where_there(sf, columns, sf.right(text, kept))
+
+
+def counted(name: str) -> Form:
+    """A function that gives a number of 32 bits in Spark."""
+    return lambda sf, _, columns: getattr(sf, name)(*columns).cast("bigint")
+
+
+# Time.
+
+_PARTS: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "year": lambda sf, at: sf.year(at),
+    "quarter": lambda sf, at: sf.quarter(at),
+    "month": lambda sf, at: sf.month(at),
+    "week": lambda sf, at: sf.weekofyear(at),
+    "day": lambda sf, at: sf.dayofmonth(at),
+    "dow": lambda sf, at: sf.dayofweek(at) - 1,
+    "isodow": lambda sf, at: sf.weekday(at) + 1,
+    "doy": lambda sf, at: sf.dayofyear(at),
+    "hour": lambda sf, at: sf.hour(at),
+    "minute": lambda sf, at: sf.minute(at),
+    "second": lambda sf, at: sf.second(at),
+    "millisecond": lambda sf, at: sf.floor(sf.pmod(sf.unix_micros(at), sf.lit(60_000_000)) / 1000),
+    "microsecond": lambda sf, at: sf.pmod(sf.unix_micros(at), sf.lit(60_000_000)),
+    "epoch": lambda sf, at: sf.unix_micros(at) / 1_000_000,
+}
+
+
+def extract(sf: Any, call: Call, columns: Sequence[Any]) -> Any:
+    part, kind = _constant(call, 0), call.arguments[1].type
+    if kind == "null":
+        return sf.lit(None).cast(TYPES[call.type])
+    if kind == "timestamp":
+        found = _PARTS[part](sf, columns[1])
+    elif part == "epoch":
+        found = columns[1].cast("interval second").cast("decimal(24,6)")
+    else:
+        found = sf.extract(sf.lit(part), columns[1])
+    return found.cast(TYPES[call.type])
+
+
+def date_trunc(sf: Any, call: Call, columns: Sequence[Any]) -> Any:
+    return sf.date_trunc(_constant(call, 0), columns[1])
+
+
+# Casts.
+
+_NUMBER: Final = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?$"
+_INT: Final = r"^[+-]?[0-9]{1,19}$"
+_UNLIKE: Final[dict[tuple[ValueType, ValueType], str]] = {
+    ("float", "string"): "Spark writes floats in another way",
+    ("decimal", "string"): "Spark writes decimals with all their places",
+    ("string", "timestamp"): "Spark reads more and other timestamps",
+    ("string", "interval"): "Spark reads other intervals",
+}
+
+
+def cast(sf: Any, call: Call, columns: Sequence[Any]) -> Any:
+    (a,) = columns
+    source, kind = call.arguments[0].type, call.type
+    if (source, kind) in _UNLIKE:
+        raise NoForm(_UNLIKE[source, kind])
+    match source, kind:
+        case "string", "int" | "float" | "decimal":
+            trimmed = sf.trim(a)
+            pattern = _INT if kind == "int" else _NUMBER
+            return sf.when(trimmed.rlike(pattern), trimmed.try_cast(TYPES[kind]))
+        case "string", "bool":
+            word = sf.lower(sf.trim(a))
+            return sf.when(word.isin("true", "false"), word == "true")
+        case "bytes", "string":
+            return sf.try_validate_utf8(a.cast("string"))
+        case "timestamp", "string":
+            seconds = sf.date_format(a, "yyyy-MM-dd'T'HH:mm:ss'Z'")
+            exact = sf.date_format(a, "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'")
+            return sf.when(sf.date_trunc("second", a) == a, seconds).otherwise(exact)
+    return a.try_cast(TYPES[kind])
+
+
+def _constant(call: Call, number: int) -> Any:
+    argument = call.arguments[number]
+    assert isinstance(argument, Constant)
+    return argument.python
