@@ -7,12 +7,11 @@ a parser of Spark's. What goes in and comes out is in spark_jobs/types.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from queries.plan import Join, Operator, Project, Select, Source, Union, WindowAggregate, sources, walk
+from queries.plan import Join, Operator, Project, Select, Source, Union, WindowAggregate, sources
 from spark_jobs.flow import Flow
 from spark_jobs.operators.aggregate import aggregate
 from spark_jobs.operators.join import join
@@ -20,25 +19,8 @@ from spark_jobs.operators.project import project
 from spark_jobs.operators.select import select
 from spark_jobs.operators.source import source
 from spark_jobs.operators.union import union
+from spark_jobs.stages import mode
 from spark_jobs.types import DUE, IS_NEW, KEEP, KEY, MARK, NUMBER
-
-Mode = Literal["real-time", "micro-batch", "batch"]
-
-
-def mode(plan: Operator) -> Mode:
-    """How a plan can run over streams: by real-time streaming, by micro-batches, or as batch jobs over what is kept."""
-    operators = list(walk(plan))
-    aggregates = [each for each in operators if isinstance(each, WindowAggregate)]
-    windows = [each.window for each in (*sources(plan), *aggregates) if each.window is not None]
-    if any(window.kind != "time" for window in windows) or _is_aggregate_read(operators):
-        return "batch"  # The rows of a stream in an order of our own: only a batch has that.
-    gathers = any(each.distinct or each.function == "collect" for node in aggregates for each in node.aggregates)
-    if any(isinstance(each, Join) for each in operators) or len(aggregates) > 1 or gathers:
-        return "micro-batch"
-    if aggregates and any(isinstance(each, Union) for each in operators):
-        return "micro-batch"
-    return "real-time"
-
 
 def compiled(plan: Operator, frames: Mapping[str, DataFrame]) -> DataFrame:
     """The results of a plan over the rows of its sources, by alias; raises NoForm where Spark cannot keep its meaning.
@@ -85,14 +67,3 @@ class _Compilation:
         if len(origins) > 1 or origins[0].window is None or origins[0].window.kind != "rows":
             return None, None
         return self._frames[origins[0].alias], len(origins[0].columns) - 1
-
-
-def _is_aggregate_read(operators: list[Operator]) -> bool:
-    """Whether a join or an aggregate has an aggregate below it."""
-    return any(
-        isinstance(below, WindowAggregate)
-        for each in operators
-        if isinstance(each, Join | WindowAggregate)
-        for input_ in each.inputs
-        for below in walk(input_)
-    )

@@ -30,6 +30,8 @@ _NEVER: Final = (1 << 63) - 1
 
 # A column with this is what Spark's watermark is compared with. The watermark itself is made of FORGET alone.
 EVENT_TIME: Final = {"spark.watermarkDelayMs": 0}
+# Spark's watermark starts at 1970, and what is not later is late. So both are given as if the first year were 1970.
+SHIFT_US: Final = 719_162 * 86_400_000_000
 
 
 @dataclass(frozen=True, slots=True)

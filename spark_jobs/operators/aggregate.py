@@ -13,10 +13,9 @@ from queries.plan import WindowAggregate
 from spark_jobs.aggregates import value_of
 from spark_jobs.expressions import column_of
 from spark_jobs.flow import AT_ROW, ENTER, LEAVE, TIME, Flow, instant, never
-from spark_jobs.operators.windows import COMPLETE, END, in_row_windows, in_time_windows, in_value_windows
+from spark_jobs.operators.windows import COMPLETE, END, FORGOTTEN, in_row_windows, in_time_windows, in_value_windows
 from spark_jobs.types import CLOSED, DECIMAL, DUE, IS_NEW, KEEP, KEY, MARK, NUMBER, data_type, place_name
 
-_MARKER: Final = "marker"  # Keeps each mark in a group of its own.
 _NEVER_US: Final = 253_402_300_799_999_999  # The last moment of the calendar.
 
 
@@ -36,8 +35,10 @@ def aggregate(plan: WindowAggregate, rows: Flow, stream: DataFrame | None, rank_
         for place, (key, column) in enumerate(zip(plan.keys, plan.columns, strict=False))
     ]
     grouped_by = [sf.col(END), *keys]
+    if rows.frame.isStreaming:
+        grouped_by.append(sf.col(FORGOTTEN))
     if rows.is_marked:
-        grouped_by += [sf.col(MARK), sf.when(sf.col(MARK) >= 0, sf.col(NUMBER)).alias(_MARKER)]
+        grouped_by.append(sf.col(MARK))
     order = (sf.col(TIME), sf.col(NUMBER))
     values = [value_of(each, rows.columns, order).alias(f"a{place}") for place, each in enumerate(plan.aggregates)]
     last = [
@@ -52,6 +53,8 @@ def aggregate(plan: WindowAggregate, rows: Flow, stream: DataFrame | None, rank_
 
 def _results(plan: WindowAggregate, rows: Flow, groups: DataFrame) -> Flow:
     start, end, time, due = _bounds(plan)
+    if rows.is_marked:  # With a mark comes how far the watermark is.
+        due = sf.when(sf.col(MARK) >= 0, sf.col(CLOSED)).otherwise(due)
     keys = [_key(place) for place in range(len(plan.keys))]
     own = [*keys, *(f"a{place}" for place in range(len(plan.aggregates)))]
     columns = [*(sf.col(name) for name in own), start, end, time]
@@ -68,7 +71,7 @@ def _results(plan: WindowAggregate, rows: Flow, groups: DataFrame) -> Flow:
         sf.lit(True).alias(KEEP),
     ]
     if rows.is_marked:
-        hidden.append(sf.struct(END, *keys).alias(KEY))
+        hidden.append(sf.struct(end.alias(END), *keys).alias(KEY))
     named = [column.alias(place_name(place)) for place, column in enumerate(columns)]
     return Flow(
         groups.select(*named, *hidden), plan.columns, rows.is_marked, is_aggregate=True, by_rows=rows.by_rows
@@ -80,7 +83,7 @@ def _bounds(plan: WindowAggregate) -> tuple[SparkColumn, SparkColumn, SparkColum
     end, time = sf.col(END), sf.col(TIME)
     match plan.window.kind:
         case "time":
-            start = sf.timestamp_micros(sf.unix_micros(end) - sf.lit(int(plan.window.size)))
+            start, end = sf.timestamp_micros(end - sf.lit(int(plan.window.size))), sf.timestamp_micros(end)
             return start, end, end, end
         case "rows":
             return end - sf.lit(int(plan.window.size)), end, time, time

@@ -12,7 +12,7 @@ from pyspark.sql import functions as sf
 from queries.expressions import conjuncts
 from queries.plan import Join
 from spark_jobs.expressions import column_of
-from spark_jobs.flow import BEFORE_ROWS, ENTER, EVENT_TIME, HIDDEN, LEAVE, TIME, Flow, code_of
+from spark_jobs.flow import BEFORE_ROWS, ENTER, EVENT_TIME, HIDDEN, LEAVE, SHIFT_US, TIME, Flow, code_of
 from spark_jobs.types import CLOSED, DUE, IS_NEW, KEEP, MARK, NUMBER, place_name
 
 
@@ -61,7 +61,7 @@ def _renamed(frame: DataFrame, flow: Flow, first: int) -> DataFrame:
 
 def _with_event_time(frame: DataFrame) -> DataFrame:
     """The rows with their time as what Spark's watermark is compared with; one at the watermark is not late."""
-    shifted = sf.timestamp_micros(sf.unix_micros(TIME) + sf.lit(1))
+    shifted = sf.timestamp_micros(sf.unix_micros(TIME) + sf.lit(SHIFT_US + 1))
     return frame.withColumn(TIME, shifted.alias(TIME, metadata=EVENT_TIME))
 
 

@@ -28,7 +28,6 @@ def source(plan: Source, frame: DataFrame, *, is_marked: bool, by_rows: bool) ->
     time = sf.col(place_name(len(plan.schema.fields)))
     if frame.isStreaming:
         frame = frame.withWatermark(FORGET, "0 seconds")
-        time = sf.coalesce(time, sf.col(FORGET))  # A mark happens when it is safe to forget what was before.
     is_ranked = plan.window is not None and plan.window.kind == "rows"
     enter, leave = _stretch(plan, by_rows)
     hidden = [

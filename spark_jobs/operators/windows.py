@@ -5,42 +5,48 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Final
 
+from msgspec import structs
 from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import Window as SparkWindow
 from pyspark.sql import functions as sf
 
 from queries.expressions import RANK
-from queries.plan import Window, WindowAggregate
+from queries.plan import WindowAggregate
 from spark_jobs.expressions import field_of
-from spark_jobs.flow import EVENT_TIME, TIME, Flow
+from spark_jobs.flow import EVENT_TIME, FOREVER_US, SHIFT_US, TIME, Flow
 from spark_jobs.operators.source import floored
 from spark_jobs.types import CLOSED, DECIMAL, MARK, NUMBER, place_name
 
-END: Final = "end"  # Of a window: a time, a rank or a value.
+END: Final = "end"  # Of a window: microseconds, a rank or a value.
+FORGOTTEN: Final = "forgotten"  # The end of a window of time, once more, as Spark's watermark is compared with it.
 COMPLETE: Final = "complete"  # Of a window of values: whether the stream has come beyond it.
 _RANK: Final = "place"
-_EARLIEST_US: Final = -(1 << 60)
-_MARK_US: Final = 1_000_000  # A mark's window ends a little later than itself, so that it is never late.
 
 
 def in_time_windows(plan: WindowAggregate, rows: Flow) -> DataFrame:
+    """Marks have a window of their own that never ends."""
+    marked = rows.is_marked
     size, slide = int(plan.window.size), int(plan.window.slide or plan.window.size)
     us = sf.unix_micros(TIME)
     first, last = floored(us, slide) + sf.lit(slide), floored(us + sf.lit(size), slide)
+    is_open = sf.col(END) > sf.coalesce(sf.unix_micros(CLOSED), sf.lit(-FOREVER_US))
     if slide >= size:  # In one window, or in none.
-        ends = sf.when(first <= last, first)
-        ends = sf.when(sf.col(MARK) >= 0, us + sf.lit(_MARK_US)).otherwise(ends) if rows.is_marked else ends
-        ends = sf.timestamp_micros(ends)
+        end = sf.when(first <= last, first)
+        each = rows.frame.withColumn(END, sf.when(_is_mark(), sf.lit(FOREVER_US)).otherwise(end) if marked else end)
     else:
         ends = sf.sequence(first, last, sf.lit(slide).cast("bigint"))
-        ends = sf.when(sf.col(MARK) >= 0, sf.array(us + sf.lit(_MARK_US))).otherwise(ends) if rows.is_marked else ends
-        ends = sf.explode(sf.transform(ends, sf.timestamp_micros))
-    each = rows.frame.withColumn(END, ends)
+        ends = sf.when(_is_mark(), sf.array(sf.lit(FOREVER_US))).otherwise(ends) if marked else ends
+        each = rows.frame.withColumn(END, sf.explode(ends))
+    each = each.filter(is_open | _is_mark() if marked else is_open)
     if rows.frame.isStreaming:
-        each = each.withColumn(END, sf.col(END).alias(END, metadata=EVENT_TIME))
-    is_open = sf.col(END) > sf.coalesce(sf.col(CLOSED), sf.timestamp_micros(sf.lit(_EARLIEST_US)))
-    return each.filter(is_open | (sf.col(MARK) >= 0) if rows.is_marked else is_open)
+        shifted = sf.timestamp_micros(sf.col(END) + sf.lit(SHIFT_US))
+        each = each.withColumn(FORGOTTEN, shifted.alias(FORGOTTEN, metadata=EVENT_TIME))
+    return each
+
+
+def _is_mark() -> SparkColumn:
+    return sf.col(MARK) >= 0
 
 
 def in_row_windows(plan: WindowAggregate, rows: Flow, stream: DataFrame | None, rank_at: int | None) -> DataFrame:
@@ -66,7 +72,7 @@ def in_row_windows(plan: WindowAggregate, rows: Flow, stream: DataFrame | None, 
 def in_value_windows(plan: WindowAggregate, rows: Flow) -> DataFrame:
     """The stream comes in the order of the values: the highest so far says which windows are closed."""
     by = next(column for column in rows.columns if column.path == plan.window.by[:1])
-    value = field_of(_below(by, plan.window), rows.columns).try_cast(DECIMAL)
+    value = field_of(structs.replace(by, path=plan.window.by), rows.columns).try_cast(DECIMAL)
     size, slide = Decimal(plan.window.size), Decimal(plan.window.slide or plan.window.size)
     before = SparkWindow.orderBy(NUMBER).rangeBetween(SparkWindow.unboundedPreceding, -1)
     everything = SparkWindow.orderBy(NUMBER).rangeBetween(
@@ -82,12 +88,6 @@ def in_value_windows(plan: WindowAggregate, rows: Flow) -> DataFrame:
     each = each.withColumn(END, (sf.col("step").cast("decimal(18,0)") * sf.lit(slide)).cast(DECIMAL))
     each = each.withColumn(COMPLETE, sf.col(END) <= sf.col("highest"))
     return each.filter(sf.col("before").isNull() | (sf.col(END) > sf.col("before")))
-
-
-def _below(by, window: Window):  # type: ignore[no-untyped-def]
-    import msgspec
-
-    return msgspec.structs.replace(by, path=window.by)
 
 
 def _multiples(first: SparkColumn, last: SparkColumn, step: int) -> SparkColumn:
