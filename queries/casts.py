@@ -109,7 +109,7 @@ def read_interval(text: str) -> timedelta | None:
             return None
         whole = (int(hours) * 60 + int(minutes)) * 60 + int(seconds)
         total_us += sign * (whole * 1_000_000 + int(fraction.ljust(6, "0")))
-    return timedelta(microseconds=int(total_us))
+    return timedelta(microseconds=int(total_us)) if abs(total_us) <= INT_MAX else None  # A constant has 64 bits.
 
 
 def read_int(text: str) -> int | None:

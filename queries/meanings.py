@@ -77,10 +77,11 @@ def _met(arguments: Arguments) -> Arguments:
     others = [kind for kind in ("timestamp", "interval", "decimal") if kind in kinds]
     met = []
     for argument in arguments:
-        if isinstance(argument, Constant) and argument.type == "string" and others and argument.value is not None:
-            argument = _read(argument, others[0])
-        elif isinstance(argument, Constant) and argument.type == "decimal" and "float" in kinds:
-            argument = Constant.of(float(argument.python))
+        if isinstance(argument, Constant) and argument.value is not None:
+            if argument.type == "string" and others:
+                argument = _read(argument, others[0])
+            elif argument.type == "decimal" and "float" in kinds:
+                argument = Constant.of(float(argument.python))
         met.append(argument)
     return tuple(met)
 
@@ -324,7 +325,7 @@ def _alike(name: str, arguments: Arguments) -> tuple[ValueType, Arguments]:
 def _as(argument: Expression, kind: ValueType) -> Expression:
     if argument.type in (kind, "null"):
         return argument
-    if isinstance(argument, Constant):
+    if isinstance(argument, Constant) and argument.value is not None:
         return Constant.of(CASTS[argument.type, kind][0](argument.python))
     return cast(argument, kind)
 

@@ -121,8 +121,8 @@ class PredicateGraph:
 
     def _implies(self, conjunct: Expression) -> bool:
         if isinstance(conjunct, Call) and conjunct.function == "or":
-            return any(self.implies(graph_of(part)) for part in conjunct.arguments)
-        return all(self._system.entails(atom) for atom in atoms.atoms_of(conjunct))
+            return self._system.holds(conjunct) or any(self.implies(graph_of(part)) for part in conjunct.arguments)
+        return self._system.holds(conjunct) or all(self._system.entails(atom) for atom in atoms.atoms_of(conjunct))
 
 
 _Limit = tuple[Fraction | str, bool]  # A value, and whether it is itself left out.
@@ -235,6 +235,10 @@ class _System:
         return tuple(value for value in member.values if self.allows(member.term, _value_of(value)))
 
     # What follows.
+
+    def holds(self, condition: Expression) -> bool:
+        """Whether a condition is itself a term, and true."""
+        return condition in self.nodes and self.closure.has(Bound(ZERO, condition, Fraction(-1)))
 
     def entails(self, atom: Atom) -> bool:
         """Whether the atom holds wherever the system does."""

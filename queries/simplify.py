@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from queries.expressions import Call, Column, Constant, Expression, conjuncts, rewritten
-from queries.functions import NUMBERS, call, cast, value
+from queries.functions import NUMBERS, call, cast, is_strict, value
 from queries.values import INT_MAX, INT_MIN
 
 COMPARISONS: Final = ("=", "<>", "<", "<=", ">", ">=")
@@ -79,8 +79,10 @@ def _simplified_node(expression: Expression) -> Expression:
 
 
 def _folded(expression: Call) -> Constant | None:
-    """What a call of constants is; None if it is none, or no constant can say it."""
+    """What a call is whatever the row; None if that depends, or no constant can say it."""
     values = [argument.python for argument in expression.arguments if isinstance(argument, Constant)]
+    if None in values and is_strict(expression.function):
+        return Constant(None, expression.type)
     if len(values) < len(expression.arguments):
         return None
     result = value(expression, values)
@@ -89,7 +91,8 @@ def _folded(expression: Call) -> Constant | None:
     if isinstance(result, float) and not math.isfinite(result):
         return None
     constant = Constant.of(result)
-    return constant if constant.type == expression.type else None
+    beyond = isinstance(constant.value, int) and not INT_MIN <= constant.value <= INT_MAX
+    return constant if constant.type == expression.type and not beyond else None
 
 
 def _sorted_once(arguments: tuple[Expression, ...]) -> list[Expression]:
@@ -132,7 +135,7 @@ def _negated(inner: Expression, whole: Call) -> Expression:
 def _membership(arguments: tuple[Expression, ...]) -> Expression:
     one, *among = arguments
     there = _sorted_once(tuple(_number(each) for each in among))
-    return call("=", one, there[0]) if len(there) == 1 else call("in", one, *there)
+    return _simplified_node(call("=", one, there[0])) if len(there) == 1 else call("in", one, *there)
 
 
 def _number(expression: Expression) -> Expression:

@@ -225,6 +225,16 @@ def both(*parts: Expression) -> Expression:
 
 
 IMPLIED = {
+    "integers leave decimals no room": (  # If d = e, that is x - 1/2, and 0.
+        both(
+            call("<=", D, c(0)),
+            call("<=", c(0), E),
+            call("<=", D, call("+", Y, c(Decimal("0.5")))),
+            call("<=", X, call("+", E, c(Decimal("0.5")))),
+            call("<=", Y, call("-", X, c(1))),
+        ),
+        call("<", D, E),
+    ),
     "an integer has no place between two": (both(call(">", X, c(4)), call("<", X, c(6))), call("=", X, c(5))),
     "a fraction bounds an integer": (call("<=", X, c(Decimal("5.5"))), call("<", X, c(6))),
     "a decimal keeps strictness": (call("<", D, c(5)), call("<=", D, c(5))),
