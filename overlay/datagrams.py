@@ -1,6 +1,6 @@
 """What peers say to each other by datagram: a few small questions, their answers, and two notices.
 
-    peer ── PING ──▶ peer ── PONG ──▶ peer          alive? and how do you see me?
+    peer ── PING ──▶ peer ── PONG ──▶ peer          alive? how do you see me? what time is it?
     peer ── FIND_NODE ──▶ peer ── FOUND ──▶ peer    whom do you know near this key?
     peer ── LIST ──▶ peer ── FOUND ──▶ peer         whom do you know, after this id?
     peer ── OBITUARY ──▶ peer                       this peer is gone; see for yourself
@@ -71,11 +71,12 @@ class Ping(msgspec.Struct, array_like=True, frozen=True, tag="PING"):
 
 
 class Pong(msgspec.Struct, array_like=True, frozen=True, tag="PONG"):
-    """I am, and this is how I see you."""
+    """I am, and this is how I see you, and what time it is here."""
 
     host: Annotated[str, msgspec.Meta(max_length=45)]  # Where the question came from.
     settled: bool  # You are in my table, or there is no place for you in it: nothing more to wait for.
     incarnation: _Count  # The highest record of yours that I know; above the one you sent, it tells you to renew.
+    at_ms: _Count  # The sender's wall clock.
 
 
 class FindNode(msgspec.Struct, array_like=True, frozen=True, tag="FIND_NODE"):

@@ -20,6 +20,7 @@ from typing import Final
 import structlog
 from kademlia.network import Server
 
+from overlay.clocks import Clocks
 from overlay.coordinates import Coordinate, Vivaldi
 from overlay.crawl import crawl
 from overlay.datagrams import (
@@ -44,6 +45,7 @@ from overlay.rpc import Reply, SealedProtocol
 from overlay.shaping import Shaper
 from overlay.table import Candidate, Contact, Table
 from overlay.tasks import Tasks
+from protocols.events import ClockCompared
 from protocols.ids import Key, PeerId
 
 PROBE_S: Final = 1.0  # Between two looks at each neighbour.
@@ -84,6 +86,7 @@ class Dht(Server):
         self.on_down: list[Callable[[PeerRecord, str], None]] = []
         self.gone = Gone()
         self.vivaldi = Vivaldi(rng or random.Random())
+        self._clocks = Clocks()
         self.protocol: SealedProtocol
         self.shaper = shaper
         self._own: OwnRecord
@@ -221,11 +224,24 @@ class Dht(Server):
             raise ConnectionError(f"peer {peer.short} does not answer")
         return (time.perf_counter() - started) * 1000
 
+    def clock(self) -> ClockCompared:
+        """How far our wall clock is from those of the peers that answer us."""
+        told = [contact.clock.ahead_of_steady_ms for contact in self.table.contacts() if not contact.is_suspect]
+        others_ms = [ahead_ms for ahead_ms in told if ahead_ms is not None]
+        return self._clocks.compare(_wall_ms() - _steady_ms(), others_ms)
+
     def stats(self) -> dict[str, float]:
-        """Counters of datagrams and calls, and the size of the table."""
+        """Counters of datagrams and calls, the size of the table, and how far our clock is off."""
         contacts = self.table.contacts()
         suspects = sum(contact.is_suspect for contact in contacts)
-        return {**self.protocol.counters, "table_peers": len(contacts), "table_suspects": suspects}
+        clock = self.clock()
+        return {
+            **self.protocol.counters,
+            "table_peers": len(contacts),
+            "table_suspects": suspects,
+            "clock_offset_ms": clock.offset_ms,
+            "clock_peers": clock.peers,
+        }
 
     # What the protocol asks of us (rpc.RpcHandler).
 
@@ -287,6 +303,12 @@ class Dht(Server):
         if rtt_ms is not None:
             contact.observe(rtt_ms)
             self.vivaldi.observe(record.peer_id, coordinate, rtt_ms)
+
+    def told_time(self, peer: PeerId, clock_ms: float, rtt_ms: float) -> None:
+        """A peer has told what its wall clock shows now, give or take half a round trip."""
+        contact = self.table.get(peer)
+        if contact is not None:
+            contact.clock.add(rtt_ms, clock_ms - _steady_ms())
 
     def silent(self, peer: PeerId, since: float, *, given_up: bool) -> None:
         """A question to a peer is overdue, or has been given up."""
@@ -427,7 +449,8 @@ class Dht(Server):
         if self._has_left(record) and not record.left:  # Forced to leave, and back: only a newer record counts.
             known.append(record.incarnation + 1)
         settled = contact is not None and same_place(contact.record.address, record.address)
-        return Pong(source[0], settled or not self.table.has_room_for(record.peer_id), max(known, default=0))
+        is_settled = settled or not self.table.has_room_for(record.peer_id)
+        return Pong(source[0], is_settled, max(known, default=0), int(_wall_ms()))
 
     def _read_pong(self, reply: Reply | None) -> None:
         """Learn from an answer how others see us: a newer record than we hold, or another address."""
@@ -505,6 +528,15 @@ class Dht(Server):
     def tell(self, address: Address, message: Message) -> None:
         """Send a notice."""
         self.protocol.tell(address, message)
+
+
+def _wall_ms() -> float:
+    return time.time() * 1000
+
+
+def _steady_ms() -> float:
+    """A clock that nobody sets, and that goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) * 1000
 
 
 async def _resolve(addresses: Sequence[Address]) -> list[Address]:

@@ -15,6 +15,7 @@ from overlay.members import Member
 from overlay.router import Router, Unreachable
 from overlay.shaping import Shaper
 from overlay.tls import LinkCredentials
+from protocols.events import ClockCompared
 from protocols.ids import Key, PeerId
 
 _PORT_TRIES: Final = 20
@@ -146,6 +147,10 @@ class Overlay:
             return Distance(contact.rtt_ms, contact.rtt_deviation_ms, "measured")
         here, there = self._coordinate(a), self._coordinate(b)
         return estimate(here, there) if here and there else UNKNOWN
+
+    def clock(self) -> ClockCompared:
+        """How far this peer's wall clock is from those of the others."""
+        return self.dht.clock()
 
     def stats(self) -> dict[str, float]:
         """Flat counters for metrics."""

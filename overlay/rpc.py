@@ -64,6 +64,7 @@ class RpcHandler(Protocol):
     def own_coordinate(self) -> Coordinate: ...
     def heard(self, record: PeerRecord, source: Address, message: Message) -> Answer | None: ...
     def answered(self, record: PeerRecord, called: Address, coordinate: Coordinate, rtt_ms: float | None) -> None: ...
+    def told_time(self, peer: PeerId, clock_ms: float, rtt_ms: float) -> None: ...
     def silent(self, peer: PeerId, since: float, *, given_up: bool) -> None: ...
 
 
@@ -239,6 +240,8 @@ class SealedProtocol(KademliaProtocol):
         # A repeated question has two possible answers in flight: its round trip says nothing (Karn).
         rtt_ms = (time.perf_counter() - call.sent_exactly_at) * 1000 if call.tries == 1 else None
         self._handler.answered(record, call.address, coordinate, rtt_ms)
+        if rtt_ms is not None and isinstance(message, Pong):
+            self._handler.told_time(record.peer_id, message.at_ms + rtt_ms / 2, rtt_ms)
         self._end(number, Reply(record, message))
 
     def _end(self, number: int, reply: Reply | None) -> None:

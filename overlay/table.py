@@ -15,6 +15,7 @@ from typing import Final
 from kademlia.node import Node
 from kademlia.routing import RoutingTable
 
+from overlay.clocks import ClockSamples
 from overlay.coordinates import Coordinate
 from overlay.identity import Address, PeerRecord
 from protocols.ids import ID_BITS, Key, PeerId
@@ -45,6 +46,7 @@ class Contact(Node):
         self.rtt_ms: float | None = None
         self.rtt_deviation_ms = 0.0
         self.coordinate = Coordinate()
+        self.clock = ClockSamples()
 
     @property
     def peer_id(self) -> PeerId:

@@ -37,7 +37,15 @@ from peerd.subscription import ReceivedBatch, Subscription
 from protocols.catalogue.messages import CreateStream, DropStream, ListStreams, ShowStream, StreamShown, StreamsListed
 from protocols.catalogue.streams import DAY_MS, Durability, Policy, StreamDefinition
 from protocols.clock import Stamp
-from protocols.delivery.messages import CloseSubscription, Origin, Publish, Published
+from protocols.delivery.messages import (
+    CloseSubscription,
+    DeadLettersListed,
+    ListDeadLetters,
+    Origin,
+    Publish,
+    Published,
+    SubscriptionLetters,
+)
 from protocols.execution.messages import (
     ListQueries,
     QueriesListed,
@@ -236,6 +244,11 @@ class Client:
     async def unsubscribe(self, name: SubscriptionId) -> None:
         """Forget a named subscription, and what is kept for it."""
         await self._ask(CloseSubscription(subscription=name), Done)
+
+    async def dead_letters(self, stream: StreamName, name: SubscriptionId = "") -> tuple[SubscriptionLetters, ...]:
+        """The tuples that clients of this peer could not process: of one subscription of a stream, or of all."""
+        command = ListDeadLetters(stream=stream, subscription=name)
+        return (await self._ask(command, DeadLettersListed, "always")).subscriptions
 
     # Queries.
 

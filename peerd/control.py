@@ -97,6 +97,7 @@ class Control:
     async def _status(self, _request: web.Request) -> web.Response:
         daemon = self._daemon
         counts = Counter(member.status for member in daemon.overlay.members())
+        clock = daemon.overlay.clock()
         return web.json_response(
             {
                 "peer_id": daemon.overlay.peer_id.hex(),
@@ -105,6 +106,8 @@ class Control:
                 "trouble": daemon.trouble,
                 "address": format_address(daemon.overlay.address),
                 **{status: counts[status] for status in STATUSES},
+                "clock_offset_ms": clock.offset_ms,
+                "clock_peers": clock.peers,
                 "version": __version__,
                 "started_at": daemon.started_at,
                 "pid": os.getpid(),

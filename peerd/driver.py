@@ -40,6 +40,7 @@ from protocols.effects import (
 )
 from protocols.errors import RemoteProtocolError
 from protocols.events import (
+    ClockCompared,
     DiskSpace,
     Event,
     LogRead,
@@ -65,6 +66,7 @@ EVENTS_PER_TURN: Final = 256  # Then the network has its turn.
 NEAREST_EVERY_S: Final = 10.0
 NEAREST_PEERS_MAX: Final = 32
 DISK_LOOK_EVERY_S: Final = 5.0
+CLOCK_LOOK_EVERY_S: Final = 1.0
 DISK_USED_MAX: Final = 0.90
 DISK_FULL_RETRY_S: Final = 1.0
 TRACE_EVENTS: Final = 32
@@ -135,6 +137,7 @@ class Driver:
             self._events.appendleft(Started())
             self._neighbourhood_changed()
             self._tasks.spawn(self._look_around())
+            self._tasks.spawn(self._watch_the_clock())
             self._turn_soon()
 
     async def stop(self) -> None:
@@ -324,6 +327,16 @@ class Driver:
                 nearest_due_at = self._loop.time() + NEAREST_EVERY_S
             self._neighbourhood_changed()
             await asyncio.sleep(DISK_LOOK_EVERY_S)
+
+    async def _watch_the_clock(self) -> None:
+        """Tell the machines how far our clock is from the others'."""
+        last = ClockCompared(0, 0)
+        while True:
+            compared = self._overlay.clock()
+            if compared != last:
+                self.submit(compared)
+                last = compared
+            await asyncio.sleep(CLOCK_LOOK_EVERY_S)
 
     def _nearest(self) -> tuple[PeerId, ...]:
         alive = [member for member in self._overlay.members() if member.status == "alive" and not member.is_self]

@@ -16,7 +16,7 @@ from typing import Final, cast
 import structlog
 
 from peerd.exchange import GREETING, REQUEST_BYTES_MAX, FrameReader, MalformedFrame, Request, Response, frame
-from protocols.delivery.messages import Seen
+from protocols.delivery.messages import Refuse, Seen
 from protocols.errors import RemoteProtocolError
 from protocols.events import Abandoned, Event, Requested
 from protocols.ids import RequestId
@@ -95,14 +95,14 @@ class Gateway:
             connection.respond(number, _NOT_YET, last=True)
             return
         request = next(self._numbers)
-        if not isinstance(command, Seen):  # Which has no answer.
+        if not isinstance(command, Seen | Refuse):  # Which have no answer.
             self._askers[request] = (connection, number)
             connection.expect(number, request, size)
         self._submit(Requested(request, command))
 
-    def abandoned(self, request: RequestId) -> None:
+    def abandoned(self, request: RequestId, *, is_broken: bool) -> None:
         if self._askers.pop(request, None) is not None:
-            self._submit(Abandoned(request))
+            self._submit(Abandoned(request, is_broken))
 
 
 class _Connection(asyncio.Protocol):
@@ -129,7 +129,7 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._gateway.disconnected(self)
         for request, _ in self._open.values():
-            self._gateway.abandoned(request)
+            self._gateway.abandoned(request, is_broken=True)
         self._open.clear()
 
     def data_received(self, data: bytes) -> None:
@@ -171,7 +171,7 @@ class _Connection(asyncio.Protocol):
     def _ask(self, request: Request) -> None:
         if not request.command:
             if request.id in self._open:
-                self._gateway.abandoned(self._forget(request.id))
+                self._gateway.abandoned(self._forget(request.id), is_broken=False)
             return
         if request.id in self._open or request.id == GREETING:
             raise MalformedFrame(f"request {request.id} is still open")

@@ -60,7 +60,7 @@ class RunningQuery:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.results.close(is_done=kind is None)
+        await self.results.__aexit__(kind, error, trace)
         await self._end()
 
     def __aiter__(self) -> AsyncIterator[Any]:

@@ -16,7 +16,18 @@ from typing import Any, Final, Literal, Self
 
 from peerd.session import ConnectionLost, PeerRefused, Session
 from protocols.clock import Stamp, wall_ms
-from protocols.delivery.messages import Batch, Missed, Opened, OpenSubscription, Origin, Position, Rows, Seen
+from protocols.delivery.messages import (
+    Batch,
+    DeadLettered,
+    Missed,
+    Opened,
+    OpenSubscription,
+    Origin,
+    Position,
+    Refuse,
+    Rows,
+    Seen,
+)
 from protocols.ids import Millis, StreamName, SubscriptionId
 from protocols.messages import Answer, Refused
 from queries.schema import Schema
@@ -41,7 +52,9 @@ class ReceivedBatch:
 class Subscription:
     """What a stream brings, as rows (`async for row in subscription`) or as batches().
 
-    A row is behind the program once it asks for the next one, or closes the subscription without an error.
+    A row is behind the program once it asks for the next one, or closes the subscription without an error. A row that
+    it cannot process it may refuse(); leaving the `async with` by an exception does so too. A refused row comes again,
+    three times in all, and then goes to the dead letters of the subscription.
     """
 
     def __init__(
@@ -60,6 +73,8 @@ class Subscription:
         self.stream = stream
         self.missed = 0  # Tuples that came and went while nobody read them.
         self.on_missed: Callable[[Missed], None] = lambda missed: None
+        self.dead_lettered = 0  # Tuples in its dead letters.
+        self.on_dead_lettered: Callable[[DeadLettered], None] = lambda letter: None
         self.opened_at: Stamp = 0
         self._session = session
         self._schema = schema
@@ -71,6 +86,7 @@ class Subscription:
         self._waiting: deque[Batch | Missed] = deque()
         self._current: Batch | None = None  # In the hands of the program, whole or row by row.
         self._handed_from = self._handed_to = 0  # What of it was handed out last.
+        self._refused: dict[Origin, int] = {}  # Until it comes again, what follows is of no use.
         self._unseen: dict[Origin, None] = {}
         self._unseen_bytes = 0
         self._request: int | None = None
@@ -92,6 +108,8 @@ class Subscription:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if isinstance(error, Exception) and self._current is not None:
+            self.refuse(f"{type(error).__name__}: {error}")
         self.close(is_done=kind is None)
 
     async def open(self) -> None:
@@ -100,6 +118,20 @@ class Subscription:
             schema = self._schema if isinstance(self._schema, Schema) else await self._schema(self.stream)
             self._decode = _row_maker(self.stream, schema)
             await self._ask()
+
+    def refuse(self, reason: str) -> None:
+        """The row, or batch, handed out last could not be processed; it comes again, or goes to the dead letters.
+
+        Of a batch it is found out which row it is: it comes again in smaller ones.
+        """
+        if self._current is None:
+            raise ValueError("there is no row to refuse: none has been handed out, or the next one was asked for")
+        origin, first, upto = self._current.origin, self._handed_from, self._handed_to
+        self._put_down(is_done=False)
+        self._say_seen()
+        self._session.tell(Refuse(subscription=self.name, origin=origin, first=first, next=upto, reason=reason))
+        self._refused[origin] = self._arrived[origin] = first
+        self._waiting = deque(each for each in self._waiting if each.origin != origin)
 
     def close(self, *, is_done: bool = True) -> None:
         """Stop reading. With is_done, the row or batch handed out last is behind the program, else it is not."""
@@ -121,6 +153,8 @@ class Subscription:
             for place, row in enumerate(self._decode(batch.rows)[overlap:], start=batch.first + overlap):
                 self._handed_from, self._handed_to = place, place + 1
                 yield row
+                if self._current is not batch:  # Refused: it comes again, and the rest with it.
+                    break
 
     async def batches(self) -> AsyncIterator[ReceivedBatch]:
         """The same in batches, as they come, with the ids and the times of publication."""
@@ -218,7 +252,10 @@ class Subscription:
                     self._take(batch)
             case Missed():
                 self._take(answer)
-            case Opened(stamp=stamp):
+            case DeadLettered():
+                self._put_aside(answer)
+            case Opened(stamp=stamp, dead=dead):
+                self.dead_lettered = dead
                 self._has_opened(stamp)
             case Refused():
                 self._fail(PeerRefused(answer))
@@ -230,9 +267,21 @@ class Subscription:
 
     def _take(self, arrived: Batch | Missed) -> None:
         """Keep what arrived for the program, unless all of it has arrived before."""
+        if arrived.first > self._refused.get(arrived.origin, arrived.first):
+            return
+        self._refused.pop(arrived.origin, None)
         if arrived.next > self._arrived.get(arrived.origin, 0):
             self._arrived[arrived.origin] = arrived.next
             self._waiting.append(arrived)
+
+    def _put_aside(self, letter: DeadLettered) -> None:
+        """A tuple has gone to the dead letters: go on behind it."""
+        origin, upto = letter.origin, letter.sequence + 1
+        self._refused.pop(origin, None)
+        self._positions[origin] = max(upto, self._positions.get(origin, 0))
+        self._arrived[origin] = max(upto, self._arrived.get(origin, 0))
+        self.dead_lettered += 1
+        self.on_dead_lettered(letter)
 
     def _has_opened(self, stamp: Stamp) -> None:
         assert self._opened is not None
@@ -255,6 +304,7 @@ class Subscription:
         assert self._opened is not None
         self._request = None
         self._waiting.clear()
+        self._refused.clear()
         self._arrived = dict(self._positions)
         if self._current is not None:
             self._arrived[self._current.origin] = self._current.next

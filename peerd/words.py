@@ -47,6 +47,16 @@ def milliseconds(value: float | None) -> str:
     return f"{value:.2f} ms" if value < 10 else f"{value:.1f} ms"
 
 
+def clock_offset(offset_ms: int, peers: int) -> str:
+    """
+    >>> clock_offset(-12, 4), clock_offset(1990, 1), clock_offset(0, 0)
+    ('12 ms behind 4 peers', '1990 ms ahead of 1 peer', 'nobody to compare it with')
+    """
+    if not peers:
+        return "nobody to compare it with"
+    return f"{abs(offset_ms)} ms {'behind' if offset_ms < 0 else 'ahead of'} {count(peers, 'peer')}"
+
+
 def parse_span(text: str) -> float:
     """Seconds from "10", "10s", "500ms", "2m" or "1h".
 

@@ -14,6 +14,8 @@ from protocols.ids import Millis
 
 Stamp = int
 COUNT_BITS: Final = 16
+OFFSET_MAX_MS: Final = 500  # A peer whose clock is further off may not stamp.
+PEERS_MIN: Final = 2  # With one other peer nobody can tell whose clock is wrong.
 
 
 @dataclass(slots=True)
@@ -21,6 +23,13 @@ class HybridClock:
     """One peer's source of stamps."""
 
     latest: Stamp = 0
+    offset_ms: Millis = 0  # How far the wall clock is ahead of the other peers'.
+    compared_with: int = 0  # How many peers that was found with.
+
+    @property
+    def is_off(self) -> bool:
+        """Whether the wall clock is known to be too far from the others'."""
+        return abs(self.offset_ms) > OFFSET_MAX_MS and self.compared_with >= PEERS_MIN
 
     def tick(self, now: Millis) -> Stamp:
         """A stamp above all before it."""

@@ -56,6 +56,13 @@ class NearestPeers(Event, frozen=True):
     peers: tuple[PeerId, ...]
 
 
+class ClockCompared(Event, frozen=True):
+    """Our wall clock was compared with those of other peers."""
+
+    offset_ms: int  # How far it is ahead of them; below 0, behind.
+    peers: int  # How many there were to compare with.
+
+
 class TimerFired(Event, frozen=True):
     """A timer we set has run down."""
 
@@ -73,6 +80,7 @@ class Abandoned(Event, frozen=True):
     """The client that asked has gone away."""
 
     request: RequestId
+    is_broken: bool = False  # Without a word: it may have died of what it was holding.
 
 
 class Answered(Event, frozen=True):

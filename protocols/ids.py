@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import Final, Self
 
 ID_BITS: Final = 160
 ID_BYTES: Final = ID_BITS // 8
+_NUMBERS_MAX: Final = 1 << 14
 
 
 class Key(bytes):
@@ -33,6 +35,7 @@ class Key(bytes):
         return cls(digest.digest()[:ID_BYTES])
 
     @property
+    @lru_cache(maxsize=_NUMBERS_MAX)  # noqa: B019 - the few identifiers around a peer are asked for again and again
     def number(self) -> int:
         return int.from_bytes(self, "big")
 

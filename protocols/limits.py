@@ -26,4 +26,6 @@ class Limits:
     advertisement_life_ms: Millis = 24 * 3600 * 1000
     passing_life_ms: Millis = 60_000  # The advertisement of a subscription that is not kept; renewed while it lasts.
     subscriptions_max: int = 10_000
+    dead_letters_max: int = 1000  # Kept for one subscription; all are counted.
+    dead_letter_bytes_max: int = 4 << 20
     streams_max: int = 10_000

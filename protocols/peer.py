@@ -20,23 +20,36 @@ from protocols.delivery.messages import (
     CloseSubscription,
     CursorMoved,
     Gap,
+    ListDeadLetters,
     OpenSubscription,
     OutboxClosed,
     OutboxOpened,
     Publish,
     PublisherNews,
     PublishNoted,
+    Refuse,
     Seen,
     Subscribe,
     Subscribed,
     SubscriptionOpened,
+    TupleBuried,
     Unsubscribe,
 )
 from protocols.delivery.publisher import LogSynced, Publisher
-from protocols.delivery.subscriber import Subscriber
-from protocols.effects import Effect, Tell
+from protocols.delivery.subscriber import LetterSynced, Subscriber
+from protocols.effects import AfterSync, Effect, Reply, Tell
 from protocols.errors import LocalProtocolError
-from protocols.events import Answered, Event, LogBounds, NearestPeers, PeerUp, Received, Requested, TimerFired
+from protocols.events import (
+    Answered,
+    ClockCompared,
+    Event,
+    LogBounds,
+    NearestPeers,
+    PeerUp,
+    Received,
+    Requested,
+    TimerFired,
+)
 from protocols.execution.engine import RunFailed, RunResults, RunStarted
 from protocols.execution.executor import Executor, ResultsReady, ResultsSafe
 from protocols.execution.messages import (
@@ -61,6 +74,7 @@ from protocols.inside import Inside
 from protocols.limits import Limits
 from protocols.messages import Command, Message, Record
 from protocols.store.events import StoreFailed, StoreRead, StoreWritten
+from protocols.store.limits import StoreLimits
 from protocols.store.machine import StoreMachine
 
 
@@ -73,11 +87,17 @@ class Role(Protocol):
 class Peer:
     """All roles of one peer behind one door: one event in, a list of effects out."""
 
-    def __init__(self, peer_id: PeerId, rng: random.Random, limits: Limits | None = None) -> None:
+    def __init__(
+        self,
+        peer_id: PeerId,
+        rng: random.Random,
+        limits: Limits | None = None,
+        store_limits: StoreLimits | None = None,
+    ) -> None:
         limits = limits or Limits()
         self.peer_id = peer_id
         self.clock = HybridClock()
-        self.store = StoreMachine(peer_id, self.clock, rng)
+        self.store = StoreMachine(peer_id, self.clock, rng, store_limits)
         self.catalogue = CatalogueMachine(peer_id, self.store, self.clock)
         self.publisher = Publisher(peer_id, self.catalogue, self.clock, limits)
         self.keeper = Keeper(limits)
@@ -85,8 +105,10 @@ class Peer:
         self.inside = Inside()
         self.executor = Executor(peer_id, self.inside)
         self.queries = QueryProxy(peer_id, self.inside, self.clock, self.publisher, limits)
+        self._store_alone: tuple[Role, ...] = (self.store,)
+        self._is_store_alone = False  # It alone has had anything to do since the others stated what must hold.
         self._by_name: dict[str, tuple[Role, ...]] = {
-            "store": (self.store,),
+            "store": self._store_alone,
             "catalogue": (self.catalogue,),
             "publisher": (self.publisher,),
             "keeper": (self.keeper,),
@@ -117,14 +139,17 @@ class Peer:
             Publish: (self.publisher,),
             OpenSubscription: (self.subscriber,),
             Seen: (self.subscriber,),
+            Refuse: (self.subscriber,),
+            ListDeadLetters: (self.subscriber,),
             CloseSubscription: (self.subscriber,),
             **dict.fromkeys((SubmitQuery, StopQuery, ListQueries, ShowQuery), (self.queries,)),
         }
         self._by_event: dict[type[Event], tuple[Role, ...]] = {
-            PeerUp: (self.store,),
+            PeerUp: self._store_alone,
             NearestPeers: (self.store, self.publisher, self.queries),
             LogSynced: (self.publisher,),
             CopySynced: (self.keeper,),
+            LetterSynced: (self.subscriber,),
             ResultsReady: (self.queries,),
             **dict.fromkeys((RunStarted, RunResults, RunFailed, ResultsSafe), (self.executor,)),
         }
@@ -137,7 +162,7 @@ class Peer:
                     self.publisher.restore(record, logs)
                 case BackupOpened():
                     self.keeper.restore(record, logs)
-                case SubscriptionOpened() | CursorMoved():
+                case SubscriptionOpened() | CursorMoved() | TupleBuried():
                     self.subscriber.restore(record)
                 case QueryInstalled() | ResultsNoted():
                     self.queries.restore(record)
@@ -154,24 +179,31 @@ class Peer:
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:
         """What to do about one event; what roles tell each other is settled on the way."""
+        if isinstance(event, ClockCompared):  # All roles stamp by one clock.
+            self.clock.offset_ms, self.clock.compared_with = event.offset_ms, event.peers
+            return []
         effects: list[Effect] = []
         pending = [event]
         for current in pending:  # It grows on the way.
-            for role in self._roles_for(current):
-                for made in role.handle(current, now):
-                    effect = self.inside.turned(made)
-                    if isinstance(effect, Tell):
+            roles = self._roles_for(current)
+            if roles is not self._store_alone:
+                self._is_store_alone = False
+            for role in roles:
+                for effect in role.handle(current, now):
+                    if type(effect) is Reply or type(effect) is AfterSync:
+                        effect = self.inside.turned(effect)  # What a role asked comes back to it.
+                    if type(effect) is Tell:
                         pending.append(effect.event)
                     else:
                         effects.append(effect)
         return effects
 
     def _roles_for(self, event: Event) -> Sequence[Role]:
+        if type(event) is Received:
+            return self._by_message.get(type(event.message), self._store_alone)
+        if type(event) is TimerFired:
+            return self._named(event.name.partition("/")[0])
         match event:
-            case Received():
-                return self._by_message.get(type(event.message), self._by_name["store"])
-            case TimerFired():
-                return self._named(event.name.partition("/")[0])
             case Answered():
                 return self._named(self.inside.role_of(event) or "nobody")
             case Requested():
@@ -190,5 +222,8 @@ class Peer:
 
     def validate(self) -> None:
         """State what must hold between any two events."""
-        for role in (self.store, self.publisher, self.keeper, self.subscriber, self.executor, self.queries):
-            role.validate()
+        self.store.validate()
+        if not self._is_store_alone:
+            self._is_store_alone = True
+            for role in (self.publisher, self.keeper, self.subscriber, self.executor, self.queries):
+                role.validate()

@@ -280,7 +280,7 @@ def _atoms(name: str, left: Expression, right: Expression, offset: Fraction) -> 
         case "=":
             return (Bound(left, right, offset), Bound(right, left, -offset))
         case "<>":
-            swapped = left == ZERO or (right != ZERO and str(right) < str(left))
+            swapped = isinstance(left, Constant) or (not isinstance(right, Constant) and str(right) < str(left))
             return (Unequal(right, left, -offset) if swapped else Unequal(left, right, offset),)
         case "<" | "<=":
             return (Bound(left, right, offset, strict=name == "<"),)

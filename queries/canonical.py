@@ -37,6 +37,7 @@ from queries.restructure import expressions_in
 from queries.simplify import order_of, plain_number, simplified, simplified_conjuncts
 
 ORDERS_MAX: Final = 64  # Orders of like sources that are tried; beyond them, the order of the text decides.
+_EFFORT: Final = 2048  # Fewer are tried of more than five sources: each takes about the square of their number.
 
 
 def canonical(plan: Operator) -> Operator:
@@ -185,20 +186,20 @@ def _orders(group: list[Source], parts: Sequence[Expression], uses: _Uses) -> It
     places = [*(("", part) for part in parts), *uses]
     streams = {each.alias: each.stream for each in group}
     start = {each.alias: _digest(_source(each, "")) for each in group}
-    waiting = [_refined(start, places)]
-    found = 0
-    while waiting and found < ORDERS_MAX:
-        colours = waiting.pop()
+    waiting = [start]
+    left = max(1, min(ORDERS_MAX, _EFFORT // len(group) ** 2))
+    while waiting and left:
+        colours = _refined(waiting.pop(), places)
         alike: dict[bytes, list[str]] = {}
         for alias, colour in colours.items():
             alike.setdefault(colour, []).append(alias)
         ambiguous = min((colour for colour, same in alike.items() if len(same) > 1), default=None)
         if ambiguous is None:
-            found += 1
+            left -= 1
             yield tuple(sorted(colours, key=lambda alias: (streams[alias], colours[alias])))
         else:
             chosen = _digest([ambiguous, "first"])
-            waiting += [_refined(colours | {alias: chosen}, places) for alias in reversed(alike[ambiguous])]
+            waiting += [colours | {alias: chosen} for alias in reversed(alike[ambiguous])]
 
 
 def _refined(colours: dict[str, bytes], places: _Uses) -> dict[str, bytes]:

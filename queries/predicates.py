@@ -9,7 +9,7 @@ bits and 38 digits. Beyond that (<>, IN, OR, other functions) it is safe: what i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -23,6 +23,7 @@ from queries.expressions import Call, Constant, Expression, conjunction
 from queries.simplify import FALSE, simplified, simplified_conjuncts
 
 NODES_MAX: Final = 48  # Beyond this many terms, further conjuncts are compared by what they say only.
+BRANCHED_MAX: Final = 16  # Of more conjuncts with branches (IN, OR) none is left out of the least form.
 
 
 @lru_cache(maxsize=1024)
@@ -98,11 +99,11 @@ class PredicateGraph:
     def _needed(self) -> tuple[Expression, ...]:
         """The conjuncts without those with branches that follow from the others; bounds are reduced in the graph."""
         kept = list(self.conjuncts)
-        for part in self.conjuncts:
-            if isinstance(part, Call) and part.function in ("in", "or"):
-                rest = [each for each in kept if each != part]
-                if PredicateGraph(tuple(rest)).implies(PredicateGraph((part,))):
-                    kept = rest
+        branched = [part for part in kept if isinstance(part, Call) and part.function in ("in", "or")]
+        for part in branched if len(branched) <= BRANCHED_MAX else ():
+            rest = [each for each in kept if each != part]
+            if PredicateGraph(tuple(rest)).implies(PredicateGraph((part,))):
+                kept = rest
         return tuple(kept)
 
     def range_of(self, term: Expression) -> tuple[Fraction | None, Fraction | None]:
@@ -135,6 +136,7 @@ class _System:
     nodes: dict[Expression, int] = field(default_factory=lambda: {ZERO: 0})
     bounds: list[Bound] = field(default_factory=list)
     unequal: list[Unequal] = field(default_factory=list)
+    excluded: dict[Expression, dict[Fraction | str, None]] = field(default_factory=dict)  # By Unequal to constants.
     members: list[Member] = field(default_factory=list)
     nulls: dict[Expression, None] = field(default_factory=dict)
     present: dict[Expression, None] = field(default_factory=dict)
@@ -160,6 +162,8 @@ class _System:
                 self.bounds.append(atom)
             case Unequal():
                 self.unequal.append(atom)
+                if (value := _excluded_by(atom)) is not None:
+                    self.excluded.setdefault(atom.left, {})[value] = None
             case Member():
                 self.members.append(atom)
             case Null(term=term, null=True):
@@ -186,8 +190,11 @@ class _System:
         """Bounds that follow from what is unequal and from memberships, and are not known yet."""
         found: list[Bound] = []
         for each in self.unequal:
-            one, other = Bound(each.left, each.right, each.offset), Bound(each.right, each.left, -each.offset)
-            found += [replace(bound, strict=True) for bound in (one, other) if self.closure.has(bound)]
+            if each.right != ZERO:
+                one, other = Bound(each.left, each.right, each.offset), Bound(each.right, each.left, -each.offset)
+                found += [replace(bound, strict=True) for bound in (one, other) if self.closure.has(bound)]
+        for term in self.excluded:
+            found += self._inside(term)
         for member in self.members:
             candidates = self.candidates(member)
             if not candidates:
@@ -197,6 +204,19 @@ class _System:
             if numbers:
                 found += [Bound(member.term, ZERO, max(numbers)), Bound(ZERO, member.term, -min(numbers))]
         return [bound for bound in found if not self.closure.has(bound)]
+
+    def _inside(self, term: Expression) -> Iterator[Bound]:
+        """The limits of a term moved inwards, past the numbers it is not."""
+        low, high = self.low(term), self.high(term)
+        if low is not None and isinstance(low[0], Fraction) and low[0] in self.excluded[term]:
+            yield Bound(ZERO, term, -self._passed(term, low[0], 1), strict=term.type not in INTEGRAL)
+        if high is not None and isinstance(high[0], Fraction) and high[0] in self.excluded[term]:
+            yield Bound(term, ZERO, self._passed(term, high[0], -1), strict=term.type not in INTEGRAL)
+
+    def _passed(self, term: Expression, number: Fraction, step: int) -> Fraction:
+        while term.type in INTEGRAL and number in self.excluded[term]:
+            number += step
+        return number
 
     # What is left to one term.
 
@@ -228,7 +248,7 @@ class _System:
             return False
         if high is not None and not _is_below(value, high[0], strict=high[1]):
             return False
-        return not any(each.left == term and _excluded_by(each) == value for each in self.unequal)
+        return value not in self.excluded.get(term, {})
 
     def candidates(self, member: Member) -> tuple[Constant, ...]:
         """The values of a membership that everything else allows."""
@@ -280,8 +300,8 @@ class _System:
         return any(integral) and not all(integral)
 
     def _with(self, *more: Atom) -> _System:
-        system = _System(dict(self.nodes), list(self.bounds), list(self.unequal), list(self.members))
-        for atom in more:
+        system = _System(dict(self.nodes), list(self.bounds))
+        for atom in (*self.unequal, *self.members, *more):
             system._add_atom(atom)
         system.solve()
         return system
@@ -315,6 +335,11 @@ class _System:
 
     # The least form.
 
+    def rules_out(self, each: Unequal) -> bool:
+        """Whether the bounds alone keep the two sides apart."""
+        value = _excluded_by(each)
+        return self.entails(each) if value is None else not self.allows(each.left, value)
+
     def reduced(self) -> list[Expression]:
         """Conditions that say the same, without those that follow from the others."""
         fixed = list(self.closure.fixed())
@@ -327,7 +352,7 @@ class _System:
         free = dict.fromkeys(node for node, head in self.closure.heads().items() if node == head)
         said = [bound.equality() for bound in fixed]
         said += [bound.expression() for bound in bounds]
-        said += [each.expression() for each in self.unequal if not rest.entails(each)]
+        said += [each.expression() for each in self.unequal if not rest.rules_out(each)]
         said += [
             Member(member.term, self.candidates(member)).expression() for member in self.members if member.term in free
         ]

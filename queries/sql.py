@@ -142,11 +142,6 @@ class _Branches:
         self._parameters = parameters
         self._windows = {each.behind: each for each in sql.windows}
         self._all_windows = sql.windows
-        self._after_join = {
-            token.start
-            for keyword, join, token in zip(sql.tokens, sql.tokens[1:], sql.tokens[2:], strict=False)
-            if join.token_type == TokenType.JOIN and keyword.token_type != TokenType.CROSS
-        }
         self._window_spans: dict[str, Span] = {}
         self._aliases: dict[str, None] = {}  # Of the whole plan: one alias, one source.
 
@@ -256,9 +251,6 @@ class _Branches:
         for join in node.args.get("joins") or []:
             self._check_join(join)
             tables.append(join.this)
-            if join.args.get("on") is None and place(join.this).start in self._after_join:
-                hint = "every pair of rows is CROSS JOIN, or a comma"
-                raise QueryError("JOIN needs ON and a condition", self._text, place(join.this), hint=hint)
             if join.args.get("on") is not None:
                 conditions.append(join.args["on"])
         if node.args.get("where") is not None:

@@ -19,6 +19,8 @@ from sqlglot.tokenizer_core import Token, TokenType
 from queries.errors import QueryError, Span
 from queries.sql_tokens import SqlTokenizer, SqlTokens, shown, span_of, too_deep
 
+NODES_MAX: Final = 100_000  # A text of full length makes half of it; where sqlglot tries all ways, this is the end.
+
 Node = TypeVar("Node", bound=exp.Expr)
 T = TokenType
 
@@ -51,8 +53,13 @@ class PeerSql(Dialect):
             "TRIM": lambda self: self._parse_trim(),
         }
 
+        nodes = 0  # Made so far, those of ways that led nowhere included.
+
         def expression(self, instance: Node, token: Token | None = None, comments: list[str] | None = None) -> Node:
             """Every node learns its place: that of what is in it, or of the token just read."""
+            self.nodes += 1
+            if self.nodes > NODES_MAX:
+                raise QueryError("the query has too many ways to be read", self.sql, span_of(self._prev))
             made = super().expression(instance, token, None)
             if "start" not in made.meta:
                 inside = span_within(made)
@@ -95,12 +102,10 @@ def parse(sql: SqlTokens) -> exp.Expr:
         raise _explained(error, sql) from None
     except RecursionError:  # The nesting was counted before; this is for ways to nest that were not thought of.
         raise too_deep(text, Span(0, 1)) from None
-    except (
-        AttributeError,
-        LookupError,
-        TypeError,
-        ValueError,
-    ):  # sqlglot trips over some nonsense, as "FROM a ? AS b".
+    except QueryError:
+        raise
+    # sqlglot trips over some nonsense in ways of its own, as over "FROM a ? AS b".
+    except (AttributeError, LookupError, TypeError, ValueError):
         raise _explained(_Refused("", parser.here), sql) from None
     tree = trees[0]
     assert tree is not None, "there are tokens, so there is a tree"

@@ -178,20 +178,16 @@ _PREFIXES: Final = (T.NOT, T.DASH, T.PLUS, T.INNER, T.CROSS, T.SELECT, T.ANY, T.
 
 
 def _check_nesting(text: str, tokens: list[Token]) -> None:
-    """Brackets, CASE, and signs before a value (NOT NOT x) nest; joins without their ON do too."""
-    depth = run = joins = 0
+    """Brackets, CASE, and signs before a value (NOT NOT x) nest."""
+    depth = run = 0
     for token in tokens:
         match token.token_type:
             case T.L_PAREN | T.L_BRACKET | T.CASE:
                 depth += 1
             case T.R_PAREN | T.R_BRACKET | T.END:
                 depth -= 1
-            case T.JOIN:
-                joins += 1
-            case T.ON | T.COMMA | T.WHERE:
-                joins = 0
         run = run + 1 if token.token_type in _PREFIXES else 0
-        if max(depth, run, joins) > NESTING_MAX:
+        if max(depth, run) > NESTING_MAX:
             raise too_deep(text, span_of(token))
 
 
@@ -230,6 +226,28 @@ def _check_gaps(text: str, tokens: list[Token]) -> None:
         raise QueryError(problem, text, span_of(last), expected=_MISSING.get(last.token_type, "a value"))
 
 
+def _check_joins(text: str, tokens: list[Token]) -> None:
+    """JOIN has its ON before anything else is joined; sqlglot would try every other way to pair them."""
+    waiting: Token | None = None
+    for before, token in pairwise([*tokens[:1], *tokens]):
+        if waiting is not None and token.token_type in _AFTER_JOIN:
+            raise _no_condition(text, waiting)
+        if token.token_type in (T.ON, T.USING):
+            waiting = None
+        elif token.token_type == T.JOIN and before.token_type != T.CROSS:
+            waiting = token
+    if waiting is not None:
+        raise _no_condition(text, waiting)
+
+
+_AFTER_JOIN: Final = (T.JOIN, T.COMMA, T.R_PAREN, T.WHERE, T.GROUP_BY, T.HAVING, T.UNION)
+
+
+def _no_condition(text: str, join: Token) -> QueryError:
+    hint = "every pair of rows is CROSS JOIN, or a comma"
+    return QueryError("JOIN needs ON and a condition", text, span_of(join), hint=hint)
+
+
 _MISSING: Final = {
     **dict.fromkeys((T.FROM, T.JOIN), "the name of a stream"),
     **dict.fromkeys((T.ON, T.WHERE, T.HAVING, T.AND, T.OR, T.NOT, T.WHEN), "a condition"),
@@ -260,6 +278,7 @@ class _Rewriter:
         while self._at < len(self._tokens):
             self._step()
         _check_gaps(self._text, self._out)
+        _check_joins(self._text, self._out)
         return SqlTokens(self._text, self._out, self._windows, self._options)
 
     def _step(self) -> None:

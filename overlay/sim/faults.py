@@ -43,8 +43,9 @@ _MESSAGE_FAULTS: Final = ("loss", "duplicate", "reorder", "delay")
 _DISK_HABITS: Final = ("lost-write", "torn-write")
 _ON_SHARE: Final = 0.6
 _AWKWARD_SHARE: Final = 0.5  # Of the strikes that hit a peer in the midst of a write, if there is one.
-_SKEW_OFTEN_MS: Final = 300
-_SKEW_SELDOM_MS: Final = 3_000
+_SKEW_SMALL_MS: Final = 300
+_SKEW_LARGE_MS: Final = 3_000
+_SKEW_LARGE_SHARE: Final = 0.5
 
 
 class FaultRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -85,7 +86,7 @@ class Faults:
         for peer in self._world.peers:
             peer.slow_ms = 0
             peer.paused_until = 0
-            peer.skew_ms = self._rng.randint(-100, 100)
+            peer.set_clock(self._rng.randint(-100, 100))
             self._free_disk(peer)
             self._restart(peer)
 
@@ -191,9 +192,9 @@ class Faults:
         peer.pause(for_ms)
 
     def _skew(self, peer: SimPeer, for_ms: Millis) -> None:
-        width = _SKEW_SELDOM_MS if self._rng.random() < 0.2 else _SKEW_OFTEN_MS
-        peer.skew_ms = self._rng.randint(-width, width)
-        self._later(for_ms, setattr, peer, "skew_ms", 0)
+        width = _SKEW_LARGE_MS if self._rng.random() < _SKEW_LARGE_SHARE else _SKEW_SMALL_MS
+        peer.set_clock(self._rng.randint(-width, width))
+        self._later(for_ms, peer.set_clock, 0)
 
     def _fill_disk(self, peer: SimPeer, for_ms: Millis) -> None:
         peer.disk.fill(1.0)

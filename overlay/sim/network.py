@@ -111,17 +111,17 @@ class Network:
         if target is None:
             self._agenda.after(REFUSED_MS, sender.take, Unreachable(peer, message), sender.life)
         else:
-            self._launch(self._envelope(sender, target, None, message))
+            self._post(sender, target, None, message)
 
     def route(self, sender: Endpoint, key: Key, message: Message) -> None:
         target = self._endpoints[self._membership.owner(key, sender.index)]
-        self._launch(self._envelope(sender, target, key, message))
+        self._post(sender, target, key, message)
 
-    def _envelope(self, sender: Endpoint, target: Endpoint, key: Key | None, message: Message) -> _Envelope:
+    def _post(self, sender: Endpoint, target: Endpoint, key: Key | None, message: Message) -> None:
         self.counters["messages"] += 1
         if self._codec is not None and self._random() < CODEC_SHARE:
             message = self._codec(message)
-        return _Envelope(sender, sender.life, target, key, message, self._agenda.now + TIMEOUT_MS)
+        self._launch(_Envelope(sender, sender.life, target, key, message, self._agenda.now + TIMEOUT_MS))
 
     def _launch(self, envelope: _Envelope) -> None:
         sender, target = envelope.sender, envelope.target

@@ -7,12 +7,14 @@ order, G5 time, G6 counters).
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from protocols.catalogue.messages import StreamShown
 from protocols.catalogue.streams import DAY_MS, Durability
 from protocols.clock import COUNT_BITS, Stamp
+from protocols.delivery.dead_letters import TRIES_MAX
 from protocols.delivery.messages import Missed, Origin, Position, Published
 from protocols.ids import Millis, PeerId, StreamName, SubscriptionId
 
@@ -53,15 +55,23 @@ class Reading:
     received: dict[RowNumber, tuple[Origin, int]] = field(default_factory=dict)
     positions: dict[Origin, int] = field(default_factory=dict)
     excused: bool = False  # Nothing is promised to it any more.
+    refuses: Callable[[RowNumber], bool] = lambda row: False  # What its client cannot bear.
+    deaths: int = 0  # How often its client went away without a word.
+    buried: dict[RowNumber, None] = field(default_factory=dict)  # Its dead letters, as they were listed last,
+    lost_letters: dict[RowNumber, None] = field(default_factory=dict)  # and those that went with the disk.
     told_missing: list[tuple[Missed, Stamp]] = field(default_factory=list)  # Gaps, and up to which stamp they may be.
 
-    def was_told_of(self, publication: Publication) -> bool:
+    def was_told_of(self, publication: Publication, sequence: int) -> bool:
         return any(
-            publication.peer == gap.origin.publisher
-            and gap.first <= publication.first < gap.next
-            and publication.stamp <= upto
+            publication.peer == gap.origin.publisher and gap.first <= sequence < gap.next and publication.stamp <= upto
             for gap, upto in self.told_missing
         )
+
+    def may_be_buried(self, row: RowNumber) -> bool:
+        return self.refuses(row) or self.deaths >= TRIES_MAX
+
+    def is_done_with(self, row: RowNumber) -> bool:
+        return row in self.received or row in self.buried or row in self.lost_letters
 
     def where(self) -> tuple[Position, ...]:
         return tuple(Position(origin, upto) for origin, upto in self.positions.items())
@@ -73,6 +83,7 @@ class Oracle:
 
     durabilities: dict[StreamName, Durability] = field(default_factory=dict)
     retentions_ms: dict[StreamName, Millis] = field(default_factory=dict)
+    dropped: dict[StreamName, None] = field(default_factory=dict)  # Somebody has asked for its end.
     publications: list[Publication] = field(default_factory=list)
     readings: list[Reading] = field(default_factory=list)
     _by_row: dict[RowNumber, Publication] = field(default_factory=dict)
@@ -88,9 +99,12 @@ class Oracle:
         self.publications.append(publication)
         self._by_row.update(dict.fromkeys(publication.rows, publication))
 
-    def accepted(self, publication: Publication, answer: Published) -> None:
+    def accepted(self, publication: Publication, answer: Published, clock_off_since: Millis | None = None) -> None:
+        """A publish was acknowledged, by a peer that has known for so long that its clock is too far off."""
         if answer.count != len(publication.rows):
             raise Violation(f"{answer} accepts another number of rows than {publication} has")
+        if clock_off_since is not None and publication.is_sure and clock_off_since <= publication.asked_at:
+            raise Violation(f"{answer} was stamped by a peer that knew its clock to be wrong: {publication}")
         if answer.stamp <= publication.witness:
             raise Violation(f"{answer} is not younger than what its client had seen: {publication}")
         publication.outcome, publication.first, publication.stamp = "accepted", answer.first, answer.stamp
@@ -116,6 +130,8 @@ class Oracle:
             wrong = f"was published at {publication.peer!r}"
         elif row in reading.received:
             wrong = f"came before, as {reading.received[row]}"
+        elif row in reading.buried:
+            wrong = "lies in the dead letters"
         elif sequence < reading.positions.get(origin, 0):
             wrong = f"came after {reading.positions[origin] - 1}"
         else:
@@ -136,10 +152,36 @@ class Oracle:
         reading.told_missing.append((answer, _FOR_EVER if is_in_memory else kept_since << COUNT_BITS))
         reading.positions[answer.origin] = max(answer.next, reading.positions.get(answer.origin, 0))
 
+    def put_aside(self, reading: Reading, origin: Origin, sequence: int, refused: tuple[int, RowNumber] | None) -> None:
+        """A client was told that a tuple went to its dead letters: the one it has refused, if it has."""
+        if refused is not None:
+            if refused[0] != sequence:
+                raise Violation(f"subscription {reading.subscription}: {origin} {sequence} put aside, not {refused}")
+            reading.buried[refused[1]] = None
+        reading.positions[origin] = max(sequence + 1, reading.positions.get(origin, 0))
+
+    def letters(self, reading: Reading, listed: Sequence[tuple[Origin, RowNumber]]) -> None:
+        """Judge the dead letters of a subscription: what its client refuses, each once, and for good."""
+        name = reading.subscription
+        rows = dict.fromkeys(row for _, row in listed)
+        if len(rows) != len(listed):
+            raise Violation(f"subscription {name}: a tuple lies twice in the dead letters: {listed}")
+        if gone := [row for row in reading.buried if row not in rows]:
+            raise Violation(f"subscription {name}: rows {gone} are gone from the dead letters")
+        for origin, row in listed:
+            publication = self._by_row.get(row)
+            if publication is None or (publication.stream, publication.peer) != (reading.stream, origin.publisher):
+                raise Violation(f"subscription {name}: row {row} of {origin} in the dead letters was never published")
+            if row in reading.received:
+                raise Violation(f"subscription {name}: row {row} was processed, and lies in the dead letters")
+            if not reading.may_be_buried(row):
+                raise Violation(f"subscription {name}: row {row} was never refused, and lies in the dead letters")
+        reading.buried = rows
+
     def shown(self, answer: StreamShown) -> None:
         """Judge the public counters: nothing is dropped in silence."""
         for each in answer.publishers:
-            if each.accepted != each.processed + each.pending + each.expired:
+            if each.accepted != each.processed + each.pending + each.dead_lettered + each.expired:
                 raise Violation(f"counters of {answer.definition.name} do not balance: {each}")
 
     # What befell a peer.
@@ -151,6 +193,17 @@ class Oracle:
             if publication.peer == peer and self.durabilities[publication.stream] not in kept:
                 publication.excused = True
 
+    def lose_letters(self, reading: Reading) -> None:
+        """The disk with the dead letters of a subscription is gone: those listed, and those its client has passed."""
+        for publication in self.publications:
+            passed = [upto for origin, upto in reading.positions.items() if origin.publisher == publication.peer]
+            if publication.stream == reading.stream and publication.outcome == "accepted" and passed:
+                for sequence, row in enumerate(publication.rows, start=publication.first):
+                    if sequence < max(passed) and reading.may_be_buried(row):
+                        reading.lost_letters[row] = None
+        reading.lost_letters.update(reading.buried)
+        reading.buried = {}
+
     # What is due.
 
     def due(self) -> list[str]:
@@ -158,15 +211,14 @@ class Oracle:
         return [
             f"subscription {reading.subscription}: row {row} of {publication}"
             for reading in self.readings
-            if reading.opened_at >= 0 and not reading.excused
+            if reading.opened_at >= 0 and not reading.excused and reading.stream not in self.dropped
             for publication in self.publications
             if publication.stream == reading.stream
             and publication.outcome == "accepted"
             and publication.stamp > reading.stamp
             and not publication.excused
-            and not reading.was_told_of(publication)
-            for row in publication.rows
-            if row not in reading.received
+            for sequence, row in enumerate(publication.rows, start=publication.first)
+            if not reading.is_done_with(row) and not reading.was_told_of(publication, sequence)
         ]
 
     def check_end(self) -> None:

@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from overlay.clocks import Clocks
 from overlay.sim.agenda import Agenda
 from overlay.sim.disk import SimDisk
 from overlay.sim.engine import ReferenceEngine
@@ -22,6 +23,7 @@ from overlay.sim.network import Network
 from overlay.sim.power import FailingDisk, PowerLost
 from overlay.sim.topology import Topology
 from overlay.sim.trace import Trace
+from protocols.clock import OFFSET_MAX_MS, PEERS_MIN
 from protocols.commit import SyncGate
 from protocols.effects import (
     AfterSync,
@@ -38,6 +40,7 @@ from protocols.effects import (
 )
 from protocols.events import (
     Abandoned,
+    ClockCompared,
     DiskSpace,
     Event,
     LogBounds,
@@ -60,6 +63,8 @@ EPOCH_MS: Final = 1_750_000_000_000  # What the wall clocks show when a simulati
 CONTACTS: Final = 24  # Peers beside its neighbours whose distance a peer measures.
 NEAREST: Final = 16
 MEASURE_MS: Final = 10_000
+COMPARE_CLOCKS_MS: Final = 1_000
+SMALL_SKEW_MS: Final = 250  # A clock this little off need not be looked at again.
 FULL_DISK_RETRY_MS: Final = 500
 READ_MS: Final = 1
 START_RUN_MS: Final = 200
@@ -107,6 +112,7 @@ class Surroundings:
     sync_ms_max: Millis = 6
     requests: int = 0
     contacts: list[int] = field(default_factory=list)  # Whom a peer may measure: everybody.
+    peers: list[SimPeer] = field(default_factory=list)
     on_crash: OnCrash = lambda peer, with_disk: None
 
 
@@ -115,11 +121,14 @@ class SimPeer:
 
     __slots__ = (
         "_around",
+        "_by_delay",
+        "_clocks",
         "_contacts",
         "_engine",
         "_fed_until",
         "_gate",
         "_is_committing",
+        "_is_comparing",
         "_is_holding",
         "_journal",
         "_machine",
@@ -128,6 +137,7 @@ class SimPeer:
         "_requests",
         "_timers",
         "_unvalidated",
+        "clock_off_since",
         "disk",
         "disk_is_low",
         "disks",
@@ -138,6 +148,7 @@ class SimPeer:
         "peer_id",
         "skew_ms",
         "slow_ms",
+        "told_clock",
     )
 
     def __init__(self, index: int, peer_id: PeerId, around: Surroundings) -> None:
@@ -151,7 +162,7 @@ class SimPeer:
         self.slow_ms: Millis = 0
         self.paused_until: Millis = 0
         self._around = around
-        self._contacts: dict[int, Millis] | None = None  # And how far away each is.
+        self._contacts: list[int] | None = None
         self.disk_is_low = False
         self._unvalidated = 0
         self._forget()
@@ -169,6 +180,11 @@ class SimPeer:
         self._timers: dict[TimerName, int] = {}
         self._requests: dict[RequestId, OnAnswer] = {}
         self._neighbours: list[int] = []
+        self._by_delay: list[tuple[int, PeerId]] | None = None  # Neighbours and contacts, the nearest first.
+        self._clocks = Clocks()
+        self._is_comparing = False
+        self.told_clock = ClockCompared(0, 0)  # What its machine knows of its clock,
+        self.clock_off_since: Millis | None = None  # and since when it knows that it is too far off.
 
     def __repr__(self) -> str:
         return f"p{self.index}({self.peer_id.short})"
@@ -194,6 +210,7 @@ class SimPeer:
             self.take(DiskSpace(is_low=True), self.life)
         around.agenda.after(0, self.neighbourhood_changed)
         around.agenda.after(int(around.rng.random() * 500), self._measure, self.life)
+        self._compare_clocks_soon()
 
     def crash(self) -> None:
         """Stop between two events, or in the midst of a write."""
@@ -222,6 +239,11 @@ class SimPeer:
     def pause(self, for_ms: Millis) -> None:
         """Answer nobody for a while, then go on as if nothing had been."""
         self.paused_until = self._around.agenda.now + for_ms
+
+    def set_clock(self, skew_ms: Millis) -> None:
+        """Its clock is wrong from now on, or right again; after a while it can know."""
+        self.skew_ms = skew_ms
+        self._compare_clocks_soon()
 
     def disk_space(self, is_low: bool) -> None:
         """The disk has come close to its end, or has room again."""
@@ -253,11 +275,11 @@ class SimPeer:
         self._around.requests = request = self._around.requests + 1
         self._around.agenda.after(1, self.take, Requested(request, command), self.life)
 
-    def abandon(self, request: RequestId) -> bool:
-        """The client goes away; tells whether it was still waiting."""
+    def abandon(self, request: RequestId, *, is_broken: bool = False) -> bool:
+        """The client goes away, or dies; tells whether it was still waiting."""
         if self._requests.pop(request, None) is None:
             return False
-        self._around.agenda.after(1, self.take, Abandoned(request), self.life)
+        self._around.agenda.after(1, self.take, Abandoned(request, is_broken), self.life)
         return True
 
     # Events.
@@ -295,7 +317,7 @@ class SimPeer:
         around = self._around
         before, after = self._neighbours, around.membership.neighbours(self.index)
         if before != after:
-            self._neighbours = after
+            self._neighbours, self._by_delay = after, None
             gone = [index for index in before if index not in after]
             come = [index for index in after if index not in before]
             for index in gone:
@@ -308,15 +330,49 @@ class SimPeer:
         if life != self.life or not self.is_up:
             return
         around = self._around
-        me, delay_ms, sees = self.index, around.topology.delay_ms, around.membership.sees
         if self._contacts is None:
-            chosen = around.rng.sample(around.contacts, min(CONTACTS, len(around.contacts)))
-            self._contacts = {index: delay_ms(me, index) for index in chosen if index != me}
-        delays = self._contacts | {index: delay_ms(me, index) for index in self._neighbours}
-        nearest = sorted((delay, index) for index, delay in delays.items())
-        seen = islice((self._id(index) for _, index in nearest if sees(me, index)), NEAREST)
+            self._contacts = around.rng.sample(around.contacts, min(CONTACTS, len(around.contacts)))
+        if self._by_delay is None:
+            others = [index for index in dict.fromkeys((*self._neighbours, *self._contacts)) if index != self.index]
+            others.sort(key=lambda index: (around.topology.delay_ms(self.index, index), index))
+            self._by_delay = [(index, self._id(index)) for index in others]
+        sees = around.membership.sees
+        seen = islice((peer_id for index, peer_id in self._by_delay if sees(self.index, index)), NEAREST)
         self.take(NearestPeers(tuple(seen)), life)
         around.agenda.after(MEASURE_MS, self._measure, life)
+
+    def _seen(self) -> list[int]:
+        """Whom the overlay would know, and find alive."""
+        return [
+            index
+            for index in dict.fromkeys((*self._neighbours, *(self._contacts or ())))
+            if index != self.index and self._around.membership.sees(self.index, index)
+        ]
+
+    def _compare_clocks_soon(self) -> None:
+        is_notable = max(abs(self.skew_ms), abs(self.told_clock.offset_ms)) > SMALL_SKEW_MS
+        if is_notable and self.is_up and not self._is_comparing:
+            self._is_comparing = True
+            self._around.agenda.after(COMPARE_CLOCKS_MS, self._compare_clocks, self.life)
+
+    def _compare_clocks(self, life: int) -> None:
+        """Tell the machine how far its clock is off, as the overlay would."""
+        if life != self.life or not self.is_up:
+            return
+        around = self._around
+        if around.agenda.now < self.paused_until:
+            around.agenda.at(self.paused_until, self._compare_clocks, life)
+            return
+        others_ms = [float(around.peers[index].skew_ms) for index in self._seen()]
+        compared = self._clocks.compare(float(self.skew_ms), others_ms)
+        if compared != self.told_clock:
+            self.told_clock = compared
+            is_off = abs(compared.offset_ms) > OFFSET_MAX_MS and compared.peers >= PEERS_MIN
+            since = self.clock_off_since if self.clock_off_since is not None else around.agenda.now
+            self.clock_off_since = since if is_off else None
+            self.take(compared, life)
+        self._is_comparing = False
+        self._compare_clocks_soon()
 
     def _id(self, index: int) -> PeerId:
         return self._around.membership.peer_id(index)

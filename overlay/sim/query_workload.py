@@ -197,7 +197,9 @@ class _Asker:
         def listed(answer: Answer | None, last: bool) -> None:
             assert isinstance(answer, QueriesListed)
             found = [each for each in answer.queries if each.query == self.name]
-            if found:
+            if not found:
+                self._is_reading = False
+            else:
                 self.inserted_at = found[0].inserted_at
                 self._open(found[0].stream)
 
@@ -215,6 +217,9 @@ class _Asker:
                     self._positions[batch.origin] = Position(batch.origin, batch.next)
                 seen = Seen(subscription=subscription, positions=tuple(self._positions.values()))
                 self._peer.tell(seen)
+            elif last:  # Refused, for now.
+                self._is_reading = False
+                self._rows.clear()
 
         command = OpenSubscription(stream=stream, subscription=subscription, since="start")
         self._peer.request(command, heard)

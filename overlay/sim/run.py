@@ -29,6 +29,7 @@ from protocols.ids import Millis, PeerId
 from protocols.limits import Limits
 from protocols.messages import Message
 from protocols.peer import Peer
+from protocols.store.limits import StoreLimits
 from protocols.wire import MESSAGES, RECORDS
 
 WARM_UP_MS: Final = 1_000
@@ -42,7 +43,9 @@ SMALL_LIMITS: Final = Limits(
     message_bytes=32,
     credit_bytes=64,
     client_bytes_max=48,
+    memory_stream_bytes_max=96,
 )
+SMALL_STORE_LIMITS: Final = StoreLimits(versions_max=2, message_bytes=256, operations_max=24)
 SMALL_SEGMENT_BYTES: Final = 2_048
 SEGMENT_BYTES: Final = 256 << 10
 SYNC_MS_MAX: Final = (6, 30, 300)  # Some disks are slow: much is not safe when the power goes.
@@ -94,11 +97,11 @@ class Run:
         topology = rng.choice(TOPOLOGY_NAMES)
         rules = draw_rules(rng)
         is_small = rng.random() < scenario.small_limits_share
-        limits = SMALL_LIMITS if is_small else Limits()
+        limits, store_limits = (SMALL_LIMITS, SMALL_STORE_LIMITS) if is_small else (Limits(), StoreLimits())
         sync_ms_max = rng.choice(SYNC_MS_MAX)
 
         def make(peer_id: PeerId, rng: random.Random) -> Peer:
-            return Peer(peer_id, rng, limits)
+            return Peer(peer_id, rng, limits, store_limits)
 
         self.world = World(
             seed,
@@ -204,7 +207,7 @@ def run_many(text: str, seeds: Iterable[int], jobs: int) -> Iterator[Outcome]:
     if jobs == 1:
         yield from (_run_text(text, seed) for seed in seeds)
         return
-    pool = ProcessPoolExecutor(jobs)
+    pool = ProcessPoolExecutor(jobs, initializer=gc.freeze)  # Modules stay: no run need look through them for rubbish.
     try:
         futures = [pool.submit(_run_text, text, seed) for seed in seeds]
         for future in futures:

@@ -1,7 +1,8 @@
 """What happened in a run: (time, peer, event, effects) of every step, as one hash, as text, and as the last lines.
 
-The hash covers every value of every step, so two runs with one hash did the same. Steps are immutable, so the last ones
-are kept by reference and become text only when somebody reads them.
+The hash covers every value of every step, so two runs with one hash did the same. An identifier is hashed when it first
+appears, and stands there as a number from then on. Steps are immutable, so the last ones are kept by reference and
+become text only when somebody reads them.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ import msgspec
 
 from protocols.effects import Effect
 from protocols.events import Event
-from protocols.ids import Millis
+from protocols.ids import Key, Millis
 
 LAST_STEPS: Final = 40
 _HASH_EVERY_BYTES: Final = 1 << 16
+_HASH_DIGITS: Final = 32
 
 
 class Step(NamedTuple):
@@ -34,15 +36,27 @@ class Step(NamedTuple):
         return f"{seconds}.{ms:03} p{self.peer} {self.event!r} -> {list(self.effects)!r}"
 
 
+class _Numbers(dict[Key, int]):
+    """A number for each identifier in the order of their appearance; the identifier itself goes to the hash."""
+
+    def __init__(self, hash_bytes: Callable[[bytes], object]) -> None:
+        self._hash_bytes = hash_bytes
+
+    def __missing__(self, key: Key) -> int:
+        self._hash_bytes(bytes(key))
+        self[key] = number = len(self)
+        return number
+
+
 class Trace:
     """The record of one run; `write` gets every step as a line, if it is given."""
 
     def __init__(self, write: Callable[[str], object] | None = None) -> None:
         self.steps = 0
         self._write = write
-        self._digest = hashlib.blake2b(digest_size=16)
-        # Identifiers are bytes with a name, which msgspec does not know: it asks for plain ones.
-        self._encode = msgspec.msgpack.Encoder(enc_hook=bytes).encode_into
+        self._digest = hashlib.sha256()
+        # msgspec does not know our identifiers and asks what to write for them.
+        self._encode = msgspec.msgpack.Encoder(enc_hook=_Numbers(self._digest.update).__getitem__).encode_into
         self._buffer = bytearray()
         self._last: deque[tuple[Millis, int, Event | str, Sequence[Effect]]] = deque(maxlen=LAST_STEPS)
 
@@ -63,7 +77,7 @@ class Trace:
         """Of everything so far."""
         self._digest.update(self._buffer)
         self._buffer.clear()
-        return self._digest.hexdigest()
+        return self._digest.hexdigest()[:_HASH_DIGITS]
 
     def last_lines(self, peer: int | None = None) -> list[str]:
         """The latest steps as text, of one peer or of all."""

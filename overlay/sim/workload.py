@@ -15,20 +15,27 @@ from overlay.sim.oracle import Oracle, Publication, Reading, RowNumber
 from overlay.sim.peer import EPOCH_MS, SimPeer
 from overlay.sim.ranges import IntRange, draw
 from overlay.sim.world import World
-from protocols.catalogue.messages import CreateStream, ShowStream, StreamShown
-from protocols.catalogue.streams import DAY_MS, Durability, StreamDefinition
+from protocols.catalogue.messages import CreateStream, DropStream, ShowStream, StreamShown
+from protocols.catalogue.streams import DAY_MS, Durability, Policy, StreamDefinition
 from protocols.clock import Stamp
 from protocols.delivery.messages import (
+    Batch,
+    CloseSubscription,
+    DeadLettered,
+    DeadLettersListed,
+    ListDeadLetters,
     Missed,
     Opened,
     OpenSubscription,
+    Origin,
     Position,
     Publish,
     Published,
+    Refuse,
     Rows,
     Seen,
 )
-from protocols.ids import Millis, RequestId, StreamName
+from protocols.ids import Millis, RequestId, StreamName, SubscriptionId
 from protocols.messages import Answer, Done, Refused
 from queries.schema import Schema
 
@@ -37,8 +44,10 @@ DURABILITIES: Final[tuple[Durability, ...]] = ("disk", "replicated", "memory")
 RETRY_MS: Final = 300
 RECONNECT_MS: Final = 200
 LOOK_MS: Final = 5_000
+REMOVED_MS_MAX: Final = 20_000  # After it began, something that comes to its end does so.
 PATIENCE_MS: Final = 30_000  # After this, a request at a healthy peer should have been answered.
 CUT_OFF_MS_MAX: Final = 500
+DEATH_SHARE: Final = 0.3  # Of the readers that go away, or cannot bear a row: they do so without a word.
 CUT_OFF_SHARE: Final = 0.05  # Of the publishes whose client loses its connection before the answer.
 
 
@@ -49,10 +58,15 @@ class StreamsWorkload(
 
     streams: IntRange = (2, 4)
     durabilities: tuple[Durability, ...] = DURABILITIES  # Of the streams, by turns.
+    lossy_share: float = 0.5  # Of the streams in memory: rather than wait they drop the oldest.
+    dropped_share: float = 0.25  # Of the streams: somebody removes them in the midst of it all.
     retention_ms: IntRange = DAY_MS
     publishers: IntRange = (2, 5)
     subscribers: IntRange = (2, 5)
     kept_share: float = 1.0  # Of the subscriptions: their peer keeps them while their client is away.
+    closed_share: float = 0.2  # Of the subscriptions: their client ends them, and half of them begin anew.
+    picky_share: float = 0.25  # Of the kept ones: their client cannot bear one row in so many.
+    poison_every: IntRange = (15, 60)
     rows: IntRange = (1, 4)  # In one publish.
     every_ms: IntRange = (100, 1500)  # How often a publisher publishes.
 
@@ -103,6 +117,38 @@ class _Creator:
 _Memory = tuple[int, int]
 
 
+class _Remover:
+    """Ends something, a stream or a subscription, however often it takes."""
+
+    def __init__(
+        self, workload: Workload, command: DropStream | CloseSubscription, where: Callable[[], SimPeer | None]
+    ) -> None:
+        self._workload = workload
+        self._command = command
+        self._where = where
+        self._then: Callable[[], None] = lambda: None
+        self.is_done = False
+
+    def __str__(self) -> str:
+        return f"{self._command} has not been done"
+
+    def remove(self, then: Callable[[], None] = lambda: None) -> None:
+        self._then = then
+        peer = self._where()
+        if peer is None or not peer.is_up:
+            self._workload.later(RECONNECT_MS, self.remove, then)
+        else:
+            peer.request(self._command, self._answered)
+
+    def _answered(self, answer: Answer | None, last: bool) -> None:
+        match answer:
+            case Done() | Refused(code="unknown"):  # Or an earlier try took effect, or it went with a disk.
+                self.is_done = True
+                self._then()
+            case _:
+                self._workload.later(RETRY_MS, self.remove, self._then)
+
+
 class _PublisherClient:
     """Publishes to one stream at one peer, row after row, until something was accepted in a calm network.
 
@@ -125,7 +171,12 @@ class _PublisherClient:
         for publication in self._open.values():
             if publication.asked_at < patience:
                 return f"{self.peer!r} has not answered since {publication.asked_at} ms: {publication}"
-        return None if self.is_content else f"{self.peer!r} accepts nothing for {self._stream}"
+        what = "still accepts what comes" if self._is_dropped else "accepts nothing"
+        return None if self.is_content else f"{self.peer!r} {what} for {self._stream}"
+
+    @property
+    def _is_dropped(self) -> bool:
+        return self._stream in self._workload.oracle.dropped
 
     def _publish(self) -> None:
         workload = self._workload
@@ -173,14 +224,16 @@ class _PublisherClient:
         match answer:
             case Published():
                 del self._open[publication.rows[0]]
-                workload.oracle.accepted(publication, answer)
+                workload.oracle.accepted(publication, answer, self.peer.clock_off_since)
                 workload.session.witness(answer.stamp)
-                self.is_content = workload.is_calm
+                self.is_content = workload.is_calm and not self._is_dropped
             case Refused(retry_after_ms=wait_ms) if wait_ms and asks_again:
                 workload.later(wait_ms, self._ask, publication, memory)
-            case Refused() if publication.is_sure:
+            case Refused(code=code) if publication.is_sure:
                 del self._open[publication.rows[0]]
-                workload.oracle.refused(publication)
+                self.is_content = self._is_dropped and code == "unknown" and workload.is_calm
+                if not self._is_dropped:  # Else it may have been taken, and be gone with its stream.
+                    workload.oracle.refused(publication)
             case None if asks_again:
                 publication.is_sure = False
                 workload.later(RECONNECT_MS, self._ask, publication, memory)
@@ -207,18 +260,27 @@ class _SubscriberClient:
         self._workload = workload
         self._request: RequestId | None = None
         self._unseen = False
+        self._is_over = False  # It has ended, or its stream has.
         self._is_restless = workload.rng.random() < 0.4
         self._is_kept = workload.rng.random() < workload.shape.kept_share
+        self._refused: dict[Origin, tuple[int, RowNumber]] = {}  # Until it comes again, what follows is of no use.
+        if self._is_kept and workload.oddities.random() < workload.shape.picky_share:
+            every = draw(workload.oddities, workload.shape.poison_every)
+            reading.refuses = lambda row: row % every == 0
+        if self._is_kept:
+            workload.later(LOOK_MS, self._look_at_letters)
         workload.later(workload.rng.randrange(3_000), self._open)
 
     def complaint(self) -> str | None:
-        if self.reading.opened_at >= 0:
+        if self.reading.stream in self._workload.oracle.dropped and not self._is_over:
+            return f"subscription {self.reading.subscription} has not heard that its stream is gone"
+        if self.reading.opened_at >= 0 or self._is_over:
             return None
         return f"subscription {self.reading.subscription} at {self.peer!r} has never been opened"
 
     def _open(self) -> None:
         workload, reading = self._workload, self.reading
-        if self._request is not None:
+        if self._request is not None or self._is_over:
             return
         if not self.peer.is_up:
             workload.later(RECONNECT_MS, self._open)
@@ -231,15 +293,30 @@ class _SubscriberClient:
             keep=self._is_kept,
             witness=workload.session.stamp,
         )
+        self._refused.clear()
         self._request = self.peer.request(command, self._answered)
         if self._is_restless and not workload.is_calm:
             workload.later(workload.rng.randrange(500, 15_000), self._leave, self._request)
 
     def _leave(self, request: RequestId) -> None:
         if request == self._request:
-            self._request = None
-            self.peer.abandon(request)
+            self._go_away(is_broken=self._workload.oddities.random() < DEATH_SHARE)
             self._workload.later(self._workload.rng.randrange(5_000), self._open)
+
+    def end(self) -> None:
+        """End the subscription; perhaps another one of the same name begins afterwards."""
+        if self._is_over or self.reading.opened_at < 0 or self.reading.stream in self._workload.oracle.dropped:
+            return
+        self._is_over = self.reading.excused = True
+        if self._request is not None:
+            self._go_away(is_broken=False)
+        self._workload.end(self.reading, self.peer)
+
+    def _go_away(self, *, is_broken: bool) -> None:
+        assert self._request is not None
+        request, self._request = self._request, None
+        self.reading.deaths += is_broken
+        self.peer.abandon(request, is_broken=is_broken)
 
     def _answered(self, answer: Answer | None, last: bool) -> None:
         oracle, reading = self._workload.oracle, self.reading
@@ -249,15 +326,58 @@ class _SubscriberClient:
                 self._workload.session.witness(stamp)
             case Rows(batches=batches):
                 for batch in batches:
-                    for offset, (row,) in enumerate(SCHEMA.decode(batch.rows)):
-                        oracle.received(reading, batch.origin, batch.first + offset, row)
+                    if self._request is not None:
+                        self._process(batch)
                 self._see_later()
-            case Missed():
+            case DeadLettered(origin=origin, sequence=sequence):
+                oracle.put_aside(reading, origin, sequence, self._refused.pop(origin, None))
+            case Missed(origin=origin) if not self._comes_too_early(origin, answer.first):
                 oracle.missed(reading, answer, self._workload.world.now + EPOCH_MS)
                 self._see_later()
         if last:
             self._request = None
+            is_gone = isinstance(answer, Refused) and answer.code == "unknown"
+            self._is_over = is_gone and self.reading.stream in self._workload.oracle.dropped
             self._workload.later(RETRY_MS, self._open)
+
+    def _process(self, batch: Batch) -> None:
+        """Take the rows one by one, up to one that this client cannot bear: it says so, or dies of it."""
+        origin, reading = batch.origin, self.reading
+        if self._comes_too_early(origin, batch.first):
+            return
+        for sequence, (row,) in enumerate(SCHEMA.decode(batch.rows), start=batch.first):
+            if not reading.refuses(row):
+                self._workload.oracle.received(reading, origin, sequence, row)
+                continue
+            if self._workload.oddities.random() < DEATH_SHARE:
+                self._go_away(is_broken=True)
+                self._workload.later(RECONNECT_MS, self._open)
+            else:
+                self._refused[origin] = sequence, row
+                name = reading.subscription
+                refuse = Refuse(subscription=name, origin=origin, first=sequence, next=sequence + 1, reason="no")
+                self.peer.tell(refuse)
+            return
+
+    def _comes_too_early(self, origin: Origin, first: int) -> bool:
+        """Whether something was sent before it was heard that an earlier row has to come again."""
+        if origin in self._refused and first > self._refused[origin][0]:
+            return True
+        self._refused.pop(origin, None)
+        return False
+
+    def _look_at_letters(self) -> None:
+        self._workload.later(LOOK_MS, self._look_at_letters)
+        if self.peer.is_up and self.reading.opened_at >= 0 and not self._is_over:
+            name, disks = self.reading.subscription, self.peer.disks
+            command = ListDeadLetters(stream=self.reading.stream, subscription=name)
+            self.peer.request(command, lambda answer, last: self._letters(answer, disks))
+
+    def _letters(self, answer: Answer | None, disks: int) -> None:
+        if isinstance(answer, DeadLettersListed) and disks == self.peer.disks and not self._is_over:
+            letters = [letter for each in answer.subscriptions for letter in each.letters]
+            listed = [(each.batch.origin, SCHEMA.decode(each.batch.rows)[0][0]) for each in letters]
+            self._workload.oracle.letters(self.reading, listed)
 
     def _see_later(self) -> None:
         """Say what has been seen: soon, or much later and then all at once."""
@@ -291,6 +411,8 @@ class _Looker:
         if isinstance(answer, StreamShown):
             self.shown_at = self._workload.world.now
             self._workload.oracle.shown(answer)
+        elif isinstance(answer, Refused) and self.stream in self._workload.oracle.dropped:
+            self.shown_at = self._workload.world.now
 
 
 class Workload:
@@ -301,6 +423,7 @@ class Workload:
         self.shape = shape
         self.oracle = Oracle()
         self.rng = world.rng("workload")
+        self.oddities = world.rng("oddities")
         self.session = _Session()
         self.is_calm = False
         self._calm_since: Millis = 0
@@ -308,6 +431,7 @@ class Workload:
         self._publishers: list[_PublisherClient] = []
         self._subscribers: list[_SubscriberClient] = []
         self._lookers: list[_Looker] = []
+        self._removers: list[_Remover] = []
         definitions = [self._define(number) for number in range(draw(self.rng, shape.streams))]
         self._creators = [_Creator(self, definition) for definition in definitions]
         world.on_crash(self._crashed)
@@ -326,6 +450,7 @@ class Workload:
         missing = [f"{each.name} has not been created" for each in self._creators if not each.is_done]
         missing += [complaint for client in self._publishers if (complaint := client.complaint())]
         missing += [complaint for client in self._subscribers if (complaint := client.complaint())]
+        missing += [str(remover) for remover in self._removers if not remover.is_done]
         missing += [f"{each.stream} has not been shown" for each in self._lookers if each.shown_at < self._calm_since]
         return missing + self.oracle.due()
 
@@ -333,12 +458,18 @@ class Workload:
         durability = self.shape.durabilities[number % len(self.shape.durabilities)]
         retention_ms = draw(self.rng, self.shape.retention_ms)
         name = f"stream-{number}"
-        return StreamDefinition(name=name, schema=SCHEMA, durability=durability, retention_ms=retention_ms)
+        is_lossy = durability == "memory" and self.oddities.random() < self.shape.lossy_share
+        policy: Policy = "drop-oldest" if is_lossy else "block"
+        return StreamDefinition(
+            name=name, schema=SCHEMA, durability=durability, retention_ms=retention_ms, policy=policy
+        )
 
     def _crashed(self, peer: SimPeer, with_disk: bool) -> None:
         self.oracle.crashed(peer.peer_id, with_disk=with_disk)
         if with_disk:  # The subscription went with the disk, and a memory stream keeps nothing for strangers.
             for client in self._subscribers:
+                if client.peer is peer:
+                    self.oracle.lose_letters(client.reading)
                 if client.peer is peer and self.oracle.durabilities[client.reading.stream] == "memory":
                     client.reading.excused = True
 
@@ -364,7 +495,31 @@ class Workload:
             session = f"{stream}/writer-{len(self._publishers)}".encode()
             self._publishers.append(_PublisherClient(self, stream, peer, session))
         for peer in self.rng.choices(self.world.peers, k=draw(self.rng, self.shape.subscribers)):
-            reading = Reading(f"{stream}/reader-{len(self._subscribers)}", stream)
-            self.oracle.readings.append(reading)
-            self._subscribers.append(_SubscriberClient(self, reading, peer))
+            self._subscribe(f"{stream}/reader-{len(self._subscribers)}", stream, peer)
+        if self.oddities.random() < self.shape.dropped_share:
+            self.later(self.oddities.randrange(REMOVED_MS_MAX), self._drop, stream)
         self._lookers.append(_Looker(self, stream))
+
+    def _subscribe(self, name: SubscriptionId, stream: StreamName, peer: SimPeer) -> None:
+        reading = Reading(name, stream)
+        self.oracle.readings.append(reading)
+        client = _SubscriberClient(self, reading, peer)
+        self._subscribers.append(client)
+        if self.oddities.random() < self.shape.closed_share:
+            self.later(self.oddities.randrange(REMOVED_MS_MAX), client.end)
+
+    # What comes to its end.
+
+    def _drop(self, stream: StreamName) -> None:
+        if not self.is_calm:
+            self.oracle.dropped[stream] = None
+            remover = _Remover(self, DropStream(name=stream), self.some_peer)
+            self._removers.append(remover)
+            remover.remove()
+
+    def end(self, reading: Reading, peer: SimPeer) -> None:
+        """A subscription ends; half of the names are used again."""
+        remover = _Remover(self, CloseSubscription(subscription=reading.subscription), lambda: peer)
+        self._removers.append(remover)
+        again = (self._subscribe, reading.subscription, reading.stream, peer)
+        remover.remove(lambda: self.later(RETRY_MS, *again) if self.oddities.random() < 0.5 else None)

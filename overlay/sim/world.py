@@ -59,6 +59,7 @@ class World:
             validate_every=validate_every,
             segment_bytes=segment_bytes,
             sync_ms_max=sync_ms_max,
+            peers=self.peers,
         )
 
     def rng(self, purpose: str) -> random.Random:

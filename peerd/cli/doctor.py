@@ -24,6 +24,8 @@ from peerd.control_client import ControlClient
 from peerd.datadir import DataDir
 from peerd.errors import PeerError
 from peerd.options import settings
+from peerd.words import clock_offset
+from protocols.clock import OFFSET_MAX_MS, PEERS_MIN
 
 if TYPE_CHECKING:
     from overlay.identity import Address, JoinToken
@@ -100,7 +102,7 @@ def _examine(data: DataDir) -> Iterator[Finding]:
         yield _port(data, config, running)
         if token is not None:
             yield from _seeds(data, config, token, running)
-    yield _clock(data)
+    yield _clock(data, running)
     yield _open_files()
     yield _java()
 
@@ -240,15 +242,28 @@ def _seed_answers(data: DataDir, token: JoinToken, seed: Address, where: str) ->
         return Finding("seed", "warn", f"{where}: {reason}", step)
 
 
-def _clock(data: DataDir) -> Finding:
-    """A clock that is behind the files it has written, or this program's own, is wrong for certain."""
+def _clock(data: DataDir, running: bool) -> Finding:
+    """A clock that is behind the files it has written, or this program's own, is wrong for certain; so is one that
+    most other peers contradict."""
     now_s = time.time()
     files = [Path(peerd.__file__), data.key_file, data.network_file, data.contacts_file]
     newest_s = max(file.stat().st_mtime for file in files if file.exists())
     shown = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now_s))
     if now_s < newest_s - 60:
         return Finding("clock", "fail", f"{shown}, which is before files here were written", "set the clock; use NTP")
-    return Finding("clock", "ok", f"{shown}; members must agree within 60 s")
+    try:
+        status = ControlClient(data).get("/status", timeout_s=5) if running else {}
+    except PeerError:
+        status = {}  # The check of the daemon tells.
+    if not status:
+        return Finding("clock", "ok", f"{shown}; members must agree within 60 s, and {OFFSET_MAX_MS} ms to publish")
+    found = clock_offset(status["clock_offset_ms"], status["clock_peers"])
+    if abs(status["clock_offset_ms"]) <= OFFSET_MAX_MS:
+        return Finding("clock", "ok", f"{shown}; {found}")
+    if status["clock_peers"] < PEERS_MIN:
+        return Finding("clock", "warn", f"{shown}; {found}: one of both is wrong", "set both clocks; use NTP")
+    step = "set the clock; use NTP. Until then this peer takes no publishes"
+    return Finding("clock", "fail", f"{shown}; {found}, more than {OFFSET_MAX_MS} ms", step)
 
 
 def _open_files() -> Finding:

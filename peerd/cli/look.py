@@ -11,7 +11,7 @@ import click
 from peerd.cli.common import target, target_options
 from peerd.cli.output import Column, Row, output_option, show_record, show_rows
 from peerd.errors import Exit, PeerError
-from peerd.words import ago, milliseconds, span
+from peerd.words import ago, clock_offset, milliseconds, span
 from peerd.words import count as counted
 
 SHORT_ID: Final = 8
@@ -82,6 +82,7 @@ def status(data_dir: Path | None, number: int | None, form: str | None) -> None:
         ("network", answer["network"]),
         ("address", answer["address"]),
         ("members", ", ".join(counts)),
+        ("clock", clock_offset(answer["clock_offset_ms"], answer["clock_peers"])),
         ("up for", span(time.time() - answer["started_at"])),
         ("version", answer["version"]),
         ("process", str(answer["pid"])),

@@ -87,7 +87,11 @@ async def _show_results(results: RunningQuery, limit: int | None, form: str | No
     shown = 0
     try:
         async for row in results:
-            writer.write(row)
+            try:
+                writer.write(row)
+            except OSError:  # Nobody reads what we write: no fault of the result.
+                results.results.close(is_done=False)
+                raise
             shown += 1
             if shown == limit:
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import time
 from collections import Counter
@@ -164,7 +165,15 @@ def _show_failure(name: str, outcome: Outcome) -> None:
 def _show_outcome(outcome: Outcome) -> None:
     faults = ", ".join(f"{name} {times}" for name, times in sorted(outcome.faults.items())) or "none"
     click.echo(f"hash {outcome.trace_hash}")
-    click.echo(f"{outcome.peers} peers, {outcome.steps} steps; faults: {faults}")
+    click.echo(f"{outcome.peers} peers; faults: {faults}")
+    # An event is what the agenda performs: a message or a client's word arrives, a timer runs down, a disk is done,
+    # somebody looks around. A step is one event in and a list of effects out, of one machine.
+    took_s, memory_mib = max(outcome.took_s, 0.001), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    click.echo(
+        f"{outcome.events} events, {outcome.steps} steps of machines in {took_s:.1f} s of processor time: "
+        f"{outcome.events / took_s / 1000:.0f} k events/s, {outcome.virtual_ms / 1000 / took_s:.1f} x real time, "
+        f"{memory_mib:.0f} MiB"
+    )
 
 
 def _show_tally(tally: Counter[str], failed: list[Outcome], took_s: float) -> None:

@@ -1,8 +1,9 @@
-"""The commands about streams: `peer stream create`, `ls`, `show`, `rm`."""
+"""The commands about streams: `peer stream create`, `ls`, `show`, `dead`, `rm`."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -17,6 +18,8 @@ from peerd.words import ago, count, span
 if TYPE_CHECKING:
     from protocols.catalogue.messages import PublisherShown
     from protocols.catalogue.streams import StreamDefinition
+    from protocols.delivery.messages import DeadLetter
+    from queries.schema import Schema
 
 SHORT_ID: Final = 8
 
@@ -32,10 +35,19 @@ _PUBLISHER_COLUMNS: Final = (
     Column("accepted", lambda row: f"{row['accepted']:,}", right=True),
     Column("processed", lambda row: f"{row['processed']:,}", right=True),
     Column("pending", lambda row: f"{row['pending']:,}", right=True),
+    Column("dead", lambda row: f"{row['dead_lettered']:,}", right=True),
     Column("expired", lambda row: f"{row['expired']:,}", right=True),
     Column("tuples/s", lambda row: f"{row['rate_per_s']:,.1f}", right=True),
     Column("bytes/tuple", lambda row: f"{row['row_bytes']:,.0f}", right=True),
     Column("backup", lambda row: str(row["backup"] or "-")[:SHORT_ID]),
+)
+_DEAD_COLUMNS: Final = (
+    Column("subscription", lambda row: str(row["subscription"])),
+    Column("publisher", lambda row: str(row["peer_id"])[:SHORT_ID]),
+    Column("tuple", lambda row: str(row["sequence"]), right=True),
+    Column("put aside", lambda row: ago(time.time() - row["at"])),
+    Column("reason", lambda row: str(row["reason"])),
+    Column("row", lambda row: json.dumps(row["row"])),
 )
 
 
@@ -144,7 +156,7 @@ def ls(data_dir: Path | None, number: int | None, form: str | None) -> None:
 def show(name: str, data_dir: Path | None, number: int | None, form: str | None) -> None:
     """Show one stream: its promises, who publishes to it, and what became of the tuples.
 
-    Of every publisher, accepted = processed + pending + expired.
+    Of every publisher, accepted = processed + pending + dead + expired.
 
     \b
         $ peer stream show flights
@@ -172,6 +184,33 @@ def show(name: str, data_dir: Path | None, number: int | None, form: str | None)
     if chosen_form(form) == "table" and publishers:
         click.echo()
         show_rows(publishers, _PUBLISHER_COLUMNS, form)
+
+
+@stream.command()
+@click.argument("name")
+@click.option("--name", "subscription", metavar="NAME", default="", help="Of this subscription alone.")
+@target_options
+@output_option
+def dead(name: str, subscription: str, data_dir: Path | None, number: int | None, form: str | None) -> None:
+    """List the dead letters of this peer's subscriptions: tuples that their clients could not process.
+
+    A tuple is tried three times, then put aside. The newest come first; the first line counts all there were.
+
+    \b
+        $ peer stream dead flights --name dashboard
+    """
+
+    async def work() -> tuple[int, list[Row]]:
+        async with client_for(data_dir, number) as client:
+            schema = await client.schema(name)
+            found = await client.dead_letters(name, subscription)
+        rows = [_dead_row(each.subscription, letter, schema) for each in found for letter in each.letters]
+        return sum(each.count for each in found), rows
+
+    total, rows = asyncio.run(work())
+    click.echo(f'stream "{name}": {count(total, "dead letter")} at this peer, {len(rows)} shown', err=True)
+    if rows or chosen_form(form) != "table":
+        show_rows(rows, _DEAD_COLUMNS, form)
 
 
 @stream.command()
@@ -234,6 +273,19 @@ def _stream_row(definition: StreamDefinition) -> Row:
     }
 
 
+def _dead_row(subscription: str, letter: DeadLetter, schema: Schema) -> Row:
+    batch = letter.batch
+    return {
+        "subscription": subscription,
+        "peer_id": batch.origin.publisher.hex(),
+        "epoch": batch.origin.epoch,
+        "sequence": batch.first,
+        "at": letter.at / 1000,
+        "reason": letter.reason,
+        "row": schema.to_json(schema.decode(batch.rows)[0]),
+    }
+
+
 def _publisher_row(publisher: PublisherShown) -> Row:
     statistics = publisher.statistics
     return {
@@ -243,6 +295,7 @@ def _publisher_row(publisher: PublisherShown) -> Row:
         "accepted": publisher.accepted,
         "processed": publisher.processed,
         "pending": publisher.pending,
+        "dead_lettered": publisher.dead_lettered,
         "expired": publisher.expired,
         "rate_per_s": statistics.rate_per_s if statistics else 0.0,
         "row_bytes": statistics.row_bytes if statistics else 0.0,

@@ -22,7 +22,7 @@ from peerd.words import parse_span
 
 if TYPE_CHECKING:
     from peerd.client import Client, Subscription
-    from protocols.delivery.messages import Missed
+    from protocols.delivery.messages import DeadLettered, Missed
 
 PATIENCE_S: Final = 365 * 86400.0  # A reader waits for its peer to come back; Ctrl-C ends that.
 LAST_QUIET_S: Final = 0.5
@@ -175,9 +175,17 @@ async def _read(
     subscription = client.subscribe(stream, name=name, since=since if last is None else "start")
     rows = aiter(subscription) if last is None else _last(subscription, last)
     subscription.on_missed = tell_missed
+    subscription.on_dead_lettered = _tell_dead_lettered
     async with subscription:
+        if subscription.dead_lettered:
+            number = counted(subscription.dead_lettered, "tuple")
+            click.echo(f'{number} in its dead letters: "peer stream dead {stream} --name {name}"', err=True)
         async for row in rows:
-            writer.write(row)
+            try:
+                writer.write(row)
+            except OSError:  # Nobody reads what we write: no fault of the tuple.
+                subscription.close(is_done=False)
+                raise
             shown += 1
             if shown == limit:
                 return
@@ -229,3 +237,7 @@ def since_of(text: str | None) -> Literal["now", "start"] | int:
 def tell_missed(missed: Missed) -> None:
     number = counted(missed.next - missed.first, "tuple")
     click.echo(f"missed {number} of peer {missed.origin.publisher.short}: kept no longer", err=True)
+
+
+def _tell_dead_lettered(letter: DeadLettered) -> None:
+    click.echo(f"tuple {letter.sequence} of peer {letter.origin.publisher.short} put aside: {letter.reason}", err=True)

@@ -23,6 +23,7 @@ class PublisherEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True)
     accepted: int = 0
     processed: int = 0
     pending: int = 0
+    dead_lettered: int = 0
     expired: int = 0
     statistics: StreamStatistics | None = None
 

@@ -37,7 +37,10 @@ class StreamsListed(Answer, frozen=True, kw_only=True, tag="STREAMS"):
 
 
 class PublisherShown(Answer, frozen=True, kw_only=True, tag="PUBLISHER"):
-    """One peer that publishes to a stream, and what it has counted (G6: accepted = processed + pending + expired)."""
+    """One peer that publishes to a stream, and what it has counted.
+
+    G6: accepted = processed + pending + dead-lettered + expired.
+    """
 
     peer: PeerId
     epoch: Millis
@@ -45,6 +48,7 @@ class PublisherShown(Answer, frozen=True, kw_only=True, tag="PUBLISHER"):
     accepted: int
     processed: int
     pending: int
+    dead_lettered: int
     expired: int
     statistics: StreamStatistics | None
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from protocols.ids import StreamName
+from typing import Final
+
+from protocols.clock import OFFSET_MAX_MS, HybridClock
+from protocols.ids import Millis, StreamName
 from protocols.messages import Refused
+
+CLOCK_RETRY_MS: Final[Millis] = 1000
 
 
 def unknown_stream(name: StreamName, nearest: StreamName | None) -> Refused:
@@ -13,4 +18,16 @@ def unknown_stream(name: StreamName, nearest: StreamName | None) -> Refused:
         code="unknown",
         error=f'stream "{name}" is not known',
         hint=f'{meant}"peer stream ls" shows the streams there are, "peer stream create" makes one.',
+    )
+
+
+def clock_is_off(name: StreamName, clock: HybridClock) -> Refused:
+    """The answer of a peer that may not stamp: what it gave a time to would have a wrong one."""
+    where = "ahead of" if clock.offset_ms > 0 else "behind"
+    return Refused(
+        code="unavailable",
+        error=f'stream "{name}" cannot be used here now: the clock of this peer is wrong',
+        detail=f"It is {abs(clock.offset_ms)} ms {where} {clock.compared_with} others; {OFFSET_MAX_MS} ms are allowed.",
+        hint="Set the clock of that machine (NTP does): it goes on by itself then. Or ask another peer.",
+        retry_after_ms=CLOCK_RETRY_MS,
     )

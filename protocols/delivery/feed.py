@@ -62,6 +62,7 @@ class Feed:
     counted_from: int = 0  # The counters speak of the sequences from here on: those found at the last start.
     settled: int = 0  # Below: read by all consumers, or expired.
     processed: int = 0
+    dead_lettered: int = 0  # Read by all, and put aside by one of them at least.
     expired: int = 0
     consumers: dict[SubscriptionId, Consumer] = field(default_factory=dict)
     recent_bytes: int = 0
@@ -69,6 +70,7 @@ class Feed:
     _recent: dict[int, StoredBatch] = field(default_factory=dict)  # By first sequence, oldest first.
     _firsts: list[int] = field(default_factory=list)  # Of every batch kept, in order.
     _stamps: list[Stamp] = field(default_factory=list)
+    _dead: dict[int, None] = field(default_factory=dict)  # Put aside by somebody, and not settled yet.
     _dropped: deque[tuple[int, Stamp]] = field(default_factory=lambda: deque(maxlen=DROPPED_MAX))  # Batches let go.
 
     @classmethod
@@ -137,11 +139,14 @@ class Feed:
 
     def accept(self, message: Subscribe, sender: PeerId) -> int:
         """A SUBSCRIBE arrived; returns where that subscription stands with us."""
-        known = {position.origin: position.next for position in message.positions}
+        known = {position.origin: position for position in message.positions}
+        position = known.get(self.origin)
+        if position is not None:
+            self._note_dead(position.dead)
         return self.subscribe(
             message.subscription,
             sender,
-            known.get(self.origin),
+            position.next if position is not None else None,
             message.since,
             message.credit,
             restart=message.restart,
@@ -161,10 +166,12 @@ class Feed:
                 consumer.unlisted = 1
         self._settle()
 
-    def ack(self, subscription: SubscriptionId, upto: int, now: Millis) -> list[Effect]:
+    def ack(self, subscription: SubscriptionId, upto: int, now: Millis, dead: tuple[int, ...] = ()) -> list[Effect]:
+        """A subscription has everything below behind it; of that, these lie in its dead letters."""
         consumer = self.consumers.get(subscription)
         if consumer is None:
             return []
+        self._note_dead(dead)
         self._advance(consumer, min(upto, self.next))
         self._settle()
         return self._pump_one(subscription, consumer, now, {})
@@ -260,8 +267,22 @@ class Feed:
         if self.consumers:
             read = min(consumer.acked for consumer in self.consumers.values())
             if read > self.settled:
-                self.processed += read - self.settled
+                dead = self._forget_dead(read)
+                self.dead_lettered += dead
+                self.processed += read - self.settled - dead
                 self.settled = read
+
+    def _note_dead(self, sequences: tuple[int, ...]) -> None:
+        for sequence in sequences:
+            if self.settled <= sequence < self.next:
+                self._dead[sequence] = None
+
+    def _forget_dead(self, below: int) -> int:
+        """Those below a sequence are settled; returns how many they are."""
+        settled = [sequence for sequence in self._dead if sequence < below]
+        for sequence in settled:
+            del self._dead[sequence]
+        return len(settled)
 
     def expire(self, before: Stamp) -> list[Effect]:
         """Let go of what was published before a stamp; whoever has not read it is told of the gap."""
@@ -281,6 +302,7 @@ class Feed:
         self._dropped.extend(zip(self._firsts[:place], self._stamps[:place], strict=True))
         del self._firsts[:place], self._stamps[:place]
         if below > self.settled:
+            self._forget_dead(below)  # Somebody else has not read them.
             self.expired += below - self.settled
             self.settled = below
         self.first = below
@@ -289,6 +311,10 @@ class Feed:
     def drop_oldest(self) -> None:
         """Let go of the oldest batch, read or not."""
         self.drop(self._firsts[1] if len(self._firsts) > 1 else self.next)
+
+    def is_unclaimed(self, before: Stamp) -> bool:
+        """Whether nobody waits for the oldest batch: it was published before a stamp, and there is no consumer."""
+        return not self.consumers and bool(self._stamps) and self._stamps[0] < before
 
     def drop_settled(self, before: Stamp) -> None:
         """Let go of what all consumers have read and was published before a stamp; for streams in memory only."""
@@ -304,4 +330,5 @@ class Feed:
             assert consumer.acked <= consumer.sent <= max(self.committed, self.first, consumer.acked)
             assert consumer.in_flight_bytes == sum(size for _, size, _ in consumer.in_flight)
         assert self.recent_bytes == sum(len(batch.rows) for batch in self._recent.values())
-        assert self.processed + self.expired == self.settled - self.counted_from
+        assert self.processed + self.dead_lettered + self.expired == self.settled - self.counted_from
+        assert all(self.settled <= sequence < self.next for sequence in self._dead)

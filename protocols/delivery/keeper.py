@@ -70,6 +70,8 @@ class Keeper:
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:
         match event:
+            case TimerFired(name="keeper/tick"):
+                return [*self._tick(now), SetTimer(TICK, self.limits.tick_ms)]
             case Received(message=Backup() as message):
                 return self._keep(message)
             case CopySynced():
@@ -81,9 +83,9 @@ class Keeper:
             case Received(message=Ack() as message):
                 return [
                     effect
-                    for position in message.positions
-                    if position.origin in self.feeds
-                    for effect in self.feeds[position.origin].ack(message.subscription, position.next, now)
+                    for each in message.positions
+                    if each.origin in self.feeds
+                    for effect in self.feeds[each.origin].ack(message.subscription, each.next, now, each.dead)
                 ]
             case Received(message=Unsubscribe() as message):
                 for feed in self.feeds.values():
@@ -93,8 +95,6 @@ class Keeper:
             case PeerDown(peer=peer) | Unreachable(peer=peer):
                 for feed in self.feeds.values():
                     feed.unreachable(peer)
-            case TimerFired(name="keeper/tick"):
-                return [*self._tick(now), SetTimer(TICK, self.limits.tick_ms)]
             case Started():
                 return [SetTimer(TICK, self.limits.tick_ms)]
         return []

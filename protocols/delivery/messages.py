@@ -30,6 +30,7 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
 
     origin: Origin
     next: int
+    dead: tuple[int, ...] = ()  # Below it, and not processed: the last that went to the dead letters.
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True):
@@ -44,6 +45,14 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
     @property
     def next(self) -> int:
         return self.first + self.count
+
+
+class DeadLetter(msgspec.Struct, frozen=True, array_like=True):
+    """A tuple that a subscription's client could not bear, put aside."""
+
+    batch: Batch  # Of one tuple.
+    reason: str
+    at: Millis
 
 
 # From peer to peer.
@@ -172,6 +181,14 @@ class CursorMoved(Record, frozen=True, kw_only=True, tag="CURSOR"):
     positions: tuple[Position, ...]
 
 
+class TupleBuried(Record, frozen=True, kw_only=True, tag="DEAD"):
+    """A tuple was put aside; the subscription goes on behind it."""
+
+    subscription: SubscriptionId
+    number: int  # How many this subscription has had, with this one.
+    letter: DeadLetter
+
+
 # Between a client and its peer.
 
 
@@ -210,6 +227,7 @@ class Opened(Answer, frozen=True, kw_only=True, tag="OPENED"):
 
     subscription: SubscriptionId
     stamp: Stamp
+    dead: int = 0  # How many tuples lie in its dead letters.
 
 
 class Rows(Answer, frozen=True, kw_only=True, tag="ROWS"):
@@ -231,6 +249,48 @@ class Seen(Command, frozen=True, kw_only=True, tag="SEEN"):
 
     subscription: SubscriptionId
     positions: tuple[Position, ...]
+
+
+class Refuse(Command, frozen=True, kw_only=True, tag="REFUSE"):
+    """The client could not process one of these tuples, and has those before them behind it. Not answered.
+
+    They are handed out again, three times in all; then the tuple it names, or fails on, goes to the dead letters.
+    """
+
+    subscription: SubscriptionId
+    origin: Origin
+    first: int
+    next: int
+    reason: str
+
+
+class DeadLettered(Answer, frozen=True, kw_only=True, tag="DEAD_LETTERED"):
+    """This tuple has been tried often enough: it is put aside, and the next one follows."""
+
+    origin: Origin
+    sequence: int
+    reason: str
+
+
+class ListDeadLetters(Command, frozen=True, kw_only=True, tag="LIST_DEAD"):
+    """Which tuples of a stream were put aside at this peer: for one subscription, or for all?"""
+
+    stream: StreamName
+    subscription: SubscriptionId = ""
+
+
+class SubscriptionLetters(msgspec.Struct, frozen=True, array_like=True):
+    """What was put aside for one subscription."""
+
+    subscription: SubscriptionId
+    count: int  # All there ever were.
+    letters: tuple[DeadLetter, ...]  # The newest, newest first.
+
+
+class DeadLettersListed(Answer, frozen=True, kw_only=True, tag="DEAD_LISTED"):
+    """These."""
+
+    subscriptions: tuple[SubscriptionLetters, ...]
 
 
 class CloseSubscription(Command, frozen=True, kw_only=True, tag="CLOSE"):

@@ -9,7 +9,7 @@ from typing import Final
 
 from protocols.catalogue.events import Advertised, AdvertiseFailed, LookupFailed, PublisherEntry, StreamFound
 from protocols.catalogue.machine import CatalogueMachine
-from protocols.catalogue.refusals import unknown_stream
+from protocols.catalogue.refusals import clock_is_off, unknown_stream
 from protocols.catalogue.statistics import StatisticsSketch
 from protocols.catalogue.streams import StreamDefinition
 from protocols.clock import COUNT_BITS, HybridClock, Stamp
@@ -106,7 +106,8 @@ class Publisher:
     In:        PUBLISH from clients; SUBSCRIBE, ACK, UNSUBSCRIBE from subscribers; BACKED from the backup
     Out:       Published or Refused; SUBSCRIBED, BATCH, GAP; BACKUP; PUBLISHER_NEWS
     Keeps:     a log for each stream published to, for as long as the stream's retention
-    Invariant: nothing is acknowledged or served before it is as safe as its stream promises
+    Invariant: nothing is acknowledged or served before it is as safe as its stream promises; nothing is stamped while
+               our clock is known to be off
     """
 
     peer_id: PeerId
@@ -142,6 +143,8 @@ class Publisher:
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:  # noqa: C901 - one branch for each thing that happens
         match event:
+            case TimerFired(name="publisher/tick"):
+                return [*self._tick(now), SetTimer(TICK, self.limits.tick_ms)]
             case Requested(request=request, command=Publish() as command):
                 return self._publish(request, command, now)
             case LogSynced():
@@ -169,8 +172,6 @@ class Publisher:
                 return self._refuse_early(stream, _unavailable(stream, event.reason))
             case LogRead():
                 return self._log_read(event, now)
-            case TimerFired(name="publisher/tick"):
-                return [*self._tick(now), SetTimer(TICK, self.limits.tick_ms)]
             case Started():
                 return [SetTimer(TICK, self.limits.tick_ms)]
             case NearestPeers():
@@ -242,6 +243,10 @@ class Publisher:
 
     def _refusal(self, outbox: Outbox, command: Publish) -> Refused | None:
         name, feed, size = command.stream, outbox.feed, len(command.rows)
+        if self.clock.is_off:
+            return clock_is_off(name, self.clock)
+        if command.session and not self._sessions.has_room_for(command):
+            return _busy(name, "too many clients have published here in the last minutes")
         if size > self.limits.publish_bytes_max:
             most = self.limits.publish_bytes_max
             return _invalid(name, f"a publish of {size} bytes is too large", f"At most {most} bytes at once.")
@@ -262,9 +267,10 @@ class Publisher:
             if self._unsafe_bytes and self._unsafe_bytes + size > self.limits.unsafe_bytes_max:
                 return _busy(name, f"{self._unsafe_bytes} bytes wait for the disk")
             return None
-        feed.drop_settled((outbox.known_at - GRACE_MS) << COUNT_BITS)
+        all_known_before = (outbox.known_at - GRACE_MS) << COUNT_BITS
+        feed.drop_settled(all_known_before)
         while feed.recent_bytes and feed.recent_bytes + size > self.limits.memory_stream_bytes_max:
-            if outbox.definition.policy == "block":
+            if outbox.definition.policy == "block" and not feed.is_unclaimed(all_known_before):
                 return _busy(name, f"{feed.recent_bytes} bytes in memory wait for their subscribers")
             feed.drop_oldest()
         return None
@@ -386,7 +392,7 @@ class Publisher:
         for position in message.positions:
             outbox = self.outboxes.get(position.origin.stream)
             if outbox is not None and outbox.feed.origin == position.origin:
-                effects += outbox.feed.ack(message.subscription, position.next, now)
+                effects += outbox.feed.ack(message.subscription, position.next, now, position.dead)
         return effects
 
     def _log_read(self, event: LogRead, now: Millis) -> list[Effect]:
@@ -482,6 +488,7 @@ class Publisher:
             accepted=feed.next - feed.counted_from,
             processed=feed.processed,
             pending=feed.next - feed.settled,
+            dead_lettered=feed.dead_lettered,
             expired=feed.expired,
             statistics=outbox.statistics.summary(now),
         )

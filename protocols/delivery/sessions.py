@@ -6,11 +6,14 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Final
 
+from protocols.clock import wall_ms
 from protocols.delivery.messages import Publish, PublishNoted
-from protocols.ids import StreamName
+from protocols.ids import Millis, StreamName
 
-SESSIONS_MAX: Final = 256
+KEPT_MS: Final[Millis] = 600_000  # Longer than any client of ours asks again.
+SESSIONS_MIN: Final = 256  # Kept however long ago they were heard of.
 NOTES_MAX: Final = 128  # Of one session: more than a client has under way at once.
+NOTES_TOTAL_MAX: Final = 100_000  # Then no new session gets in before an old one is over.
 
 
 @dataclass(slots=True)
@@ -18,24 +21,37 @@ class Sessions:
     """The notes of the sessions heard of last."""
 
     _notes: OrderedDict[tuple[StreamName, bytes], OrderedDict[int, PublishNoted]] = field(default_factory=OrderedDict)
+    _count: int = 0
 
     def add(self, note: PublishNoted) -> None:
         key = (note.stream, note.session)
         notes = self._notes.setdefault(key, OrderedDict())
         self._notes.move_to_end(key)
+        self._count += note.number not in notes
         notes[note.number] = note
         if len(notes) > NOTES_MAX:
             notes.popitem(last=False)
-        if len(self._notes) > SESSIONS_MAX:
-            self._notes.popitem(last=False)
+            self._count -= 1
+        self._forget_before(wall_ms(note.stamp) - KEPT_MS)
 
     def find(self, command: Publish) -> PublishNoted | None:
         return self._notes.get((command.stream, command.session), OrderedDict()).get(command.number)
 
+    def has_room_for(self, command: Publish) -> bool:
+        return self._count < NOTES_TOTAL_MAX or (command.stream, command.session) in self._notes
+
     def forget(self, stream: StreamName) -> None:
         """The stream, or this epoch of it, is no more."""
         for key in [key for key in self._notes if key[0] == stream]:
-            del self._notes[key]
+            self._count -= len(self._notes.pop(key))
 
     def notes(self) -> list[PublishNoted]:
         return [note for notes in self._notes.values() for note in notes.values()]
+
+    def _forget_before(self, before: Millis) -> None:
+        """Let go of the sessions that have been silent since."""
+        while len(self._notes) > SESSIONS_MIN:
+            key, notes = next(iter(self._notes.items()))
+            if wall_ms(next(reversed(notes.values())).stamp) > before:
+                return
+            self._count -= len(self._notes.pop(key))

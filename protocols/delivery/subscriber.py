@@ -2,44 +2,48 @@
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
-
-import msgspec
 
 from protocols.catalogue.events import (
     Advertised,
     AdvertiseFailed,
     LookupFailed,
-    PublisherEntry,
     StreamFound,
     SubscriberEntry,
 )
 from protocols.catalogue.machine import CatalogueMachine
-from protocols.catalogue.refusals import unknown_stream
-from protocols.clock import HybridClock, Stamp
+from protocols.catalogue.refusals import clock_is_off, unknown_stream
+from protocols.clock import HybridClock
+from protocols.delivery.dead_letters import REASON_CHARACTERS_MAX, TRIES_MAX
 from protocols.delivery.messages import (
     Ack,
-    Batch,
     BatchMessage,
     CloseSubscription,
     CursorMoved,
+    DeadLetter,
+    DeadLettered,
+    DeadLettersListed,
     Gap,
+    ListDeadLetters,
     Missed,
     Opened,
     OpenSubscription,
     Origin,
     Position,
     PublisherNews,
+    Refuse,
     Rows,
     Seen,
     Subscribe,
     Subscribed,
+    SubscriptionLetters,
     SubscriptionOpened,
+    TupleBuried,
     Unsubscribe,
 )
-from protocols.effects import AfterSync, Append, Effect, Reply, Send, SetTimer
+from protocols.delivery.subscription import Subscription, tail
+from protocols.effects import AfterSync, Append, Effect, Reply, Send, SetTimer, Tell
 from protocols.events import Abandoned, Event, PeerDown, Received, Requested, Started, TimerFired, Unreachable
 from protocols.ids import Millis, PeerId, RequestId, StreamName, SubscriptionId
 from protocols.limits import Limits
@@ -49,47 +53,21 @@ ROLE: Final = "subscriber"
 POLL: Final = "subscriber/poll"
 
 
-@dataclass(slots=True)
-class Subscription:
-    """One reader of a stream at this peer."""
+class LetterSynced(Event, frozen=True):
+    """A dead letter is on our disk: its subscription can go on."""
 
     subscription: SubscriptionId
-    stream: StreamName
-    since: Stamp
-    keep: bool
-    request: RequestId | None = None  # The client that reads now.
-    is_open: bool = False  # Advertised, and the client told so.
-    advertised_at: Millis = 0
-    seen: dict[Origin, int] = field(default_factory=dict)  # The client has everything below behind it.
-    taken: dict[Origin, int] = field(default_factory=dict)  # Handed to the client, or held for it.
-    held: deque[Batch] = field(default_factory=deque)  # For a client that is slower than the network.
-    unseen: deque[tuple[Origin, int, int]] = field(default_factory=deque)  # Origin, next sequence, bytes.
-    unseen_bytes: int = 0
-    publishers: dict[Origin, PublisherEntry] = field(default_factory=dict)
-    served_by: dict[Origin, PeerId] = field(default_factory=dict)
-    absent: dict[Origin, None] = field(default_factory=dict)  # Its ingress peer cannot serve it: ask the backup.
-    told: dict[tuple[PeerId, bool], None] = field(default_factory=dict)  # Asked since this client came; for copies?
-
-    def attach(self, request: RequestId) -> None:
-        """A client reads from here on, beginning with what it has not seen."""
-        self.request = request
-        self.taken = dict(self.seen)
-        self.held.clear()
-        self.unseen.clear()
-        self.unseen_bytes = 0
-        self.told.clear()
-
-    def positions_at(self, origins: list[Origin]) -> tuple[Position, ...]:
-        return tuple(Position(origin, self.seen[origin]) for origin in origins if origin in self.seen)
+    letter: DeadLetter
 
 
 @dataclass(slots=True)
 class Subscriber:
     """Subscribing at one peer.
 
-    In:        OPEN, SEEN, CLOSE from clients; SUBSCRIBED, BATCH, GAP, PUBLISHER_NEWS from publishers and backups
-    Out:       Opened, Rows, Missed; SUBSCRIBE, ACK, UNSUBSCRIBE
-    Keeps:     how far each kept subscription has been seen; never tuples
+    In:        OPEN, SEEN, REFUSE, CLOSE, LIST_DEAD from clients; SUBSCRIBED, BATCH, GAP, PUBLISHER_NEWS from those
+               who serve it
+    Out:       Opened, Rows, Missed, DeadLettered; SUBSCRIBE, ACK, UNSUBSCRIBE
+    Keeps:     how far each kept subscription has been seen, and the tuples its client could not bear
     Invariant: a client gets each tuple of an origin once and in order while it stays; after it comes back, from
                where it had seen
     """
@@ -106,7 +84,7 @@ class Subscriber:
             case SubscriptionOpened(ended=True):
                 self.subscriptions.pop(record.subscription, None)
             case SubscriptionOpened():
-                restored = Subscription(record.subscription, record.stream, record.since, keep=True)
+                restored = Subscription(record.subscription, record.stream, record.since, keep=True, is_journalled=True)
                 self.subscriptions.setdefault(record.subscription, restored)
             case CursorMoved():
                 subscription = self.subscriptions.get(record.subscription)
@@ -114,25 +92,46 @@ class Subscriber:
                     for position in record.positions:
                         before = subscription.seen.get(position.origin, 0)
                         subscription.seen[position.origin] = max(before, position.next)
+                        subscription.dead.tell(position.origin, position.dead)
+            case TupleBuried(letter=letter):
+                subscription = self.subscriptions.get(record.subscription)
+                if subscription is not None:
+                    subscription.dead.add(letter, self.limits)
+                    subscription.dead.count = record.number
+                    before = subscription.seen.get(letter.batch.origin, 0)
+                    subscription.seen[letter.batch.origin] = max(before, letter.batch.next)
 
     def snapshot(self) -> list[Record]:
         records: list[Record] = []
         for each in self.subscriptions.values():
             if each.keep:
-                positions = tuple(Position(origin, upto) for origin, upto in each.seen.items())
+                positions = each.positions_at(list(each.seen))
                 records += [_opened(each), CursorMoved(subscription=each.subscription, positions=positions)]
+                first = each.dead.count - len(each.dead.letters) + 1
+                records += [
+                    TupleBuried(subscription=each.subscription, number=number, letter=letter)
+                    for number, letter in enumerate(each.dead.letters, start=first)
+                ]
         return records
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:  # noqa: C901 - one branch for each thing that happens
         match event:
+            case TimerFired(name="subscriber/poll"):
+                return [*self._poll(now), SetTimer(POLL, self.limits.poll_ms)]
             case Requested(request=request, command=OpenSubscription() as command):
                 return self._open(request, command, now)
             case Requested(command=Seen() as command):
                 return self._seen(command)
+            case Requested(command=Refuse() as command):
+                return self._refused(command, now)
+            case Requested(request=request, command=ListDeadLetters() as command):
+                return [AfterSync((Reply(request, self._list_dead(command)),))]
+            case LetterSynced():
+                return self._buried(event)
             case Requested(request=request, command=CloseSubscription() as command):
                 return self._close(request, command, now)
-            case Abandoned(request=request):
-                return self._abandoned(request, now)
+            case Abandoned():
+                return self._abandoned(event, now)
             case StreamFound(token=(_, _, str(subscription))) if subscription in self.subscriptions:
                 return self._found(self.subscriptions[subscription], event, now)
             case Advertised(token=(_, "open", str(subscription))) if subscription in self.subscriptions:
@@ -152,8 +151,6 @@ class Subscriber:
                 return self._poll(now, message.stream)
             case Unreachable(peer=peer, message=Subscribe()) | PeerDown(peer=peer):
                 return self._lost(peer)
-            case TimerFired(name="subscriber/poll"):
-                return [*self._poll(now), SetTimer(POLL, self.limits.poll_ms)]
             case Started():
                 return [SetTimer(POLL, self.limits.poll_ms)]
         return []
@@ -172,6 +169,8 @@ class Subscriber:
                 error = f"this peer has {self.limits.subscriptions_max} subscriptions, its limit"
                 return [Reply(request, Refused(code="full", error=error, hint="Close some, or ask another peer."))]
             match command.since:
+                case "now" if self.clock.is_off:
+                    return [Reply(request, clock_is_off(command.stream, self.clock))]
                 case "now":
                     since = self.clock.tick(now)
                 case "start":
@@ -186,20 +185,22 @@ class Subscriber:
             self._requests.pop(known.request, None)
         for position in command.positions:
             known.seen[position.origin] = max(known.seen.get(position.origin, 0), position.next)
+            known.doubts.passed(position.origin, position.next)
         known.attach(request)
         self._requests[request] = known.subscription
         return [*effects, *self.catalogue.lookup(known.stream, (ROLE, "open", known.subscription), now)]
 
     def _found(self, subscription: Subscription, event: StreamFound, now: Millis) -> list[Effect]:
         if event.definition is None:
-            if not event.is_dropped and (subscription.is_open or (subscription.keep and subscription.seen)):
-                return []  # It was there: it is out of sight, not gone.
+            if not event.is_dropped and (subscription.is_open or subscription.is_journalled):
+                return []
             return self._refuse(subscription, unknown_stream(event.name, event.nearest_name), now)
         subscription.publishers = {Origin(entry.peer, event.name, entry.epoch): entry for entry in event.publishers}
         effects = self._ask_all(subscription)
         if event.token[1] == "open" and not subscription.is_open:
             effects += self._advertise(subscription, "open", now)
             if subscription.keep:
+                subscription.is_journalled = True
                 effects.append(Append(_opened(subscription)))
         elif event.token[1] == "open":
             effects += self._advertised(subscription)
@@ -219,7 +220,8 @@ class Subscriber:
         subscription.is_open = True
         if subscription.request is None:
             return []
-        opened = Opened(subscription=subscription.subscription, stamp=max(subscription.since, self.clock.latest))
+        stamp, dead = max(subscription.since, self.clock.latest), subscription.dead.count
+        opened = Opened(subscription=subscription.subscription, stamp=stamp, dead=dead)
         return [AfterSync((Reply(subscription.request, opened, last=False),))]
 
     def _refuse(self, subscription: Subscription, refusal: Refused, now: Millis) -> list[Effect]:
@@ -234,21 +236,25 @@ class Subscriber:
             return []
         request, subscription.request = subscription.request, None
         self._requests.pop(request, None)
-        if not subscription.keep or not subscription.is_open:
+        if not subscription.is_journalled:
             del self.subscriptions[name]
         error = f'stream "{subscription.stream}" cannot be looked up now'
         refusal = Refused(code="unavailable", error=error, detail=reason, hint="Try again.", retry_after_ms=1000)
         return [Reply(request, refusal)]
 
-    def _abandoned(self, request: RequestId, now: Millis) -> list[Effect]:
-        name = self._requests.pop(request, None)
+    def _abandoned(self, event: Abandoned, now: Millis) -> list[Effect]:
+        name = self._requests.pop(event.request, None)
         subscription = self.subscriptions.get(name) if name is not None else None
         if subscription is None:
             return []
         subscription.request = None
         if not subscription.keep:
             return self._end(subscription, now)
-        return self._ask_all(subscription)  # With no credit: nothing more is sent until somebody reads.
+        effects: list[Effect] = []
+        if event.is_broken and not subscription.is_burying:
+            for origin, upto in subscription.in_hand().items():
+                effects += self._failed(subscription, origin, upto, "the client went away while it had it", now)
+        return effects + self._ask_all(subscription)  # With no credit: nothing more is sent until somebody reads.
 
     def _close(self, request: RequestId, command: CloseSubscription, now: Millis) -> list[Effect]:
         subscription = self.subscriptions.get(command.subscription)
@@ -366,7 +372,7 @@ class Subscriber:
                 repeated[origin] = None
                 continue
             subscription.taken[origin] = batch.next
-            subscription.held.append(batch if batch.first == upto else _tail(batch, upto))
+            subscription.held.append(batch if batch.first == upto else tail(batch, upto))
         effects = self._hand_on(subscription)
         if repeated:  # The sender did not hear our last word on these.
             positions = subscription.positions_at(list(repeated))
@@ -375,15 +381,10 @@ class Subscriber:
 
     def _hand_on(self, subscription: Subscription) -> list[Effect]:
         """Give the client what it can bear."""
-        batches = []
-        while subscription.held and subscription.unseen_bytes < self.limits.client_bytes_max:
-            batch = subscription.held.popleft()
-            subscription.unseen.append((batch.origin, batch.next, len(batch.rows)))
-            subscription.unseen_bytes += len(batch.rows)
-            batches.append(batch)
-        if not batches or subscription.request is None:
+        if subscription.request is None:
             return []
-        return [Reply(subscription.request, Rows(batches=tuple(batches)), last=False)]
+        batches = subscription.hand_out(self.limits.client_bytes_max)
+        return [Reply(subscription.request, Rows(batches=tuple(batches)), last=False)] if batches else []
 
     def _gap(self, sender: PeerId, message: Gap) -> list[Effect]:
         subscription = self.subscriptions.get(message.subscription)
@@ -404,26 +405,15 @@ class Subscriber:
         subscription = self.subscriptions.get(command.subscription)
         if subscription is None:
             return []
-        moved: list[Position] = []
-        for position in command.positions:
-            origin = position.origin
-            upto = min(position.next, subscription.taken.get(origin, 0))
-            if upto > subscription.seen.get(origin, 0):
-                subscription.seen[origin] = upto
-                moved.append(Position(origin, upto))
-        while subscription.unseen:
-            origin, upto, size = subscription.unseen[0]
-            if upto > subscription.seen.get(origin, 0):
-                break
-            subscription.unseen.popleft()
-            subscription.unseen_bytes -= size
-        if not moved:
-            return self._hand_on(subscription)
+        return [*self._moved(subscription, subscription.see(command.positions)), *self._hand_on(subscription)]
+
+    def _moved(self, subscription: Subscription, moved: list[Position]) -> list[Effect]:
+        """Remember how far the client has come, and tell those who serve it."""
         acks = self._acks(subscription, moved)
-        if subscription.keep:
-            record = CursorMoved(subscription=subscription.subscription, positions=tuple(moved))
-            return [Append(record), AfterSync(tuple(acks)), *self._hand_on(subscription)]
-        return [*acks, *self._hand_on(subscription)]
+        if not subscription.keep or not moved:
+            return acks
+        record = CursorMoved(subscription=subscription.subscription, positions=tuple(moved))
+        return [Append(record), AfterSync(tuple(acks))]
 
     def _acks(self, subscription: Subscription, moved: list[Position]) -> list[Effect]:
         by_peer: dict[PeerId, list[Position]] = {}
@@ -433,22 +423,74 @@ class Subscriber:
         name = subscription.subscription
         return [Send(peer, Ack(subscription=name, positions=tuple(group))) for peer, group in by_peer.items()]
 
+    # What clients cannot bear.
+
+    def _refused(self, command: Refuse, now: Millis) -> list[Effect]:
+        subscription = self.subscriptions.get(command.subscription)
+        origin = command.origin
+        if subscription is None or subscription.is_burying:
+            return []
+        effects = self._moved(subscription, subscription.see((Position(origin, command.first),)))
+        in_hand = subscription.in_hand().get(origin, 0)
+        if subscription.seen.get(origin, 0) != command.first or not command.first < command.next <= in_hand:
+            return effects  # Of tuples that it does not have, or not any more.
+        effects += self._failed(subscription, origin, command.next, command.reason, now)
+        return [*effects, *self._hand_on(subscription)]
+
+    def _failed(self, subscription: Subscription, origin: Origin, upto: int, reason: str, now: Millis) -> list[Effect]:
+        """The client has failed on what it was holding up to here: let it try again, or put the tuple aside."""
+        tries, trial = subscription.doubts.failed(origin, upto), subscription.trial
+        if tries >= TRIES_MAX and trial is not None and trial.origin == origin:
+            return self._bury(subscription, DeadLetter(trial, reason[:REASON_CHARACTERS_MAX], now))
+        subscription.take_back(origin)
+        if trial is not None or subscription.request is None:
+            return []
+        peer = subscription.served_by.get(origin, origin.publisher)
+        copies = peer != origin.publisher
+        subscription.told.pop((peer, copies), None)  # Asked as if for the first time, it sends again.
+        return [self._ask(subscription, peer, [origin], copies)]
+
+    def _bury(self, subscription: Subscription, letter: DeadLetter) -> list[Effect]:
+        """Put a tuple aside; what follows waits until that is safe."""
+        subscription.is_burying = True
+        subscription.dead.add(letter, self.limits)
+        number, name = subscription.dead.count, subscription.subscription
+        effects: list[Effect] = []
+        if subscription.keep:
+            effects.append(Append(TupleBuried(subscription=name, number=number, letter=letter)))
+        return [*effects, AfterSync((Tell(LetterSynced(name, letter)),))]
+
+    def _buried(self, event: LetterSynced) -> list[Effect]:
+        subscription = self.subscriptions.get(event.subscription)
+        if subscription is None or not subscription.is_burying:
+            return []
+        subscription.is_burying = False
+        batch = event.letter.batch
+        subscription.skip(batch.origin, batch.next)
+        effects = self._acks(subscription, [subscription.position(batch.origin)])
+        if subscription.request is not None:
+            told = DeadLettered(origin=batch.origin, sequence=batch.first, reason=event.letter.reason)
+            effects.append(Reply(subscription.request, told, last=False))
+        return [*effects, *self._hand_on(subscription)]
+
+    def _list_dead(self, command: ListDeadLetters) -> DeadLettersListed:
+        bytes_max = self.limits.dead_letter_bytes_max if command.subscription else self.limits.message_bytes
+        return DeadLettersListed(
+            subscriptions=tuple(
+                SubscriptionLetters(name, each.dead.count, each.dead.newest(bytes_max))
+                for name, each in sorted(self.subscriptions.items())
+                if each.stream == command.stream and command.subscription in ("", name)
+            )
+        )
+
     def validate(self) -> None:
         for request, name in self._requests.items():
             assert self.subscriptions[name].request == request
         for subscription in self.subscriptions.values():
-            assert subscription.unseen_bytes == sum(size for _, _, size in subscription.unseen)
-            for origin, upto in subscription.seen.items():
-                assert upto <= subscription.taken.get(origin, upto)
+            subscription.validate()
 
 
 def _opened(subscription: Subscription, *, ended: bool = False) -> SubscriptionOpened:
     return SubscriptionOpened(
         subscription=subscription.subscription, stream=subscription.stream, since=subscription.since, ended=ended
     )
-
-
-def _tail(batch: Batch, first: int) -> Batch:
-    """What a batch holds from a sequence on."""
-    rows = msgspec.msgpack.decode(batch.rows, type=list[msgspec.Raw])[first - batch.first :]
-    return Batch(batch.origin, first, len(rows), batch.published_at, msgspec.msgpack.encode(rows))

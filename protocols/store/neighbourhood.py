@@ -134,13 +134,14 @@ class Neighbourhood:
 
     def both_own(self, peer: PeerId, neighbours: tuple[PeerId, ...]) -> Callable[[Key], bool]:
         """Of which keys are that peer and we both owners, among these neighbours?"""
-        us, most = (self.peer_id, peer), self.limits.owners
+        ours, theirs, most = self.peer_id, peer, self.limits.owners
         numbers: dict[PeerId, int] = {}  # Read at the first question: who holds nothing never asks.
 
         def is_meant(key: Key) -> bool:
             if not numbers:
-                numbers.update((each, each.number) for each in (*neighbours, *us))
-            return all(_is_among(numbers[each], key, numbers.values(), most) for each in us)
+                numbers.update((each, each.number) for each in (*neighbours, ours, theirs))
+            everyone = numbers.values()
+            return _is_among(numbers[ours], key, everyone, most) and _is_among(numbers[theirs], key, everyone, most)
 
         return is_meant
 

@@ -46,6 +46,7 @@ class EntryTable:
     _key_bytes: dict[Key, int] = field(default_factory=dict)
     _count: int = 0
     _bytes: int = 0
+    _is_valid: bool = False  # Nothing has changed since that was last stated.
 
     def __len__(self) -> int:
         return self._count
@@ -93,6 +94,7 @@ class EntryTable:
     def drop(self, key: Key) -> None:
         self._count -= len(self._keys.pop(key))
         self._bytes -= self._key_bytes.pop(key)
+        self._is_valid = False
 
     def expire(self, now: Millis) -> None:
         """Forget what has run out; every owner does so by its own clock, and nobody takes it up again."""
@@ -124,12 +126,15 @@ class EntryTable:
             yield from items.values()
 
     def validate(self) -> None:
+        if self._is_valid:
+            return
         assert self._count == sum(map(len, self._keys.values()))
         assert self._bytes == sum(self._key_bytes.values()) == sum(size_of(held.entry) for held in self)
         assert all(self._keys.values()), "a key without entries"
         assert list(self._keys) == list(self._key_bytes)
         for key, items in self._keys.items():
             assert all(held.entry.key == key and held.entry.item == item for item, held in items.items())
+        self._is_valid = True
 
     def _of(self, is_meant: Callable[[Key], bool]) -> Iterator[Held]:
         for key, items in self._keys.items():
@@ -140,6 +145,7 @@ class EntryTable:
         self._key_bytes[key] = self._key_bytes.get(key, 0) + grown
         self._bytes += grown
         self._count += added
+        self._is_valid = False
 
 
 def version_of(entry: Entry) -> Version:

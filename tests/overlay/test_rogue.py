@@ -49,7 +49,7 @@ class Rogue(asyncio.DatagramProtocol):
         assert body is not None
         question = datagrams.decode(body)
         if isinstance(question.message, Ping):
-            self.tell(source, Pong(source[0], settled=True, incarnation=0), question.call)
+            self.tell(source, Pong(source[0], settled=True, incarnation=0, at_ms=0), question.call)
         elif isinstance(question.message, FindNode | ListPeers):
             self.tell(source, Found(self._hints), question.call)
 

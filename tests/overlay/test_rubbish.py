@@ -58,7 +58,7 @@ def one_of_each(now_s: float) -> list[Message]:
     hints = [Hint(bytes([number]) * 20, b"\x7f\0\0\1", 9, number) for number in range(1, HINTS_MAX)]
     messages = [
         Ping(),
-        Pong("127.0.0.1", settled=True, incarnation=1),
+        Pong("127.0.0.1", settled=True, incarnation=1, at_ms=0),
         FindNode(b"t" * 20, HINTS_MAX),
         ListPeers(bytes(20)),
         Found([*hints, Hint(b"6" * 20, bytes(15) + b"\1", 9, 1)]),

@@ -18,11 +18,11 @@ from peerd.driver import Driver
 from protocols.catalogue.messages import CreateStream
 from protocols.catalogue.streams import StreamDefinition
 from protocols.delivery.messages import OpenSubscription, Publish, Published, Rows
-from protocols.events import Event, Requested
+from protocols.events import ClockCompared, Event, Requested
 from protocols.ids import PeerId, RequestId
 from protocols.journal.disk import DiskFull
 from protocols.limits import Limits
-from protocols.messages import Answer, Command, Done
+from protocols.messages import Answer, Command, Done, Refused
 from queries.schema import Schema
 from tests.overlay.networks import started, until
 
@@ -149,3 +149,20 @@ async def test_a_malformed_message_is_dropped_and_counted(tmp_path: Path):
             overlay.router.on_message(PeerId(bytes(20)), None, rubbish)
         assert desk.driver.counters["messages_malformed_total"] == 5
         assert isinstance(await desk.answer(create("a")), Done)
+
+
+async def test_a_peer_whose_clock_is_set_wrong_refuses_to_publish_until_it_is_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(driver_module, "CLOCK_LOOK_EVERY_S", 0.02)
+    async with started(1) as (overlay,), running(overlay, tmp_path) as desk:
+        await desk.answer(create("a"))
+        clock = ClockCompared(2000, 3)
+        monkeypatch.setattr(overlay, "clock", lambda: clock)
+        answers: list[Answer] = []
+        while not answers or not isinstance(answers[-1], Refused):
+            answers.append(await desk.answer(publish("a", 1)))
+        assert "2000 ms ahead of 3 others" in answers[-1].detail
+        clock = ClockCompared(0, 3)
+        while isinstance(answers[-1], Refused):
+            answers.append(await desk.answer(publish("a", 1)))

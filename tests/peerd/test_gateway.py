@@ -20,6 +20,7 @@ from peerd.subscription import Subscription
 from protocols.catalogue.messages import ListStreams, StreamsListed
 from protocols.delivery.messages import (
     Batch,
+    DeadLettered,
     Missed,
     Opened,
     OpenSubscription,
@@ -27,6 +28,7 @@ from protocols.delivery.messages import (
     Position,
     Publish,
     Published,
+    Refuse,
     Rows,
     Seen,
 )
@@ -170,7 +172,7 @@ async def test_what_a_client_asked_is_abandoned_when_it_hangs_up(machines: Machi
     async with session_of(machines) as session:
         await session.post(ListStreams(), lambda answer, last: None)
         asked = await machines.asked(ListStreams)
-    await until(lambda: machines.events[-1] == Abandoned(asked.request))
+    await until(lambda: machines.events[-1] == Abandoned(asked.request, is_broken=True))
     machines.answer(asked, StreamsListed(streams=()))  # Too late, and no harm.
     assert machines.gateway.clients == 0
 
@@ -268,6 +270,50 @@ async def test_a_row_whose_processing_failed_is_not_behind_the_program(machines:
             await program()
         assert reading.positions == {HERE: 1}
         assert (await machines.asked(Seen)).command == Seen(subscription="s", positions=(Position(HERE, 1),))
+        refused = (await machines.asked(Refuse)).command
+        assert isinstance(refused, Refuse)
+        assert (refused.origin, refused.first, refused.next) == (HERE, 1, 2)
+        assert refused.reason.startswith("AssertionError: the program fails")
+        await until(lambda: machines.events[-1] == Abandoned(asked.request))  # In peace: it counts once.
+
+
+async def test_a_refused_row_comes_again_until_it_is_put_aside(machines: Machines):
+    async with session_of(machines) as session:
+        reading = await _opened(machines, session)
+        asked = await machines.asked(OpenSubscription)
+        machines.answer(asked, Rows(batches=(batch(HERE, 0, 10, 11, 12), batch(THERE, 0, 20))), last=False)
+        machines.answer(asked, Rows(batches=(batch(HERE, 3, 13),)), last=False)
+        rows = aiter(reading)
+        assert [(await anext(rows)).n for _ in range(2)] == [10, 11]
+        reading.refuse("not this one")
+        refused = await machines.asked(Refuse)
+        assert refused.command == Refuse(subscription="s", origin=HERE, first=1, next=2, reason="not this one")
+        assert (await anext(rows)).n == 20
+        machines.answer(asked, Rows(batches=(batch(HERE, 4, 14),)), last=False)  # Sent before: it will come again.
+        machines.answer(asked, Rows(batches=(batch(HERE, 1, 11),)), last=False)
+        assert (await anext(rows)).n == 11
+        reading.refuse("no")
+        machines.answer(asked, DeadLettered(origin=HERE, sequence=1, reason="no"), last=False)
+        machines.answer(asked, Rows(batches=(batch(HERE, 2, 12, 13, 14),)), last=False)
+        assert [(await anext(rows)).n for _ in range(3)] == [12, 13, 14]
+        assert reading.dead_lettered == 1
+        reading.close()
+        with pytest.raises(ValueError, match="no row to refuse"):
+            reading.refuse("nothing in hand")
+
+
+async def test_a_refused_batch_is_refused_as_a_whole(machines: Machines):
+    async with session_of(machines) as session:
+        reading = await _opened(machines, session)
+        asked = await machines.asked(OpenSubscription)
+        machines.answer(asked, Rows(batches=(batch(HERE, 0, 10, 11, 12),)), last=False)
+        batches = reading.batches()
+        await anext(batches)
+        reading.refuse("one of them")
+        refused = await machines.asked(Refuse)
+        assert refused.command == Refuse(subscription="s", origin=HERE, first=0, next=3, reason="one of them")
+        machines.answer(asked, Rows(batches=(batch(HERE, 0, 10),)), last=False)
+        assert (await anext(batches)).rows == [(10,)]
 
 
 async def test_after_a_crash_reading_goes_on_where_the_program_stands(machines: Machines):

@@ -12,11 +12,15 @@ from protocols.catalogue.streams import Durability, StreamDefinition
 from protocols.commit import SyncGate
 from protocols.delivery.messages import (
     CloseSubscription,
+    DeadLettered,
+    DeadLettersListed,
+    ListDeadLetters,
     Opened,
     OpenSubscription,
     Position,
     Publish,
     Published,
+    Refuse,
     Rows,
     Seen,
 )
@@ -35,6 +39,7 @@ from protocols.effects import (
 )
 from protocols.events import (
     Abandoned,
+    ClockCompared,
     DiskSpace,
     Event,
     LogRead,
@@ -317,3 +322,124 @@ def test_after_its_retention_a_tuple_is_gone_and_counted_as_expired() -> None:
     (publisher,) = shown.publishers
     assert (publisher.accepted, publisher.processed, publisher.pending, publisher.expired) == (2, 0, 0, 2)
     assert lone.journal.logs()[lone.peer.publisher.outboxes["flights"].feed.log].first == 2
+
+
+def test_a_peer_whose_clock_is_off_stamps_nothing_until_it_is_right_again() -> None:
+    lone = Lone()
+    lone.create()
+    lone.publish(1, session=b"s", number=1)
+    lone.happen(ClockCompared(-1400, 3))
+    refused = lone.publish(2)
+    assert isinstance(refused, Refused)
+    assert refused.code == "unavailable"
+    assert refused.detail == "It is 1400 ms behind 3 others; 500 ms are allowed."
+    assert "Set the clock" in refused.hint
+    assert refused.retry_after_ms > 0
+    assert isinstance(lone.publish(1, session=b"s", number=1), Published)  # Asked again: it has its stamp.
+    assert isinstance(lone.answer(OpenSubscription(stream="flights", subscription="new")), Refused)
+    past = lone.ask(OpenSubscription(stream="flights", subscription="old", since="start"), within_ms=5000)
+    assert lone.read(past) == [1]
+    lone.happen(ClockCompared(-400, 3))
+    assert isinstance(lone.publish(2), Published)
+
+
+def test_one_other_peer_is_not_enough_to_find_a_clock_wrong() -> None:
+    lone = Lone()
+    lone.create()
+    lone.happen(ClockCompared(2000, 1))
+    assert isinstance(lone.publish(1), Published)
+
+
+def test_a_tuple_refused_three_times_is_put_aside_and_the_rest_goes_on() -> None:
+    lone = Lone()
+    lone.create()
+    reading = lone.ask(OpenSubscription(stream="flights", subscription="s", keep=True), within_ms=3000)
+    lone.publish(1, 2, 3)
+    origin = lone.positions(reading)[0].origin
+    for _ in range(3):
+        lone.ask(Refuse(subscription="s", origin=origin, first=1, next=2, reason="no such airport"), within_ms=100)
+    told = [answer for answer in lone.answers[reading] if isinstance(answer, DeadLettered)]
+    assert told == [DeadLettered(origin=origin, sequence=1, reason="no such airport")]
+    assert lone.read(reading) == [1, 2, 3, 2, 2, 3]
+    lone.ask(Seen(subscription="s", positions=(Position(origin, 3),)))
+    lone.wait(15_000)
+    shown = lone.answer(ShowStream(name="flights"))
+    assert isinstance(shown, StreamShown)
+    (publisher,) = shown.publishers
+    assert (publisher.accepted, publisher.processed, publisher.dead_lettered, publisher.pending) == (3, 2, 1, 0)
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+def test_dead_letters_survive_a_restart(snapshot: bool) -> None:
+    lone = Lone()
+    lone.create()
+    reading = lone.ask(OpenSubscription(stream="flights", subscription="s", keep=True), within_ms=3000)
+    lone.publish(1, 2)
+    origin = lone.positions(reading)[0].origin
+    for _ in range(3):
+        lone.ask(Refuse(subscription="s", origin=origin, first=0, next=1, reason="no"), within_ms=100)
+    lone.restart(snapshot=snapshot)
+    listed = lone.answer(ListDeadLetters(stream="flights"))
+    assert isinstance(listed, DeadLettersListed)
+    ((name, number, (letter,)),) = [(each.subscription, each.count, each.letters) for each in listed.subscriptions]
+    assert (name, number, SCHEMA.decode(letter.batch.rows), letter.reason) == ("s", 1, [(1, "VIE")], "no")
+    reading = lone.ask(OpenSubscription(stream="flights", subscription="s", keep=True), within_ms=3000)
+    assert lone.read(reading) == [2]
+    opened = next(answer for answer in lone.answers[reading] if isinstance(answer, Opened))
+    assert opened.dead == 1
+
+
+def test_a_client_that_dies_of_one_tuple_among_many_is_handed_them_in_portions_until_it_is_found() -> None:
+    lone = Lone()
+    lone.create()
+    lone.publish(*range(100))
+    handed: list[list[int]] = []
+    for _ in range(3):  # A client that says what it has seen, and dies of 50.
+        reading = lone.ask(
+            OpenSubscription(stream="flights", subscription="s", since="start", keep=True), within_ms=3000
+        )
+        while 50 not in lone.read(reading):
+            lone.ask(Seen(subscription="s", positions=lone.positions(reading)), within_ms=100)
+        handed.append(lone.read(reading))
+        lone.happen(Abandoned(reading, is_broken=True))
+    assert handed[0] == list(range(100))
+    assert handed[1][0] == 0
+    assert handed[1][-1] < 60  # Not all of them again,
+    assert handed[2][-1] == 50  # and then one by one.
+    reading = lone.ask(OpenSubscription(stream="flights", subscription="s", keep=True), within_ms=3000)
+    assert lone.read(reading) == list(range(51, 100))
+    listed = lone.answer(ListDeadLetters(stream="flights", subscription="s"))
+    assert isinstance(listed, DeadLettersListed)
+    assert [SCHEMA.decode(each.batch.rows)[0][0] for each in listed.subscriptions[0].letters] == [50]
+
+
+def test_a_client_that_leaves_in_peace_has_failed_on_nothing() -> None:
+    lone = Lone()
+    lone.create()
+    lone.publish(1)
+    for _ in range(5):
+        reading = lone.ask(
+            OpenSubscription(stream="flights", subscription="s", since="start", keep=True), within_ms=3000
+        )
+        assert lone.read(reading) == [1]
+        lone.happen(Abandoned(reading))
+
+
+def test_a_full_stream_in_memory_that_nobody_reads_lets_go_of_its_oldest_tuples() -> None:
+    lone = Lone(Limits(memory_stream_bytes_max=15))
+    lone.create("memory")
+    lone.publish(1)
+    lone.publish(2)
+    lone.wait(30_000)  # Until the publisher knows that there is no subscription of before.
+    assert isinstance(lone.publish(3), Published)
+    lone.wait(30_000)
+    assert isinstance(lone.publish(4), Published)
+    reading = lone.ask(OpenSubscription(stream="flights", subscription="s", since="start"), within_ms=5000)
+    assert lone.read(reading)[-1] == 4
+    assert 1 not in lone.read(reading)
+    lone.publish(5)
+    lone.wait(15_000)
+    refused = [lone.ask(Publish(stream="flights", rows=SCHEMA.encode([(n, "VIE")]), count=1)) for n in range(6, 12)]
+    answers = [lone.answers[request][0] for request in refused]
+    assert isinstance(answers[-1], Refused)  # Somebody reads it now, and has not seen them.
+    assert answers[-1].code == "busy"

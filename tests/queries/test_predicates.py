@@ -17,7 +17,7 @@ import pytest
 from queries.expressions import Column, Constant, Expression, conjunction, conjuncts
 from queries.functions import call
 from queries.predicates import NODES_MAX, graph_of, implies, minimised, satisfiable
-from queries.simplify import FALSE
+from queries.simplify import FALSE, simplified
 
 HOLDS: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
@@ -251,6 +251,14 @@ IMPLIED = {
     ),
     "text": (call("=", S, c("VIE")), both(call("<", S, c("W")), call("<>", S, c("ATL")), call(">=", S, c("VIE")))),
     "text of two columns": (both(call("<", S, T), call("<=", T, c("b"))), call("<", S, c("b"))),
+    "one of a list but one": (
+        both(call("in", S, c("a"), c("b")), call("<>", S, c("b"))),
+        call("in", S, c("a"), c("c")),
+    ),
+    "past all that is excluded": (
+        both(call(">=", X, c(1)), call("not", call("in", X, c(1), c(2), c(4)))),
+        both(call(">=", X, c(3)), call("<>", X, c(4))),
+    ),
     "one of a list": (call("in", S, c("a"), c("b")), call("in", S, c("a"), c("b"), c("c"))),
     "a list that is a range": (both(call(">=", X, c(1)), call("<=", X, c(3))), call("in", X, c(1), c(2), c(3))),
     "a list with bounds": (both(call("in", X, c(1), c(5), c(9)), call("<", X, c(7))), call("<=", X, c(5))),
@@ -340,6 +348,15 @@ def test_query_2_lies_within_query_1() -> None:
     assert not implies(vela, rxj)
     assert graph_of(vela).range_of(ra) == (120, 138)
     assert set(graph_of(rxj).terms) == {ra, dec, en}
+
+
+def test_long_predicates_do_not_take_long() -> None:
+    numbers = [c(number) for number in range(1000)]
+    among = both(call("in", X, *numbers), call(">", X, c(500)))
+    assert implies(among, both(call("<", X, c(1000)), call("in", X, *numbers[501:])))
+    apart = both(call(">=", X, c(0)), *(call("<>", X, number) for number in numbers))
+    assert implies(apart, call(">=", X, c(1000)))
+    assert minimised(apart) == simplified(call(">=", X, c(1000)))
 
 
 def test_a_predicate_of_many_terms_is_compared_by_what_it_says() -> None:

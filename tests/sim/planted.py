@@ -20,6 +20,7 @@ from overlay.sim.run import Verdict, run
 from overlay.sim.scenario import parse_scenario
 from protocols.clock import HybridClock, Stamp
 from protocols.commit import SyncGate
+from protocols.delivery.dead_letters import DeadLetters, Doubts
 from protocols.delivery.feed import Feed
 from protocols.delivery.messages import BatchMessage, Gap, PublishNoted
 from protocols.delivery.mirror import Mirror
@@ -198,6 +199,12 @@ def stamps_not_witnessed() -> Patch:
     return patch.object(HybridClock, "witness", lambda clock, stamp: None)
 
 
+@bug("wrong-clocks", seeds=10)
+def stamps_by_a_wrong_clock() -> Patch:
+    """A peer that knows its clock to be too far off stamps all the same."""
+    return patch.object(HybridClock, "is_off", False)
+
+
 @bug("disk-loss", seeds=40)
 def answered_before_the_backup() -> Patch:
     """A publish to a replicated stream is answered once it is on one disk."""
@@ -282,6 +289,29 @@ def batch_after_a_hole_taken() -> Patch:
         return take(subscriber, sender, message)
 
     return patch.object(Subscriber, "_take", jump)
+
+
+@bug("restarts", seeds=20)
+def dead_letters_not_written_down() -> Patch:
+    """A tuple is put aside in memory alone."""
+    bury = Subscriber._bury
+
+    def forget(subscriber: Subscriber, *arguments: Any) -> list[Effect]:
+        return [each for each in bury(subscriber, *arguments) if not isinstance(each, Append)]
+
+    return patch.object(Subscriber, "_bury", forget)
+
+
+@bug("churn", seeds=10)
+def a_tuple_is_tried_for_ever() -> Patch:
+    """A tuple that its reader cannot bear comes again and again, and nothing behind it ever comes."""
+    return patch.object(Doubts, "failed", lambda doubts, origin, upto: 1)
+
+
+@bug("churn", seeds=20)
+def a_tuple_in_doubt_is_dropped() -> Patch:
+    """A tuple tried often enough is left out, and put nowhere."""
+    return patch.object(DeadLetters, "add", lambda letters, letter, limits: None)
 
 
 # The store.

@@ -124,7 +124,46 @@ def test_two_names_for_one_tuple_are_found_at_the_end():
 def test_counters_must_balance():
     definition = StreamDefinition(name="flights", schema=Schema.parse("number int"))
     shown = PublisherShown(
-        peer=PEER, epoch=1, backup=None, accepted=5, processed=3, pending=1, expired=0, statistics=None
+        peer=PEER, epoch=1, backup=None, accepted=5, processed=3, pending=1, dead_lettered=0, expired=0, statistics=None
     )
     with pytest.raises(Violation, match="balance"):
         Oracle().shown(StreamShown(definition=definition, publishers=(shown,), subscriptions=0))
+
+
+def test_a_peer_that_knows_its_clock_to_be_wrong_may_not_accept():
+    oracle, _, _ = scene()
+    late = Publication("flights", PEER, (7,), asked_at=100, witness=0)
+    oracle.asked(late)
+    oracle.accepted(late, Published(first=2, count=1, stamp=30), clock_off_since=101)  # It came to know too late.
+    with pytest.raises(Violation, match="clock to be wrong"):
+        oracle.accepted(late, Published(first=2, count=1, stamp=30), clock_off_since=100)
+
+
+def test_what_its_reader_cannot_bear_is_due_in_the_dead_letters():
+    oracle, reading, _ = scene()
+    reading.refuses = lambda row: row == 2
+    oracle.received(reading, ORIGIN, 0, 1)
+    assert len(oracle.due()) == 1
+    oracle.letters(reading, [(ORIGIN, 2)])
+    assert oracle.due() == []
+    with pytest.raises(Violation, match="lies in the dead letters"):
+        oracle.received(reading, ORIGIN, 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("listed", "wrong"),
+    [
+        ([(ORIGIN, 2), (ORIGIN, 2)], "twice"),
+        ([], "gone"),
+        ([(ORIGIN, 2), (ORIGIN, 99)], "never published"),
+        ([(ORIGIN, 2), (ORIGIN, 1)], "was processed"),
+        ([(ORIGIN, 2), (ORIGIN, 3)], "never refused"),
+    ],
+)
+def test_false_dead_letters_are_found(listed: list[tuple[Origin, int]], wrong: str):
+    oracle, reading, _ = scene("disk", 1, 2, 3)
+    reading.refuses = lambda row: row == 2
+    oracle.received(reading, ORIGIN, 0, 1)
+    oracle.letters(reading, [(ORIGIN, 2)])
+    with pytest.raises(Violation, match=wrong):
+        oracle.letters(reading, listed)

@@ -25,7 +25,7 @@ def test_what_failed_once_does_not_fail_again(scenario: str):
         assert outcome.verdict is Verdict.OK, f"peer simulate {scenario} --seed {outcome.seed}: {outcome.problem}"
 
 
-@pytest.mark.parametrize("scenario", ["disk-loss", "restarts", "short-lived"])
+@pytest.mark.parametrize("scenario", ["disk-loss", "restarts", "short-lived", "wrong-clocks"])
 def test_a_few_seeds_of(scenario: str):
     text = (HERE / "scenarios" / f"{scenario}.toml").read_text()
     for outcome in run_many(text, range(1, 41), jobs=2):

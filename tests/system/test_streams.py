@@ -125,6 +125,33 @@ async def test_a_named_subscription_goes_on_where_it_was_left(network: Cluster):
             await two.unsubscribe("reader")
 
 
+async def test_a_row_that_its_reader_cannot_bear_is_tried_three_times_and_put_aside(network: Cluster):
+    tried: Counter[int] = Counter()
+    async with client(network, 1) as one, client(network, 2) as two:
+        await one.create_stream("poisoned", "n int")
+        subscription = two.subscribe("poisoned", name="careful")
+        await subscription.open()
+        await one.publish("poisoned", [(n,) for n in range(10)])
+        processed = []
+        async with subscription, asyncio.timeout(DEADLINE_S):
+            async for row in subscription:
+                tried[row.n] += 1
+                if row.n == 4:
+                    subscription.refuse("I do not like fours")
+                else:
+                    processed.append(row.n)
+                if row.n == 9:
+                    break
+        assert processed == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+        assert tried == Counter({**dict.fromkeys(range(10), 1), 4: 3})
+        assert subscription.dead_lettered == 1
+        shown = peer(network, "stream", "dead", "poisoned", "--name", "careful", "-p", "2")
+        (letter,) = [json.loads(line) for line in shown.stdout.splitlines()]
+        assert (letter["subscription"], letter["sequence"], letter["row"]) == ("careful", 4, {"n": 4})
+        assert letter["reason"] == "I do not like fours"
+        assert "1 dead letter at this peer" in shown.stderr
+
+
 async def test_a_publisher_sends_rows_one_by_one_and_batches_them(network: Cluster):
     async with client(network, 1) as one, client(network, 3) as three:
         await one.create_stream("singles", "n int, text string")

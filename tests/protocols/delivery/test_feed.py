@@ -138,3 +138,18 @@ def test_a_reader_for_whom_due_tuples_were_let_go_hears_of_the_gap_and_one_from_
     gap = Gap(subscription="late", origin=ORIGIN, first=2, next=5)
     assert feed.pump(0)[0] == Send(READER, gap)
     assert feed.subscribe("start", READER, None, 0, 1000, restart=True) == 5
+
+
+def test_what_one_of_the_readers_has_put_aside_is_counted_once_all_have_read_it() -> None:
+    feed = feed_with(10)
+    feed.commit(10, 0)
+    for name in ("q", "r"):
+        feed.subscribe(name, READER, 0, 0, 1 << 20, restart=False)
+    feed.ack("q", 6, 1, dead=(2, 5))
+    assert (feed.processed, feed.dead_lettered) == (0, 0)
+    feed.ack("r", 4, 2, dead=(2,))
+    assert (feed.processed, feed.dead_lettered) == (3, 1)
+    feed.ack("r", 10, 3, dead=(2,))
+    feed.ack("q", 6, 4, dead=(2, 5))  # Said again.
+    assert (feed.processed, feed.dead_lettered, feed.settled) == (4, 2, 6)
+    feed.validate()

@@ -1,0 +1,144 @@
+"""One reader of a stream at this peer: how far its client has come, and what waits for it."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import msgspec
+
+from protocols.catalogue.events import PublisherEntry
+from protocols.clock import Stamp
+from protocols.delivery.dead_letters import DeadLetters, Doubts
+from protocols.delivery.messages import Batch, Origin, Position
+from protocols.ids import Millis, PeerId, RequestId, StreamName, SubscriptionId
+
+
+@dataclass(slots=True)
+class Subscription:
+    """One reader of a stream."""
+
+    subscription: SubscriptionId
+    stream: StreamName
+    since: Stamp
+    keep: bool
+    request: RequestId | None = None  # The client that reads now.
+    is_journalled: bool = False  # It was there once: what cannot be found now is out of sight, not gone.
+    is_open: bool = False  # Advertised, and the client told so.
+    advertised_at: Millis = 0
+    seen: dict[Origin, int] = field(default_factory=dict)  # The client has everything below behind it.
+    taken: dict[Origin, int] = field(default_factory=dict)  # Handed to the client, or held for it.
+    held: deque[Batch] = field(default_factory=deque)  # For a client that is slower than the network.
+    unseen: deque[tuple[Origin, int, int]] = field(default_factory=deque)  # Origin, next sequence, bytes.
+    unseen_bytes: int = 0
+    publishers: dict[Origin, PublisherEntry] = field(default_factory=dict)
+    served_by: dict[Origin, PeerId] = field(default_factory=dict)
+    absent: dict[Origin, None] = field(default_factory=dict)  # Its ingress peer cannot serve it: ask the backup.
+    told: dict[tuple[PeerId, bool], None] = field(default_factory=dict)  # Asked since this client came; for copies?
+    doubts: Doubts = field(default_factory=Doubts)
+    trial: Batch | None = None  # The one tuple that the client is trying now.
+    is_burying: bool = False  # A dead letter is on its way to the disk; nothing behind it is handed out before.
+    dead: DeadLetters = field(default_factory=DeadLetters)
+
+    def attach(self, request: RequestId) -> None:
+        """A client reads from here on, beginning with what it has not seen."""
+        self.request = request
+        self.taken = dict(self.seen)
+        self.held.clear()
+        self.unseen.clear()
+        self.unseen_bytes = 0
+        self.told.clear()
+        self.trial = None
+
+    def position(self, origin: Origin) -> Position:
+        upto = self.seen[origin]
+        return Position(origin, upto, tuple(each for each in self.dead.told(origin) if each < upto))
+
+    def positions_at(self, origins: list[Origin]) -> tuple[Position, ...]:
+        return tuple(self.position(origin) for origin in origins if origin in self.seen)
+
+    # What the client gets.
+
+    def hand_out(self, bytes_max: int) -> list[Batch]:
+        """What the client can bear now; of tuples in doubt no more than helps to find the one it cannot bear."""
+        batches: list[Batch] = []
+        while self.held and self.unseen_bytes < bytes_max and not self.is_burying:
+            if self.doubts and self.unseen:
+                break
+            batch = self.held.popleft()
+            portion = self.doubts.portion(batch.origin, batch.first)
+            if portion is not None and portion < batch.count:
+                self.held.appendleft(tail(batch, batch.first + portion))
+                batch = _head(batch, portion)
+            self.trial = batch if portion == 1 else None
+            self.unseen.append((batch.origin, batch.next, len(batch.rows)))
+            self.unseen_bytes += len(batch.rows)
+            batches.append(batch)
+        return batches
+
+    def see(self, positions: tuple[Position, ...]) -> list[Position]:
+        """The client has these behind it; returns where that is news."""
+        moved: list[Position] = []
+        for position in positions:
+            origin = position.origin
+            upto = min(position.next, self.taken.get(origin, 0))
+            if upto > self.seen.get(origin, 0):
+                self.seen[origin] = upto
+                self.doubts.passed(origin, upto)
+                moved.append(self.position(origin))
+                if self.trial is not None and self.trial.origin == origin:
+                    self.trial = None
+        while self.unseen:
+            origin, upto, size = self.unseen[0]
+            if upto > self.seen.get(origin, 0):
+                break
+            self.unseen.popleft()
+            self.unseen_bytes -= size
+        return moved
+
+    def in_hand(self) -> dict[Origin, int]:
+        """What the client holds: for each origin, up to where."""
+        return {origin: upto for origin, upto, _ in self.unseen}
+
+    def take_back(self, origin: Origin) -> None:
+        """What the client holds of an origin, and all that waits behind it, will be handed out again."""
+        kept = [each for each in self.unseen if each[0] != origin]
+        self.unseen = deque(kept)
+        self.unseen_bytes = sum(size for _, _, size in kept)
+        if self.trial is not None and self.trial.origin == origin:
+            self.held.appendleft(self.trial)
+            return
+        self.held = deque(batch for batch in self.held if batch.origin != origin)
+        self.taken[origin] = self.seen.get(origin, 0)
+
+    def skip(self, origin: Origin, upto: int) -> None:
+        """The client could not bear what ends here: it is put aside, and no more is in doubt."""
+        self.seen[origin] = max(upto, self.seen.get(origin, 0))
+        self.taken[origin] = max(upto, self.taken.get(origin, 0))
+        self.doubts.found()
+        self.trial = None
+        for batch in [each for each in self.held if each.origin == origin and each.first < upto]:
+            place = self.held.index(batch)
+            if batch.next <= upto:
+                del self.held[place]
+            else:
+                self.held[place] = tail(batch, upto)
+        self.see(())
+
+    def validate(self) -> None:
+        assert self.unseen_bytes == sum(size for _, _, size in self.unseen)
+        for origin, upto in self.seen.items():
+            assert upto <= self.taken.get(origin, upto)
+        self.doubts.validate()
+
+
+def _head(batch: Batch, count: int) -> Batch:
+    """The first tuples of a batch."""
+    rows = msgspec.msgpack.decode(batch.rows, type=list[msgspec.Raw])[:count]
+    return Batch(batch.origin, batch.first, count, batch.published_at, msgspec.msgpack.encode(rows))
+
+
+def tail(batch: Batch, first: int) -> Batch:
+    """What a batch holds from a sequence on."""
+    rows = msgspec.msgpack.decode(batch.rows, type=list[msgspec.Raw])[first - batch.first :]
+    return Batch(batch.origin, first, len(rows), batch.published_at, msgspec.msgpack.encode(rows))
