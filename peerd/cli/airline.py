@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
-COMPRESSION: Final = 30  # Minutes of the airline in a minute of ours.
-FLIGHTS_MAX: Final = 1500
+COMPRESSION: Final = 12  # Minutes of the airline in a minute of ours.
+FLIGHTS_MAX: Final = 1000
 CITIES: Final = tuple(
     "ATLANTA BOSTON CHICAGO DALLAS DENVER DETROIT HONOLULU HOUSTON MEMPHIS MIAMI NEWARK ORLANDO PHOENIX PORTLAND"
     " RALEIGH SEATTLE TAMPA TULSA".split()

@@ -99,7 +99,8 @@ def demo(for_s: float, no_spark: bool) -> None:
     with interruptible():
         try:
             started_at = time.monotonic()
-            cluster.start(READER, name="demo", settings={"spark": "off" if no_spark else "auto"})
+            reader = {} if no_spark else {READER: {"spark": "warm"}}
+            cluster.start(READER, name="demo", settings={"spark": "off"}, settings_of=reader)
             cluster.wait_until_up()
             _say(f"{counted(READER, 'peer')} found each other in {time.monotonic() - started_at:.1f} s")
             show_rows(cluster.client(1).get("/members"), MEMBER_COLUMNS, "table")
@@ -149,35 +150,43 @@ class _Play:
 
     async def _watch(self, reader: Client, publishing: list[asyncio.Task[None]]) -> list[_Display]:
         """Both queries: the first results come at once, those of the join when Spark has started."""
-        from peerd.client import PeerRefused
-
         async with reader.query(self._delayed.text, name="delayed") as delayed:
             tasks = [asyncio.create_task(self._read(delayed, self._delayed))]
             displays = [self._delayed]
             self._delayed.inserted_at = (await reader.show_query("delayed")).inserted_at
-            if not self._has_spark:
-                await self._until_the_end(displays, tasks, publishing)
-                return displays
-            try:
-                began_at = time.monotonic()
-                _say("  the display of terminal N joins four streams: Spark starts …")
+            if self._has_spark and await self._spark_is_ready():
                 async with reader.query(self._terminal.text, name="terminal-N") as terminal:
-                    _say(f"  the display of terminal N is there after {time.monotonic() - began_at:.1f} s")
                     self._terminal.inserted_at = (await reader.show_query("terminal-N")).inserted_at
                     tasks.append(asyncio.create_task(self._read(terminal, self._terminal)))
                     displays.append(self._terminal)
                     await self._until_the_end(displays, tasks, publishing)
-            except PeerRefused as error:
-                if len(displays) > 1:
-                    raise
-                _say(f"  there is no display of terminal N: {error.error}")
+            else:
                 await self._until_the_end(displays, tasks, publishing)
         return displays
+
+    async def _spark_is_ready(self) -> bool:
+        """Wait for Spark and say what it is about; False if it cannot be had."""
+        began_at = time.monotonic()
+        _say("  the display of terminal N joins four streams: Spark starts …")
+        while True:
+            status = await asyncio.to_thread(self._cluster.client(READER).get, "/status")
+            spark = status["spark"]
+            if spark["state"] == "ready":
+                took_s = time.monotonic() - began_at
+                _say(f"  Spark {spark['spark']} on Java {spark['java']} is there after {took_s:.1f} s")
+                return True
+            if spark["state"] == "off" and spark["last_failure"]:
+                _say(f"  there is no display of terminal N: {spark['last_failure']}")
+                return False
+            await asyncio.sleep(0.1)
 
     async def _until_the_end(
         self, displays: list[_Display], reading: list[asyncio.Task[None]], publishing: list[asyncio.Task[None]]
     ) -> None:
         """Play, kill and restart a peer on the way, then wait until everything that is due has come."""
+        deadline_at = time.monotonic() + CATCH_UP_S
+        while not all(display.arrived for display in displays) and time.monotonic() < deadline_at:
+            await asyncio.sleep(0.05)
         await asyncio.sleep(self._for_s * 0.4)
         _say(f"\n  ⚡ kill -9 peer {KILLED}\n")
         self._cluster.kill(KILLED)
