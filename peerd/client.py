@@ -25,10 +25,11 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Literal, Self, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 
 from peerd.datadir import DataDir, default_data_dir
 from peerd.errors import Exit, PeerError
+from peerd.parameters import filled
 from peerd.publisher import Publisher
 from peerd.query import RunningQuery
 from peerd.rows import PUBLISH_BYTES_MAX, Row, encode_rows, parse_schema
@@ -255,6 +256,7 @@ class Client:
     def query(
         self,
         text: str,
+        parameters: Sequence[Any] = (),
         *,
         name: QueryId = "",
         engine: QueryEngine = "auto",
@@ -264,11 +266,11 @@ class Client:
         """Run a continuous query in SQL or WXQuery and read its results: `async with client.query("SELECT …") as rows`.
 
         No tuple published after it has begun is missed. It ends with the block, unless it is detached: then it goes on
-        at the peer, and attach() reads it.
+        at the peer, and attach() reads it. Parameters fill the question marks of SQL.
         """
         return RunningQuery(
             self,
-            lambda: self.submit(text, name=name, engine=engine, on_starting=on_starting),
+            lambda: self.submit(text, parameters, name=name, engine=engine, on_starting=on_starting),
             ends=not detached,
         )
 
@@ -285,6 +287,7 @@ class Client:
     async def submit(
         self,
         text: str,
+        parameters: Sequence[Any] = (),
         *,
         name: QueryId = "",
         engine: QueryEngine = "auto",
@@ -296,7 +299,7 @@ class Client:
             if on_starting is not None and isinstance(news, QueryStarting):
                 on_starting(news)
 
-        command = SubmitQuery(text=text, name=name, engine=engine, witness=self._latest)
+        command = SubmitQuery(text=filled(text, parameters), name=name, engine=engine, witness=self._latest)
         answer = await self._session.ask(command, "never", hear)
         assert isinstance(answer, QueryAccepted)
         self._witness(answer.stamp)

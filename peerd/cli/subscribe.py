@@ -58,6 +58,7 @@ _STREAM: Final = re.compile(r"[^\s<{(]+")  # No query is one word.
     show_default=True,
     help="What runs a query.",
 )
+@click.option("--parameter", "parameters", multiple=True, metavar="VALUE", help='The value of a "?", in order.')
 @output_option
 def subscribe(
     text: str | None,
@@ -70,6 +71,7 @@ def subscribe(
     limit: int | None,
     detach: bool,
     engine: Literal["auto", "inline", "spark"],
+    parameters: tuple[str, ...],
     form: str | None,
 ) -> None:
     """Read a stream, or the results of a query in SQL or WXQuery, at any peer, whoever publishes.
@@ -94,12 +96,15 @@ def subscribe(
             hint = "A query reads what is published from now on."
             raise PeerError(f"{wrong} goes with a stream, not with a query", hint=hint, exit_code=Exit.MISUSE)
         from peerd.cli.query import run_query
+        from peerd.parameters import filled, value_of
 
+        query = filled(query, [value_of(each) for each in parameters])
         run_query(query, data_dir, number, name or "", engine, limit, detach, form)
         return
     assert text is not None
-    if engine != "auto":
-        raise PeerError("--engine goes with a query, not with a stream", exit_code=Exit.MISUSE)
+    if engine != "auto" or parameters:
+        wrong = "--parameter" if parameters else "--engine"
+        raise PeerError(f"{wrong} goes with a query, not with a stream", exit_code=Exit.MISUSE)
     other = "--since" if since is not None else "--name" if name is not None else "--detach" if detach else None
     if last is not None and other is not None:
         raise PeerError(f"--last and {other} do not go together", exit_code=Exit.MISUSE)

@@ -101,7 +101,7 @@ async def test_the_first_result_of_a_stateless_query_comes_at_once(network: Clus
 async def test_a_detached_query_goes_on_and_is_read_later(network: Cluster):
     async with client(network, 1) as one, client(network, 2) as two:
         await one.create_stream("kept", "n int")
-        accepted = await two.submit("SELECT n FROM kept WHERE n % 2 = 0", name="even")
+        accepted = await two.submit("SELECT n FROM kept WHERE n % ? = 0", [2], name="even")
         assert accepted.query == "even"
         await one.publish("kept", [(n,) for n in range(10)])
         for place, expected in ((None, [0, 2, 4]), ("mine", [0, 2, 4]), ("mine", [6, 8])):
@@ -162,6 +162,9 @@ def test_a_bad_query_is_shown_with_its_place(network: Cluster, tmp_path: Path):
     assert "line 1, column" in peer(network, "subscribe", "-", typed="SELECT\n", code=2).stderr
     assert 'stream "untyped" is not known' in peer(network, "subscribe", "untyped", code=4).stderr
     assert "goes with a stream" in peer(network, "subscribe", "SELECT 1", "--since", "1h", code=2).stderr
+    parameters = ("--parameter", "N", "--parameter", "2")
+    said = peer(network, "subscribe", "SELECT flight FROM typed WHERE flight = ?", *parameters, code=2).stderr
+    assert "the query has 1 question marks and 2 parameters" in said
     assert "name a stream, or write a query" in peer(network, "subscribe", code=2).stderr
 
 
