@@ -239,7 +239,7 @@ class Run:
     def _pass_on(self, done: _Waiting) -> None:
         if isinstance(done.behind, int):
             self.behind[done.alias] = done.behind
-        elif done.behind:  # The passing of time has nothing behind it, whatever its source.
+        elif done.behind:
             positions = self.behind.setdefault(done.alias, {})
             assert isinstance(positions, dict)
             positions.update({position.origin: position for position in done.behind})
