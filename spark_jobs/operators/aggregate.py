@@ -70,7 +70,7 @@ def _results(plan: WindowAggregate, rows: Flow, groups: DataFrame) -> Flow:
         due.alias(DUE),
         sf.lit(True).alias(KEEP),
     ]
-    if rows.is_marked:
+    if rows.frame.isStreaming:
         hidden.append(sf.struct(end.alias(END), *keys).alias(KEY))
     named = [column.alias(place_name(place)) for place, column in enumerate(columns)]
     return Flow(
