@@ -21,7 +21,9 @@ def union(plan: Union, branches: list[Flow]) -> Flow:
         for each in branches
     ]
     is_keyed = any(KEY in each.hidden for each in alike)
-    frames = [_keyed(each, number, alike) for number, each in enumerate(alike)] if is_keyed else [x.frame for x in alike]
+    frames = (
+        [_keyed(each, number, alike) for number, each in enumerate(alike)] if is_keyed else [x.frame for x in alike]
+    )
     return alike[0].changed(
         reduce(lambda one, other: one.union(other), frames),
         is_ranked=any(each.is_ranked for each in alike),

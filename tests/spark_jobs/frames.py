@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
 import pyarrow
@@ -24,6 +24,7 @@ from spark_jobs.types import KEEP, source_type
 # As a peer has it, but with tasks for two cores.
 SETTINGS = SessionSettings(extra={"spark.master": "local[2]", "spark.default.parallelism": "1"})
 PLACES = Decimal(1).scaleb(-18)
+WIDE = Context(80, ROUND_HALF_UP)
 
 
 def session() -> Iterator[SparkSession]:
@@ -84,5 +85,5 @@ def _held(value: Any) -> Any:
         case tuple():
             return tuple(map(_held, value))
         case Decimal():
-            return value.quantize(PLACES, ROUND_HALF_UP)
+            return value.quantize(PLACES, context=WIDE)
     return value

@@ -1,9 +1,11 @@
-"""Random plans on random rows: Spark, the reference evaluator and the daemon itself give the same multiset of results."""
+"""Random plans on random rows: Spark, the reference evaluator and the daemon give the same multiset of results."""
 
 from __future__ import annotations
 
 import random
 from collections import Counter
+from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -13,9 +15,11 @@ pytest.importorskip("pyspark")
 from protocols.execution.cut import is_stateful
 from protocols.execution.inline import pipelines
 from queries import sql
+from queries.catalogue import Stream
+from queries.expressions import EPOCH
 from queries.plan import Operator, sources
-from queries.reference import Streams, _Evaluation, evaluate, same_rows
-from queries.schema import Row
+from queries.reference import Streams, Tuple, _Evaluation, evaluate, same_rows
+from queries.schema import Row, Schema
 from queries.spark_forms import NoForm
 from spark_jobs.compile import compiled
 from tests.queries.random_queries import Queries
@@ -87,3 +91,51 @@ def difference(seed: int, text: str, ours: list[Row], theirs: list[Row]) -> str:
             f"  only Spark  {only_theirs[:5]}",
         )
     )
+
+
+NUMBERS = {"n": Stream("n", Schema.parse("a decimal, b decimal, i int, s string, at timestamp, f float"))}
+NUMBER_ROWS = {
+    "n": [
+        Tuple(EPOCH, (Decimal(a), Decimal(b), i, s, EPOCH + timedelta(days=days), f), number)
+        for number, (a, b, i, s, days, f) in enumerate(
+            (
+                ("1", "3", 3, "ab", 0, 0.1),
+                ("0.000000000000000001", "7", -7, "", -719_162, -0.0),
+                ("1234567.891234567", "0.000000001", 1 << 62, "aaa", 2_932_896, float("nan")),
+                ("-99.99", "0", 0, "O'Hare", 20_000, float("inf")),
+                ("12345678901234567.25", "2", 1, "é%_", -1, 1e300),
+            )
+        )
+    ]
+}
+NESTED = "a"
+for _ in range(16):
+    NESTED = f"({NESTED} * sign(i))"
+REPLACED = "s"
+for _ in range(24):
+    REPLACED = f"replace({REPLACED}, 'a', 'b')"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT a + b, a - b, b - a, -a, abs(a), i + b, a % b FROM n",
+        "SELECT a * b, a * i, i * b, a * 0.25 FROM n WHERE i < 1000",
+        "SELECT a / b, a / 3, a / i, i / b FROM n WHERE i < 1000",
+        "SELECT round(a), round(a, 2), floor(a), ceil(a), CAST(a AS int), CAST(i AS decimal) FROM n",
+        "SELECT at + INTERVAL '1' DAY, at - INTERVAL '2' DAY, at > '1500-01-01' FROM n",
+        "SELECT f + 1, f * f, f = f, f <> f, f < 1, f > 1, sign(f), CAST(f AS int) FROM n",
+        "SELECT sum(a), avg(a), sum(DISTINCT a), avg(DISTINCT i), sum(i), avg(i), stddev(b) FROM n [RANGE 1 SECOND]",
+        "SELECT i, sum(f), min(f), max(f), count(DISTINCT f) FROM n [RANGE 1 SECOND] GROUP BY i",
+        "SELECT extract(epoch FROM avg(at - TIMESTAMP '1970-01-01')), sum(at - at) = '0s' FROM n [RANGE 1 SECOND]",
+        f"SELECT {NESTED} FROM n",
+        f"SELECT length({REPLACED}) FROM n",
+        f"SELECT i FROM n WHERE {' OR '.join(f'i = {number}' for number in range(2000))}",
+    ],
+    ids=lambda text: text[:60],
+)
+def test_numbers_and_times_at_their_edges(spark: Any, text: str) -> None:
+    plan = sql.plan(text, NUMBERS).plan
+    ours = held([each.row for each in evaluate(plan, NUMBER_ROWS)])
+    theirs = told(compiled(plan, source_frames(spark, plan, NUMBER_ROWS)), plan)
+    assert same_rows(ours, theirs), difference(0, text, ours, theirs)
