@@ -5,7 +5,7 @@ Distinct values are gathered into a set first: a streaming query knows no other 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from pyspark.sql import Column as SparkColumn
@@ -17,6 +17,7 @@ from spark_jobs.expressions import column_of
 from spark_jobs.types import data_type, place_name
 
 _WHOLE: Final = "decimal(38,0)"  # The sum of ints, which may leave 64 bits on the way.
+_SUMMED: Final = "decimal(37,18)"  # With one digit less Spark has room for the sum of two, and takes none from behind.
 _SECONDS: Final = "decimal(24,6)"
 
 
@@ -76,18 +77,18 @@ class _Distinct:
         self.count = sf.size(self._set).cast("bigint")
 
     def total(self, kind: str | None) -> SparkColumn:
-        kind = kind or data_type(self._kind).simpleString()
+        kind = kind or ("double" if self._kind == "float" else _SUMMED)
         return self._folded(lambda each: each.cast(kind), kind)
 
     def seconds(self) -> SparkColumn:
-        return self._folded(_seconds, "decimal(38,6)")
+        return self._folded(_seconds, "decimal(37,6)")
 
     def deviation(self) -> SparkColumn:
         mean = self.total("double") / self.count
         squares = self._folded(lambda each: (each.cast("double") - mean) * (each.cast("double") - mean), "double")
         return sf.when(self.count > 1, sf.sqrt(squares / (self.count - 1)))
 
-    def _folded(self, value, kind: str) -> SparkColumn:  # type: ignore[no-untyped-def]
+    def _folded(self, value: Callable[[SparkColumn], SparkColumn], kind: str) -> SparkColumn:
         """The sum of a value of each; null where there is none."""
         zero = sf.lit(0).cast(kind)
         total = sf.aggregate(self._set, zero, lambda so_far, each: sf.try_add(so_far, value(each)).cast(kind))

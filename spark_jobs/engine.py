@@ -41,11 +41,12 @@ from spark_jobs.control import (
     Waiting,
     frame,
 )
+from spark_jobs.retention import Retention
 from spark_jobs.session import SessionSettings, resident_bytes
-from spark_jobs.stages import Mode, closes_windows, horizon_us, mode
+from spark_jobs.stages import Mode, horizon_us, joins, mode
 
 if TYPE_CHECKING:
-    from spark_jobs.results import Results
+    from spark_jobs.results import Input, Results
     from spark_jobs.spool import Spool
 
 PREFIX: Final = "peerd-spark-"
@@ -112,20 +113,29 @@ class _Run:
             Spool(folder, place, each, self.mode == "real-time") for place, each in enumerate(inputs)
         ]
         self.results: Results = Results(plan, len(inputs))
+        self.retentions = [Retention(plan, each) for each in inputs] if self.mode == "batch" else []
         self.number = 0
         self.closed_us = closed_until_us  # Windows that end by then take no more rows.
         self.state_rows = 0
-        self._closes_windows, self._horizon_us = closes_windows(plan), horizon_us(plan)
+        self._joins, self._horizon_us = joins(plan), horizon_us(plan)
 
     @property
     def forget_us(self) -> int | None:
         """No row that is still to come needs what is older: by the last input that is done with, for Spark reads some
         inputs before others."""
-        if self._closes_windows:
+        if not self._joins:
             return self.results.watermark_us
         if self.results.floor_us is None or self._horizon_us is None:
             return None
-        return self.results.floor_us - self._horizon_us - 1000  # Spark counts in milliseconds.
+        return self.results.floor_us - self._horizon_us
+
+    def remove(self, finished: Sequence[Input]) -> None:
+        """Free what inputs that are done with took, unless batch jobs are to read it again."""
+        for item in finished:
+            if item.source is not None and not self.retentions:
+                self.spools[item.source].remove(item.file)
+        for spool, retention in zip(self.spools, self.retentions, strict=False):
+            spool.remove(retention.removable(self.results.floor_us))
 
     def close(self) -> None:
         for spool in self.spools:
@@ -180,7 +190,10 @@ class SparkEngine:
             kept.results.expect(Input(number, None, 0, watermark_us, floor_us))
             self._loop_soon(kept)
         else:
-            kept.results.expect(Input(number, place, kept.spools[place].files + 1, watermark_us, floor_us))
+            file = kept.spools[place].files + 1
+            kept.results.expect(Input(number, place, file, watermark_us, floor_us))
+            if kept.retentions:
+                kept.retentions[place].add(file, rows)
             kept.spools[place].put(
                 number,
                 rows,
@@ -221,16 +234,16 @@ class SparkEngine:
     async def close(self) -> None:
         """End everything and leave nothing behind."""
         self._is_closed = True
+        ended = [*self._runs.values(), *self._ending.values()]
+        self._runs, self._ending = {}, {}
         await self._end_worker()
         if self._server is not None:
             self._server.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for kept in (*self._runs.values(), *self._ending.values()):
+        for kept in ended:
             kept.close()
-        self._runs.clear()
-        self._ending.clear()
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
@@ -395,9 +408,7 @@ class SparkEngine:
         if told is None:
             return
         finished, rows = told
-        for item in finished:
-            if item.source is not None:
-                kept.spools[item.source].remove(item.file)
+        kept.remove(finished)
         self._listener.on_results(kept.run, kept.results.done, rows)
 
     def _loop_soon(self, kept: _Run) -> None:

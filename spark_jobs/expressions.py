@@ -1,4 +1,4 @@
-"""Expressions as columns of Spark, each function by the form that its one definition in queries/functions.py gives it."""
+"""Expressions as columns of Spark, each function by the form that its one definition, in queries/, gives it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from spark_jobs.types import place_name
 
 def column_of(expression: Expression, columns: Sequence[Column]) -> SparkColumn:
     """An expression over rows with these columns; raises NoForm where Spark cannot keep its meaning."""
-    return rendered(expression, sf, lambda column: field_of(column, columns))
+    column: SparkColumn = rendered(expression, sf, lambda each: field_of(each, columns))
+    return column
 
 
 def is_true(predicate: Expression, columns: Sequence[Column]) -> SparkColumn:

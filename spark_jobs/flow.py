@@ -48,7 +48,7 @@ class Flow:
 
     @property
     def hidden(self) -> tuple[str, ...]:
-        return (*HIDDEN, KEY) if self.is_aggregate and self.is_marked else HIDDEN
+        return (*HIDDEN, KEY) if self.is_aggregate and self.frame.isStreaming else HIDDEN
 
     @property
     def names(self) -> tuple[str, ...]:

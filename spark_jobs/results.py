@@ -61,14 +61,13 @@ class Results:
         numbers = values("int", (), batch.column("number"))
         dues = values("int", (), batch.column("due").view(pa.int64()))
         kept = batch.column("keep").to_pylist()
-        if batch.column("key").null_count < len(rows):
-            for row, due, keep, key in zip(rows, dues, kept, keys(batch.column("key")), strict=True):
+        groups = keys(batch.column("key"))
+        for row, number, due, keep, key in zip(rows, numbers, dues, kept, groups, strict=True):
+            if key is not None:
                 self._groups.setdefault(due, {})[key] = row if keep else None
-            return
-        for row, number, due, keep in zip(rows, numbers, dues, kept, strict=True):
-            if not keep:
-                continue
-            if due is None:
+            elif not keep or number <= self.done:
+                continue  # A batch job says again what it said before.
+            elif due is None:
                 self._rows.append((number, row))
             else:
                 self._order += 1

@@ -97,6 +97,9 @@ def spark_conf(settings: SessionSettings) -> dict[str, str]:
         "spark.sql.streaming.numRecentProgressUpdates": "2",
         "spark.sql.streaming.pollingDelay": "1ms",  # The source itself waits for rows.
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        # Spark fears that a join hands late rows to an aggregate; ours says itself which windows are closed to a row.
+        "spark.sql.streaming.statefulOperator.checkCorrectness.enabled": "false",
+        "spark.python.sql.dataFrameDebugging.enabled": "false",  # Asks Java for the place of every column in our code.
         "spark.sql.streaming.stopTimeout": "30s",
         # What a row says may be forgotten holds for all sources of its run.
         "spark.sql.streaming.multipleWatermarkPolicy": "max",

@@ -16,7 +16,7 @@ from pyarrow import ipc
 
 from queries.plan import Source
 from queries.schema import Row
-from spark_jobs.bridge import NO_MARK, SOURCE_HIDDEN, source_schema, to_arrow
+from spark_jobs.bridge import NO_MARK, SHIFT_US, SOURCE_HIDDEN, source_schema, to_arrow
 
 _HEAD: Final = struct.Struct("<q")
 
@@ -48,7 +48,7 @@ class Spool:
         watermark_us: int | None,
     ) -> int:
         """Hand on the rows of a numbered input: closed before it, and the watermark once they are in."""
-        forget = 0 if forget_us is None else max(forget_us, 0)
+        forget = 0 if forget_us is None else max(forget_us + SHIFT_US, 0)
         with pa.OSFile(str(self._folder / str(self.files + 1)), "wb") as file, ipc.new_stream(file, self._schema) as out:
             if rows:
                 hidden = (number, is_new, closed_us, forget, NO_MARK)

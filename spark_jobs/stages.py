@@ -24,16 +24,15 @@ def mode(plan: Operator) -> Mode:
     return "real-time"
 
 
-def closes_windows(plan: Operator) -> bool:
-    """Whether results wait for windows to end."""
-    return any(isinstance(each, WindowAggregate) for each in walk(plan))
+def joins(plan: Operator) -> bool:
+    """Whether rows wait for rows of other streams."""
+    return any(isinstance(each, Join) for each in walk(plan))
 
 
 def horizon_us(plan: Operator) -> int | None:
     """How long a row can matter after its time; None: for ever."""
     windows = [each.window for each in walk(plan) if isinstance(each, Source | WindowAggregate)]
-    is_join = any(isinstance(each, Join) for each in walk(plan))
-    if is_join and any(each.window is None for each in sources(plan)):
+    if joins(plan) and any(each.window is None for each in sources(plan)):
         return None
     spans = [window for window in windows if window is not None]
     if not spans or any(window.kind != "time" for window in spans):

@@ -10,7 +10,9 @@ import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.catalog.TableProvider;
 import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.connector.write.BatchWrite;
 import org.apache.spark.sql.connector.write.DataWriter;
+import org.apache.spark.sql.connector.write.DataWriterFactory;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.PhysicalWriteInfo;
 import org.apache.spark.sql.connector.write.Write;
@@ -23,7 +25,7 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * A streaming sink of Spark that hands the results of one run to the daemon, over the daemon's Unix socket.
+ * A sink of Spark that hands the results of one run to the daemon, over the daemon's Unix socket.
  *
  * <p>Options: {@code socket}; {@code run}, what the daemon knows the results by; {@code path}, the folder of the run;
  * {@code realTime}, whether rows of marks, or else the ends of micro-batches, say which inputs are done with.
@@ -52,7 +54,8 @@ public final class SocketSink implements TableProvider {
 
     @Override
     public Set<TableCapability> capabilities() {
-      return Set.of(TableCapability.STREAMING_WRITE, TableCapability.ACCEPT_ANY_SCHEMA);
+      return Set.of(
+          TableCapability.STREAMING_WRITE, TableCapability.BATCH_WRITE, TableCapability.ACCEPT_ANY_SCHEMA);
     }
 
     @Override
@@ -66,29 +69,52 @@ public final class SocketSink implements TableProvider {
       implements WriteBuilder, SupportsStreamingUpdateAsAppend {
     @Override
     public Write build() {
+      Results results = new Results(schema, options.get("socket"), options.get("run"), options.get("path"));
       return new Write() {
         @Override
         public StreamingWrite toStreaming() {
-          Results results = new Results(schema, options.get("socket"), options.get("run"));
-          return new Writing(results, options.get("path"), options.getBoolean("realTime", false));
+          return new Streaming(results, options.getBoolean("realTime", false));
+        }
+
+        @Override
+        public BatchWrite toBatch() {
+          return new Job(results);
         }
       };
     }
   }
 
   /** Where the results of a run go, and what columns they have. */
-  record Results(StructType schema, String socket, String run) implements StreamingDataWriterFactory {
+  private record Results(StructType schema, String socket, String run, String path)
+      implements StreamingDataWriterFactory, DataWriterFactory {
     @Override
     public DataWriter<InternalRow> createWriter(int partition, long task, long epoch) {
+      return createWriter(partition, task);
+    }
+
+    @Override
+    public DataWriter<InternalRow> createWriter(int partition, long task) {
       return new ResultWriter(schema, channel());
     }
 
-    ResultChannel channel() {
+    /** All tasks of a round are done: say how far each input has been read. */
+    void endRound() {
+      try {
+        long[] ends = Rounds.of(path).finish();
+        for (int input = 0; input < ends.length; input++) {
+          channel().sendFiles(input, ends[input]);
+        }
+      } catch (IOException error) {
+        throw new UncheckedIOException(error);
+      }
+    }
+
+    private ResultChannel channel() {
       return ResultChannel.to(socket, run);
     }
   }
 
-  private record Writing(Results results, String path, boolean isRealTime) implements StreamingWrite {
+  private record Streaming(Results results, boolean isRealTime) implements StreamingWrite {
     @Override
     public StreamingDataWriterFactory createStreamingWriterFactory(PhysicalWriteInfo info) {
       return results;
@@ -99,23 +125,34 @@ public final class SocketSink implements TableProvider {
       return false;
     }
 
-    /** All tasks of a batch are done. Of a micro-batch that says how far each input has been read. */
     @Override
     public void commit(long epoch, WriterCommitMessage[] messages) {
-      if (isRealTime) {
-        return;
-      }
-      try {
-        long[] ends = SpoolStream.ends(path);
-        for (int input = 0; input < ends.length; input++) {
-          results.channel().sendFiles(input, ends[input]);
-        }
-      } catch (IOException error) {
-        throw new UncheckedIOException(error);
+      if (!isRealTime) {
+        results.endRound();
       }
     }
 
     @Override
     public void abort(long epoch, WriterCommitMessage[] messages) {}
+  }
+
+  private record Job(Results results) implements BatchWrite {
+    @Override
+    public DataWriterFactory createBatchWriterFactory(PhysicalWriteInfo info) {
+      return results;
+    }
+
+    @Override
+    public boolean useCommitCoordinator() {
+      return false;
+    }
+
+    @Override
+    public void commit(WriterCommitMessage[] messages) {
+      results.endRound();
+    }
+
+    @Override
+    public void abort(WriterCommitMessage[] messages) {}
   }
 }

@@ -6,6 +6,7 @@ import java.nio.ByteOrder;
 import java.nio.MappedByteBuffer;
 import java.nio.channels.FileChannel;
 import java.nio.file.Files;
+import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 import java.nio.file.StandardOpenOption;
 import java.util.concurrent.locks.LockSupport;
@@ -39,8 +40,13 @@ final class Spool {
     return head.getLong(0);
   }
 
+  /** A whole file; null for one that the daemon has removed, since no result needs it. */
   byte[] read(long file) throws IOException {
-    return Files.readAllBytes(folder.resolve(Long.toString(file)));
+    try {
+      return Files.readAllBytes(folder.resolve(Long.toString(file)));
+    } catch (NoSuchFileException removed) {
+      return null;
+    }
   }
 
   /** Sleep for a moment, the longer the longer nothing has come. */

@@ -41,7 +41,8 @@ abstract class SpoolReader implements Closeable {
   void openNextFile() throws IOException {
     closeFile();
     file++;
-    reader = new ArrowStreamReader(new ByteArrayInputStream(spool.read(file)), allocator);
+    byte[] bytes = spool.read(file);
+    reader = bytes == null ? null : new ArrowStreamReader(new ByteArrayInputStream(bytes), allocator);
   }
 
   /** The next record batch of the open file; false at its end. */

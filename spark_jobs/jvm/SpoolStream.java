@@ -1,7 +1,5 @@
 package peerd.bridge;
 
-import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.ConcurrentMap;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
@@ -16,31 +14,18 @@ import org.apache.spark.sql.connector.read.streaming.SupportsRealTimeMode;
  * many rows of the next one.
  */
 final class SpoolStream implements MicroBatchStream, SupportsAdmissionControl, SupportsRealTimeMode {
-  /** How long the driver waits here for rows before it looks around. */
-  private static final long WAIT_NS = 1_000_000_000;
-
-  /** By run: up to which file of each input the micro-batch under way reads. The sink tells it once the batch is done. */
-  private static final ConcurrentMap<String, long[]> ENDS = new ConcurrentHashMap<>();
+  private static final long WAIT_MS = 1000; // How long the driver waits here for rows before it looks around.
 
   private final String run;
   private final int input;
   private final boolean isRealTime;
-  private final Spool[] spools;
-  private final long[] ends;
+  private final Rounds rounds;
 
   SpoolStream(String run, int input, int inputs, boolean isRealTime) {
     this.run = run;
     this.input = input;
     this.isRealTime = isRealTime;
-    spools = new Spool[inputs];
-    for (int each = 0; each < inputs; each++) {
-      spools[each] = new Spool(run, each);
-    }
-    ends = ENDS.computeIfAbsent(run, unused -> new long[inputs]);
-  }
-
-  static long[] ends(String run) {
-    return ENDS.get(run);
+    rounds = Rounds.of(run, inputs);
   }
 
   @Override
@@ -58,24 +43,10 @@ final class SpoolStream implements MicroBatchStream, SupportsAdmissionControl, S
     throw new IllegalStateException("Spark asks for the latest offset with a limit");
   }
 
-  /** Blocks while no input of the run has rows, so that an idle query costs next to nothing. */
   @Override
   public Offset latestOffset(Offset start, ReadLimit limit) {
-    long since = System.nanoTime();
-    while (!hasNews() && System.nanoTime() - since < WAIT_NS && !Thread.currentThread().isInterrupted()) {
-      Spool.park(since);
-    }
-    ends[input] = spools[input].head();
-    return new SpoolOffset(ends[input], 0);
-  }
-
-  private boolean hasNews() {
-    for (int each = 0; each < spools.length; each++) {
-      if (spools[each].head() > ends[each]) {
-        return true;
-      }
-    }
-    return false;
+    rounds.waitForRows(WAIT_MS);
+    return new SpoolOffset(rounds.extend(input), 0);
   }
 
   @Override
@@ -106,9 +77,7 @@ final class SpoolStream implements MicroBatchStream, SupportsAdmissionControl, S
   public void commit(Offset end) {} // The daemon removes files: it knows first when they are done with.
 
   @Override
-  public void stop() {
-    ENDS.remove(run);
-  }
+  public void stop() {}
 
   /** So many files, and so many rows of the next one, are behind this offset. */
   static final class SpoolOffset extends Offset implements java.io.Serializable {

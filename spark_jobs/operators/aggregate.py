@@ -20,7 +20,7 @@ _NEVER_US: Final = 253_402_300_799_999_999  # The last moment of the calendar.
 
 
 def aggregate(plan: WindowAggregate, rows: Flow, stream: DataFrame | None, rank_at: int | None) -> Flow:
-    """The results of all windows. For windows of rows, `stream` has the rows before selection, numbered at `rank_at`."""
+    """The results of all windows. Windows of rows count those of `stream`, before selection, numbered at `rank_at`."""
     if rows.is_aggregate:
         rows = rows.changed(rows.frame.filter(sf.col(KEEP)))
     match plan.window.kind:
@@ -70,12 +70,10 @@ def _results(plan: WindowAggregate, rows: Flow, groups: DataFrame) -> Flow:
         due.alias(DUE),
         sf.lit(True).alias(KEEP),
     ]
-    if rows.is_marked:
+    if rows.frame.isStreaming:
         hidden.append(sf.struct(end.alias(END), *keys).alias(KEY))
     named = [column.alias(place_name(place)) for place, column in enumerate(columns)]
-    return Flow(
-        groups.select(*named, *hidden), plan.columns, rows.is_marked, is_aggregate=True, by_rows=rows.by_rows
-    )
+    return Flow(groups.select(*named, *hidden), plan.columns, rows.is_marked, is_aggregate=True, by_rows=rows.by_rows)
 
 
 def _bounds(plan: WindowAggregate) -> tuple[SparkColumn, SparkColumn, SparkColumn, SparkColumn]:

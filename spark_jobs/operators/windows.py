@@ -50,7 +50,7 @@ def _is_mark() -> SparkColumn:
 
 
 def in_row_windows(plan: WindowAggregate, rows: Flow, stream: DataFrame | None, rank_at: int | None) -> DataFrame:
-    """By the stream's own numbers if it has them, for rows that a selection dropped count too; else by those of rows."""
+    """By the stream's own numbers if it has them, as rows that a selection dropped count too; else by those of rows."""
     size, slide = int(plan.window.size), int(plan.window.slide or plan.window.size)
     if rank_at is not None:
         rank = next(place for place, column in enumerate(rows.columns) if column.path == (RANK,))
