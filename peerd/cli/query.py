@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
-from peerd.cli.common import client_for, target_options
+from peerd.cli.common import client_for, target, target_options
 from peerd.cli.output import Column, Row, chosen_form, output_option, show_record, show_rows
 from peerd.cli.up import interruptible
 from peerd.cli.writers import writer_for
@@ -17,9 +17,11 @@ from peerd.words import ago, milliseconds
 
 if TYPE_CHECKING:
     from peerd.client import RunningQuery
+    from peerd.control_client import ControlClient
     from protocols.execution.messages import QueryListed, QueryShown, QueryStarting, SubgraphShown
 
 PATIENCE_S: Final = 365 * 86400.0  # A reader waits for its peer to come back; Ctrl-C ends that.
+PROGRESS_EVERY_S: Final = 0.25
 SHORT_ID: Final = 8
 _TEXT_WIDTH: Final = 80
 
@@ -57,16 +59,18 @@ def run_query(
     """Submit a query and show its results until somebody has had enough; or leave it to itself."""
 
     async def work() -> None:
-        async with client_for(data_dir, number, patience_s=None if detach else PATIENCE_S) as client:
+        progress = _Progress(target(data_dir, number))
+        async with client_for(data_dir, number, patience_s=None if detach else PATIENCE_S) as client, progress:
             if detach:
-                accepted = await client.submit(text, name=name, engine=engine, on_starting=_tell_starting)
+                accepted = await client.submit(text, name=name, engine=engine, on_starting=progress.begin)
                 click.echo(accepted.query)
                 click.echo(
                     f'"peer query attach {accepted.query}" reads it, "peer query stop {accepted.query}" ends it',
                     err=True,
                 )
                 return
-            async with client.query(text, name=name, engine=engine, on_starting=_tell_starting) as results:
+            async with client.query(text, name=name, engine=engine, on_starting=progress.begin) as results:
+                progress.end()
                 click.echo(f"query {results.query} runs; Ctrl-C stops it", err=True)
                 await _show_results(results, limit, form)
 
@@ -74,9 +78,37 @@ def run_query(
         asyncio.run(work())
 
 
-def _tell_starting(news: QueryStarting) -> None:
-    if news.waits_for == "Spark":  # Anything else is over before it is read.
-        click.echo(f"query {news.query} waits for Spark to start …", err=True)
+class _Progress:
+    """Says on stderr what a query waits for, while it waits for Spark to start."""
+
+    def __init__(self, control: ControlClient) -> None:
+        self._control = control
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> None:
+        """Nothing to say before the query starts."""
+
+    async def __aexit__(self, *error: object) -> None:
+        self.end()
+
+    def begin(self, news: QueryStarting) -> None:
+        if news.waits_for == "Spark" and self._task is None:  # Anything else is over before it is read.
+            self._task = asyncio.create_task(self._tell())
+
+    def end(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _tell(self) -> None:
+        began_at, said = time.monotonic(), ""
+        while True:
+            status = await asyncio.to_thread(self._control.get, "/status")
+            spark = status["spark"]
+            now = "the query is being deployed" if spark["state"] == "ready" else spark.get("waits_for") or "Spark"
+            if now != said:
+                click.echo(f"{time.monotonic() - began_at:5.1f} s  {now} …", err=True)
+                said = now
+            await asyncio.sleep(PROGRESS_EVERY_S)
 
 
 async def _show_results(results: RunningQuery, limit: int | None, form: str | None) -> None:

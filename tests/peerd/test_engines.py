@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from overlay.overlay import Overlay
+from peerd.cli.look import spark_sentence
 from peerd.disk import FileDisk
 from peerd.driver import Driver
 from protocols.catalogue.messages import ListStreams, StreamsListed
@@ -138,3 +139,21 @@ async def nothing_left(desk: Desk) -> None:
     streams = await desk.answer(ListStreams())
     assert isinstance(streams, StreamsListed)
     assert not [each.name for each in streams.streams if each.name.startswith("q.")]
+
+
+def test_the_state_of_spark_is_said_in_a_sentence():
+    failed = {"state": "off", "last_failure": "no Java was found"}
+    ready = {"state": "ready", "spark": "4.3.0", "java": "17.0.15", "master": "local", "runs": {"q": {}}}
+    assert [
+        spark_sentence({"state": "none"}),
+        spark_sentence({"state": "off", "last_failure": ""}),
+        spark_sentence(failed),
+        spark_sentence({"state": "starting", "waits_for": "looking for Java"}),
+        spark_sentence({**ready, "memory_bytes": 600 << 20}),
+    ] == [
+        "none: this peer runs without",
+        "starts when needed",
+        "off; it failed: no Java was found",
+        "starting (looking for Java)",
+        "4.3.0 on Java 17.0.15, local, 1 run, 600 MB",
+    ]
