@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
 
 from peerd.errors import Exit, PeerError
 from peerd.session import PeerRefused
@@ -13,12 +13,14 @@ from peerd.subscription import ReceivedBatch, Subscription
 from protocols.clock import Stamp
 from protocols.execution.messages import QueryAccepted, QueryId, QueryShown
 from protocols.ids import StreamName, SubscriptionId
+from protocols.messages import Refused
 from queries.schema import Schema
 
 if TYPE_CHECKING:
     from peerd.client import Client
 
 STOP_S: Final = 15.0
+_Arriving = TypeVar("_Arriving")
 
 
 class RunningQuery:
@@ -64,10 +66,19 @@ class RunningQuery:
         await self._end()
 
     def __aiter__(self) -> AsyncIterator[Any]:
-        return aiter(self.results)
+        return self._until_stopped(aiter(self.results))
 
     def batches(self) -> AsyncIterator[ReceivedBatch]:
-        return self.results.batches()
+        return self._until_stopped(self.results.batches())
+
+    async def _until_stopped(self, arriving: AsyncIterator[_Arriving]) -> AsyncIterator[_Arriving]:
+        try:
+            async for each in arriving:
+                yield each
+        except PeerRefused as error:
+            if error.code != "unknown":
+                raise
+            raise PeerRefused(Refused(code="unknown", error=f'query "{self.query}" was stopped')) from error
 
     async def _end(self) -> None:
         if not self._ends:

@@ -118,6 +118,20 @@ async def test_a_detached_query_goes_on_and_is_read_later(network: Cluster):
         await nothing_left(two, "kept")
 
 
+async def test_a_reader_is_told_that_its_query_was_stopped(network: Cluster):
+    async with client(network, 1) as one, client(network, 1) as other:
+        await one.create_stream("ended", "n int")
+        async with other.query("SELECT n FROM ended", name="ending") as results:
+            await one.publish("ended", [(1,)])
+            rows = aiter(results)
+            assert (await anext(rows)).n == 1
+            await one.stop_query("ending")
+            with pytest.raises(PeerRefused, match='query "ending" was stopped'):
+                async with asyncio.timeout(DEADLINE_S):
+                    await anext(rows)
+        await nothing_left(one, "ended")
+
+
 async def test_a_query_with_state_is_refused_where_nobody_runs_spark(network: Cluster):
     async with client(network, 1) as one:
         await one.create_stream("counted", "n int")
