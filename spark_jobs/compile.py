@@ -22,6 +22,7 @@ from spark_jobs.operators.union import union
 from spark_jobs.stages import mode
 from spark_jobs.types import DUE, IS_NEW, KEEP, KEY, MARK, NUMBER
 
+
 def compiled(plan: Operator, frames: Mapping[str, DataFrame]) -> DataFrame:
     """The results of a plan over the rows of its sources, by alias; raises NoForm where Spark cannot keep its meaning.
 

@@ -112,7 +112,7 @@ class _Run:
         self.spools: list[Spool] = [
             Spool(folder, place, each, self.mode == "real-time") for place, each in enumerate(inputs)
         ]
-        self.results: Results = Results(plan, len(inputs))
+        self.results: Results = Results(plan, len(inputs), by_rounds=self.mode == "batch")
         self.retentions = [Retention(plan, each) for each in inputs] if self.mode == "batch" else []
         self.number = 0
         self.closed_us = closed_until_us  # Windows that end by then take no more rows.

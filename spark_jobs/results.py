@@ -31,8 +31,10 @@ class Results:
     Invariant: what has been told is all that became due by the inputs up to `done`, and nothing else
     """
 
-    def __init__(self, plan: Operator, inputs: int) -> None:
+    def __init__(self, plan: Operator, inputs: int, *, by_rounds: bool = False) -> None:
         self._columns = plan.columns
+        self._by_rounds = by_rounds  # Each round says all again: it replaces what the one before said and is not told.
+        self._round: list[tuple[int, int, int, Row]] = []
         self._waiting: deque[Input] = deque()
         self._reached = [0] * inputs  # By source: its inputs up to this number are through.
         self._rows: list[tuple[int, Row]] = []  # Due at once, with the number of their newest input.
@@ -65,13 +67,18 @@ class Results:
         for row, number, due, keep, key in zip(rows, numbers, dues, kept, groups, strict=True):
             if key is not None:
                 self._groups.setdefault(due, {})[key] = row if keep else None
-            elif not keep or number <= self.done:
-                continue  # A batch job says again what it said before.
+            elif not keep or self._was_told(number, due):
+                continue
             elif due is None:
                 self._rows.append((number, row))
             else:
                 self._order += 1
-                heappush(self._due, (due, self._order, number, row))
+                heappush(self._round if self._by_rounds else self._due, (due, self._order, number, row))
+
+    def _was_told(self, number: int, due: int | None) -> bool:
+        """Whether a round says again what one before it said."""
+        is_past = due is None or (self.watermark_us is not None and due <= self.watermark_us)
+        return self._by_rounds and number <= self.done and is_past
 
     def mark(self, source: int, number: int) -> None:
         """Everything of a source up to a number is through."""
@@ -79,6 +86,8 @@ class Results:
 
     def files(self, source: int, file: int) -> None:
         """All files of a source up to one are through."""
+        if self._by_rounds and source == 0:  # The first word at the end of a round.
+            self._due, self._round = self._round, []
         through = [each.number for each in self._waiting if each.source == source and each.file <= file]
         if through:
             self.mark(source, through[-1])

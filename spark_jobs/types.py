@@ -59,7 +59,9 @@ ENGINE: Final = StructType(
 
 # What every row of a result has beside the plan's columns, and NUMBER and MARK.
 DUE: Final = "due"  # Told once our watermark is there; null: at once.
-KEY: Final = "key"  # Of an aggregate: its keys and its window's end. A later row replaces an earlier one until it is due.
+KEY: Final = (
+    "key"  # Of an aggregate: its keys and its window's end. A later row replaces an earlier one until it is due.
+)
 KEEP: Final = "keep"  # False: there is nothing to tell, and what was there before is no more.
 
 
