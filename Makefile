@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.installed
 FAST := not slow and not system
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command "make lock"
-# No part of this version needs Java, so a machine where none can be had goes on without it.
+# Only queries with state need Java, so a machine where none can be had goes on without it.
 FIND_JAVA := $(BIN)/python deploy/java-home >/dev/null || true
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help: ## Say what can be made.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(READY) ## Five peers on this machine: flights published at two, read at a third, and a kill -9 in the middle.
+demo: $(READY) ## An airline on five peers of this machine: streams at four, queries at a fifth, a kill -9 in the middle.
 	@$(FIND_JAVA)
 	@$(BIN)/peer demo --for 10
 

@@ -6,6 +6,9 @@
         async with client.subscribe("flights", since="start") as flights:
             async for row in flights:
                 print(row.flight, row.delay)
+        async with client.query("SELECT flight FROM flights WHERE delay > 30") as late:
+            async for row in late:
+                print(row.flight)
 
 Every peer of the network will do. When publish() returns, the rows are as safe as the stream promises (in memory, on
 disk, on two disks). A subscription brings each row once, in the order in which each peer published, whatever breaks in
@@ -19,14 +22,16 @@ import itertools
 import os
 import secrets
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Literal, Self, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 
 from peerd.datadir import DataDir, default_data_dir
 from peerd.errors import Exit, PeerError
+from peerd.parameters import filled
 from peerd.publisher import Publisher
+from peerd.query import RunningQuery
 from peerd.rows import PUBLISH_BYTES_MAX, Row, encode_rows, parse_schema
 from peerd.session import ConnectionLost, PeerRefused, Repeat, Session
 from peerd.subscription import ReceivedBatch, Subscription
@@ -42,6 +47,18 @@ from protocols.delivery.messages import (
     Published,
     SubscriptionLetters,
 )
+from protocols.execution.messages import (
+    ListQueries,
+    QueriesListed,
+    QueryAccepted,
+    QueryId,
+    QueryListed,
+    QueryShown,
+    QueryStarting,
+    ShowQuery,
+    StopQuery,
+    SubmitQuery,
+)
 from protocols.ids import Millis, StreamName, SubscriptionId
 from protocols.messages import Answer, Command, Done
 from queries.schema import Schema
@@ -54,12 +71,14 @@ __all__ = [
     "Publisher",
     "ReceivedBatch",
     "Row",
+    "RunningQuery",
     "Subscription",
 ]
 
 PATIENCE_S: Final = 30.0
 PUBLISHES_IN_FLIGHT_MAX: Final = 100  # Fewer than a peer remembers of one client.
 
+QueryEngine = Literal["auto", "inline", "spark"]
 _Answer = TypeVar("_Answer", bound=Answer)
 
 
@@ -204,12 +223,16 @@ class Client:
         name: SubscriptionId | None = None,
         since: Literal["now", "start"] | Stamp = "now",
         positions: Mapping[Origin, int] | None = None,
+        schema: Schema | None = None,
     ) -> Subscription:
-        """Read a stream. With a name the network keeps the place: whoever subscribes under that name goes on there."""
+        """Read a stream. With a name the network keeps the place: whoever subscribes under that name goes on there.
+
+        Who knows the schema already need not have it looked up.
+        """
         subscription = Subscription(
             self._session,
             stream,
-            self.schema,
+            self.schema if schema is None else schema,
             name=name or f"{stream}-{secrets.token_hex(8)}",
             since=since,
             keep=name is not None,
@@ -227,6 +250,72 @@ class Client:
         """The tuples that clients of this peer could not process: of one subscription of a stream, or of all."""
         command = ListDeadLetters(stream=stream, subscription=name)
         return (await self._ask(command, DeadLettersListed, "always")).subscriptions
+
+    # Queries.
+
+    def query(
+        self,
+        text: str,
+        parameters: Sequence[Any] = (),
+        *,
+        name: QueryId = "",
+        engine: QueryEngine = "auto",
+        detached: bool = False,
+        on_starting: Callable[[QueryStarting], None] | None = None,
+    ) -> RunningQuery:
+        """Run a continuous query in SQL or WXQuery and read its results: `async with client.query("SELECT …") as rows`.
+
+        No tuple published after it has begun is missed. It ends with the block, unless it is detached: then it goes on
+        at the peer, and attach() reads it. Parameters fill the question marks of SQL.
+        """
+        return RunningQuery(
+            self,
+            lambda: self.submit(text, parameters, name=name, engine=engine, on_starting=on_starting),
+            ends=not detached,
+        )
+
+    def attach(
+        self,
+        query: QueryId,
+        *,
+        name: SubscriptionId | None = None,
+        since: Literal["now", "start"] | Stamp = "start",
+    ) -> RunningQuery:
+        """Read all kept results of a query that runs at this peer. With a name, go on where it was left."""
+        return RunningQuery(self, lambda: self.show_query(query), ends=False, name=name, since=since)
+
+    async def submit(
+        self,
+        text: str,
+        parameters: Sequence[Any] = (),
+        *,
+        name: QueryId = "",
+        engine: QueryEngine = "auto",
+        on_starting: Callable[[QueryStarting], None] | None = None,
+    ) -> QueryAccepted:
+        """Begin a query that goes on until it is stopped. `on_starting` hears what it waits for meanwhile."""
+
+        def hear(news: Answer) -> None:
+            if on_starting is not None and isinstance(news, QueryStarting):
+                on_starting(news)
+
+        command = SubmitQuery(text=filled(text, parameters), name=name, engine=engine, witness=self._latest)
+        answer = await self._session.ask(command, "never", hear)
+        assert isinstance(answer, QueryAccepted)
+        self._witness(answer.stamp)
+        return answer
+
+    async def queries(self) -> list[QueryListed]:
+        """The queries submitted at this peer, oldest first."""
+        return list((await self._ask(ListQueries(), QueriesListed, "always")).queries)
+
+    async def show_query(self, query: QueryId) -> QueryShown:
+        """One query of this peer: its subgraphs, where they run, and how they are doing."""
+        return await self._ask(ShowQuery(query=query), QueryShown, "always")
+
+    async def stop_query(self, query: QueryId) -> None:
+        """End a query of this peer, and drop its results."""
+        await self._ask(StopQuery(query=query), Done)
 
     # Between us and the peer.
 

@@ -25,7 +25,7 @@ from peerd.words import count as counted
 HOST: Final = "127.0.0.1"
 UP_TIMEOUT_S: Final = 30.0
 _PORTS_TRIED: Final = 2000
-_SHARED_SETTINGS: Final = ("log_level", "log_format")
+_SHARED_SETTINGS: Final = ("log_level", "log_format", "spark", "spark_master", "spark_memory")
 
 
 @dataclass(slots=True)
@@ -59,6 +59,7 @@ class Cluster:
         first_port: int = DEFAULT_PORT,
         detached: bool = False,
         settings: Mapping[str, str] | None = None,
+        settings_of: Mapping[int, Mapping[str, str]] | None = None,
     ) -> None:
         """Start the daemons, all at once; unless detached they stop when this process ends, however it ends."""
         if running := self.base.embedded_running():
@@ -76,7 +77,7 @@ class Cluster:
             data = self.base.embedded(number)
             data.prepare()
             store_token(data, token)
-            chosen = {"host": HOST, "port": port, **(settings or {})}
+            chosen = {"host": HOST, "port": port, **(settings or {}), **(settings_of or {}).get(number, {})}
             write_settings(data.config_file, chosen, note='Written anew by each "peer up --peers".')
             self.peers.append(EmbeddedPeer(number, data, port, self._start_daemon(data)))
 

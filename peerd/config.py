@@ -23,6 +23,7 @@ PORT_MAX: Final = 65535
 NAME_CHARS_MAX: Final = 64
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("console", "json")
+SPARK: Final = ("auto", "off", "warm")
 # Variables that choose where to look rather than how to run; they are read before the configuration is.
 _LOCATING_VARIABLES: Final = ("PEER_DATA_DIR", "PEER_CONFIG")
 
@@ -43,6 +44,9 @@ class Config:
     http_port: int | None = None
     found: bool = False
     token_file: Path | None = None
+    spark: str = "auto"  # Started when the first query needs it; never; with the peer.
+    spark_master: str = "local"
+    spark_memory: int = 512  # Megabytes of Java's heap.
     origins: Mapping[str, str] = field(default_factory=dict)
 
     def http_port_for(self, port: int) -> int:
@@ -226,6 +230,14 @@ def _path(raw: object) -> Path:
     return Path(_text(raw)).expanduser()
 
 
+def _memory(raw: object) -> int:
+    """Megabytes."""
+    match = re.fullmatch(r"([1-9]\d{0,6})(m|g|)", str(raw).lower())
+    if match is None:
+        raise ValueError("it must be an amount of memory, like 512m or 2g")
+    return int(match[1]) * (1024 if match[2] == "g" else 1)
+
+
 def _one_of(choices: tuple[str, ...]) -> Callable[[object], str]:
     def read(raw: object) -> str:
         if not isinstance(raw, str) or raw.lower() not in choices:
@@ -248,6 +260,9 @@ _READERS: Final[dict[str, Callable[[object], object]]] = {
     "http_port": _port,
     "found": _flag,
     "token_file": _path,
+    "spark": _one_of(SPARK),
+    "spark_master": _text,
+    "spark_memory": _memory,
 }
 KEYS: Final = tuple(item.name for item in fields(Config) if item.name != "origins")
 assert list(_READERS) == list(KEYS)

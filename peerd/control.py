@@ -115,6 +115,7 @@ class Control:
                 "pid": os.getpid(),
                 "http": daemon.http_address,
                 "data_dir": str(daemon.data.path.absolute()),
+                "spark": daemon.driver.engines.status(),
             }
         )
 

@@ -23,6 +23,7 @@ from overlay.overlay import Overlay
 from overlay.tasks import Tasks
 from peerd.courier import Courier
 from peerd.disk import FileDisk
+from peerd.engines import Engine, Engines, Listener
 from protocols.commit import SyncGate
 from protocols.effects import (
     AfterSync,
@@ -51,6 +52,7 @@ from protocols.events import (
     Started,
     TimerFired,
 )
+from protocols.execution.engine import FeedRun, StartRun, StopRun
 from protocols.ids import Key, LogId, Millis, PeerId, RequestId, TimerName
 from protocols.journal.disk import DiskFull
 from protocols.journal.format import JournalCorrupt
@@ -80,7 +82,14 @@ log = structlog.get_logger("peerd.driver")
 class Driver:
     """One peer's machines, running."""
 
-    def __init__(self, overlay: Overlay, disk: FileDisk, rng: random.Random, limits: Limits) -> None:
+    def __init__(
+        self,
+        overlay: Overlay,
+        disk: FileDisk,
+        rng: random.Random,
+        limits: Limits,
+        make_engine: Callable[[Listener], Engine] | None = None,
+    ) -> None:
         self.on_reply: Callable[[RequestId, Answer, bool], None] = _nobody_asked
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.counters: Counter[str] = Counter()
@@ -90,6 +99,8 @@ class Driver:
         self._disk = disk
         self._loop = asyncio.get_running_loop()
         self._peer = Peer(overlay.peer_id, rng, limits)
+        self.engines = Engines(make_engine, self.submit)
+        self._peer.executor.has_spark = self.engines.has_spark
         self._journal = Journal(disk, RECORDS.encode, RECORDS.decode)
         self._gate = SyncGate()
         self._courier = Courier(overlay.router, self.submit)
@@ -154,6 +165,7 @@ class Driver:
             timer.cancel()
         await self._courier.stop()
         await self._tasks.finish()
+        await self.engines.close()
         if (commit := self._commit) is not None:
             await asyncio.wait([commit], timeout=DISK_FULL_RETRY_S)
             commit.cancel()
@@ -230,6 +242,8 @@ class Driver:
                     self._tasks.spawn(self._read(log_id, first, journal.find(log_id, first, bytes_max)))
                 case ReleaseLog(log_id, below):
                     journal.release(log_id, below)
+                case StartRun() | FeedRun() | StopRun():
+                    self.engines.perform(effect)
                 case _:
                     raise AssertionError(f"no driver performs {effect}")
 

@@ -27,6 +27,9 @@ _NETWORK_FLAGS: Final = (
     ("--http-port", "PORT", "Port of /healthz and /metrics; 0 is off [port + 1000]."),
 )
 _RUN_FLAGS: Final = (
+    ("--spark", "WHEN", "auto (when a query needs it), off or warm (at once) [auto]."),
+    ("--spark-master", "URL", "Where Spark runs: local, or the URL of a cluster [local]."),
+    ("--spark-memory", "SIZE", "Heap of this peer's Spark [512m]."),
     ("--log-level", "LEVEL", "debug, info, warning or error [info]."),
     ("--log-format", "FORMAT", "console or json [console]."),
 )
@@ -43,7 +46,8 @@ def settings_options(command: Command) -> Command:
     file = click.option(
         "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE", help="Settings [DIR/peerd.toml]."
     )
-    return network_options(seeds(file(_with_flags(command, _RUN_FLAGS))))
+    without = click.option("--no-spark", "spark", flag_value="off", help="The same as --spark off.")
+    return network_options(seeds(file(_with_flags(without(command), _RUN_FLAGS))))
 
 
 def _with_flags(command: Command, flags: tuple[tuple[str, str, str], ...]) -> Command:

@@ -30,6 +30,7 @@ from peerd.datadir import CONTACTS_MAX, DataDir
 from peerd.departure import Departure
 from peerd.disk import FileDisk
 from peerd.driver import Driver
+from peerd.engines import Engine, Listener
 from peerd.errors import PeerError
 from peerd.gateway import Gateway
 from peerd.logs import configure_logs
@@ -153,7 +154,8 @@ class Daemon:
             seeds=seeds,
         )
         self.overlay.on_up.append(self._met)
-        self.driver = Driver(self.overlay, disk, random.Random(), Limits())
+        engine = None if config.spark == "off" else lambda listener: _spark(listener, config)
+        self.driver = Driver(self.overlay, disk, random.Random(), Limits(), engine)
         self.gateway = Gateway(self.driver.submit, lambda: self.driver.is_running)
         self.driver.on_reply = self.gateway.reply
         try:
@@ -201,6 +203,9 @@ class Daemon:
         self._has_tried_to_join = True
         if self.is_member:
             self.driver.begin()
+        if self.config.spark == "warm":
+            self.driver.engines.warm()
+        await asyncio.to_thread(_learn_languages)
         while True:
             self._remember_contacts(self._contacts())
             await asyncio.wait([self.driver.failure], timeout=CONTACTS_EVERY_S)
@@ -266,6 +271,23 @@ class Daemon:
             for each in (task, stop):
                 each.cancel()
             await asyncio.gather(task, stop, return_exceptions=True)
+
+
+def _learn_languages() -> None:
+    """Load the languages of queries before the first one comes: that takes a second, and parsing a millisecond."""
+    from queries.errors import QueryError
+    from queries.query import parse
+
+    for nothing in ("SELECT", "<nothing/>"):
+        with suppress(QueryError):
+            parse(nothing, {})
+
+
+def _spark(listener: Listener, config: Config) -> Engine:
+    from spark_jobs.engine import SparkEngine
+    from spark_jobs.session import SessionSettings
+
+    return SparkEngine(listener, SessionSettings(config.spark_master, config.spark_memory))
 
 
 def _damaged(error: JournalCorrupt, data: DataDir) -> PeerError:

@@ -93,8 +93,13 @@ class Session:
         if line is not None and line.done() and not line.cancelled() and line.exception() is None:
             await line.result().hang_up()
 
-    async def ask(self, command: Command, repeat: Repeat = "never") -> Answer:
-        """Ask for one answer; refusals are raised, after trying again while the peer says that it may help."""
+    async def ask(
+        self, command: Command, repeat: Repeat = "never", on_news: Callable[[Answer], None] | None = None
+    ) -> Answer:
+        """Ask for one answer; refusals are raised, after trying again while the peer says that it may help.
+
+        A command that takes long may bring news before its answer: then it is the peer's patience that counts.
+        """
         life: bytes | None = None
         try:
             async with asyncio.timeout(self.patience_s) as limit:
@@ -103,8 +108,14 @@ class Session:
                     if repeat == "same life" and life not in (None, line.life):
                         raise ConnectionLost("the peer came back without its memory before it had answered")
                     life = line.life
+
+                    def hear(news: Answer) -> None:
+                        limit.reschedule(None)
+                        if on_news is not None:
+                            on_news(news)
+
                     try:
-                        answer = await self._ask_once(line, command)
+                        answer = await self._ask_once(line, command, hear)
                     except ConnectionLost:
                         if repeat == "never" or self._is_closed:
                             raise
@@ -123,19 +134,25 @@ class Session:
                 exit_code=Exit.TIMEOUT,
             ) from None
 
-    async def _ask_once(self, line: _Line, command: Command) -> Answer:
+    async def _ask_once(self, line: _Line, command: Command, hear: Callable[[Answer], None]) -> Answer:
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
 
-        def receive(answer: Answer | ConnectionLost, _last: bool) -> None:
+        def receive(answer: Answer | ConnectionLost, last: bool) -> None:
             if answered.done():
                 return
             if isinstance(answer, ConnectionLost):
                 answered.set_exception(answer)
-            else:
+            elif last:
                 answered.set_result(answer)
+            else:
+                hear(answer)
 
-        self._post(line, command, receive)
-        return await answered
+        number = self._post(line, command, receive)
+        try:
+            return await answered
+        except asyncio.CancelledError:  # Whoever asked has gone, or waited long enough.
+            line.take_back(number)
+            raise
 
     async def post(self, command: Command, receive: Receiver) -> int:
         """Send a command once there is a connection with room for it; returns the number of the request."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque, namedtuple
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Literal, Self
@@ -61,7 +61,7 @@ class Subscription:
         self,
         session: Session,
         stream: StreamName,
-        schema: Callable[[StreamName], Any],
+        schema: Schema | Callable[[StreamName], Awaitable[Schema]],
         *,
         name: SubscriptionId,
         since: Literal["now", "start"] | Stamp,
@@ -77,7 +77,7 @@ class Subscription:
         self.on_dead_lettered: Callable[[DeadLettered], None] = lambda letter: None
         self.opened_at: Stamp = 0
         self._session = session
-        self._find_schema = schema
+        self._schema = schema
         self._since = since
         self._keep = keep
         self._witness = witness
@@ -115,7 +115,8 @@ class Subscription:
     async def open(self) -> None:
         """Ask the peer to deliver; once this returns, nothing published later is missed."""
         if self._opened is None:
-            self._decode = _row_maker(self.stream, await self._find_schema(self.stream))
+            schema = self._schema if isinstance(self._schema, Schema) else await self._schema(self.stream)
+            self._decode = _row_maker(self.stream, schema)
             await self._ask()
 
     def refuse(self, reason: str) -> None:

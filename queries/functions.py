@@ -91,14 +91,31 @@ def value(expression: Call, arguments: Sequence[Any]) -> Any:
 
 def rendered(expression: Expression, sf: Any, column_of: Callable[[Column], Any]) -> Any:
     """An expression as a column of Spark, whose functions are `sf`; raises NoForm where Spark means something else."""
+    return _rendered(expression, sf, column_of)[0]
+
+
+def _rendered(expression: Expression, sf: Any, column_of: Callable[[Column], Any]) -> tuple[Any, int]:
+    """The column, and how large it may be: a form may name an argument several times, and those in it again."""
     match expression:
         case Column():
-            return column_of(expression)
+            return column_of(expression), 1
         case Constant():
-            return spark_forms.literal(sf, expression)
-    columns = [rendered(argument, sf, column_of) for argument in expression.arguments]
+            return spark_forms.literal(sf, expression), 1
+    columns, sizes = zip(*(_rendered(argument, sf, column_of) for argument in expression.arguments), strict=True)
     form = spark_forms.cast if expression.function == "cast" else FUNCTIONS[expression.function].form
-    return form(sf, expression, columns)
+    size = sum(sizes) * (1 if expression.function in _ONCE else _MANY_TIMES)
+    if size <= _SIZE_MAX or expression.function in _ONCE:
+        result = form(sf, expression, columns)
+    else:
+        result, size = spark_forms.bound(sf, columns, lambda named: form(sf, expression, named)), sum(sizes)
+    if expression.type == "decimal":
+        result = result.try_cast(spark_forms.TYPES["decimal"])
+    return result, size
+
+
+_ONCE: Final = ("and", "or", "not", "is_null", "in", "coalesce")  # Whose forms name each argument once.
+_MANY_TIMES: Final = 8
+_SIZE_MAX: Final = 5000
 
 
 def _any_nullable(arguments: Arguments) -> bool:

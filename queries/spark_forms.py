@@ -7,8 +7,10 @@ to nothing. What Spark cannot say alike raises NoForm, and such an operator runs
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from decimal import Context, Decimal
 from typing import Any, Final
 
 from queries.expressions import Call, Constant, ValueType
@@ -29,15 +31,38 @@ TYPES: Final[dict[ValueType, str]] = {
 }
 
 
+_US: Final = timedelta(microseconds=1)
+_PLACES: Final = Decimal(1).scaleb(-18)
+_WIDE: Final = Context(80)
+# The first moment of the calendar, and the last, in microseconds.
+_FIRST_US: Final = -62_135_596_800_000_000
+_LAST_US: Final = 253_402_300_799_999_999
+
+
 class NoForm(ValueError):
     """A call whose meaning Spark cannot keep."""
 
 
 def literal(sf: Any, constant: Constant) -> Any:
     """A constant as a column of its type; an int is one of 64 bits."""
-    if constant.type == "null":
-        return sf.lit(None)
-    return sf.lit(constant.python).cast(TYPES[constant.type])
+    value = constant.python
+    if value is None:
+        return sf.lit(None) if constant.type == "null" else sf.lit(None).cast(TYPES[constant.type])
+    match constant.type:
+        case "timestamp":  # Spark's own conversion goes by the calendar that was in use at the time.
+            return sf.timestamp_micros(sf.lit(constant.value).cast("bigint"))
+        case "interval" if not INT_MIN <= value // _US < -INT_MIN:
+            raise NoForm("an interval of Spark has 64 bits of microseconds")
+        case "decimal" if abs(value) >= 10**20 or value.quantize(_PLACES, context=_WIDE) != value:
+            raise NoForm("a decimal of Spark has 20 digits before the point and 18 behind")
+    return sf.lit(value).cast(TYPES[constant.type])
+
+
+def bound(sf: Any, columns: Sequence[Any], form: Callable[[Sequence[Any]], Any]) -> Any:
+    """What a form makes of columns that are computed once, however often it names them."""
+    row = sf.struct(*(column.alias(f"x{place}") for place, column in enumerate(columns)))
+    made = sf.transform(sf.array(row), lambda each: form([each.getField(f"x{n}") for n in range(len(columns))]))
+    return made.getItem(0)
 
 
 def of(name: str) -> Form:
@@ -53,12 +78,49 @@ def arithmetic(sf: Any, call: Call, columns: Sequence[Any]) -> Any:
     sign = "%" if call.function == "mod" else call.function
     if call.type == "float":
         a, b = a.cast("double"), b.cast("double")
-    if sign == "/" and call.type == "decimal":
-        raise NoForm("Spark divides decimals to fewer digits")
+    if call.type == "decimal" and sign != "%":
+        return _of_decimals(sf, sign, a, b)
     if sign == "-" and call.type == "interval" and call.arguments[0].type == "timestamp":
         return a - b
     tried = {"+": sf.try_add, "-": sf.try_subtract, "*": sf.try_multiply, "/": sf.try_divide, "%": sf.try_mod}[sign]
+    if call.type == "timestamp":  # Spark's years go on.
+        us = sf.unix_micros(tried(a, b))
+        return sf.when((us >= sf.lit(_FIRST_US)) & (us <= sf.lit(_LAST_US)), sf.timestamp_micros(us))
     return tried(a, b)
+
+
+# Types of operands that leave 18 digits behind the point to the result.
+_PRODUCTS: Final[tuple[tuple[str, str], ...]] = (
+    ("decimal(18,9)", "decimal(19,9)"),
+    ("decimal(28,18)", "decimal(9,0)"),
+    ("decimal(9,0)", "decimal(28,18)"),
+    ("decimal(22,4)", "decimal(15,4)"),
+    ("decimal(15,4)", "decimal(22,4)"),
+)
+_QUOTIENTS: Final[tuple[tuple[str, str], ...]] = (
+    ("decimal(20,9)", "decimal(38,9)"),
+    ("decimal(38,18)", "decimal(20,0)"),
+)
+
+
+def _of_decimals(sf: Any, sign: str, a: Any, b: Any) -> Any:
+    """Operands of so many digits that 18 behind the point are left to the result; beyond that, nearly, as floats do.
+
+    Spark reckons the digits of a result from those of its operands, and takes them from behind the point if they are
+    more than 38. Those of a product are exact, those of a quotient are rounded.
+    """
+    if sign in "+-":
+        tried = sf.try_add if sign == "+" else sf.try_subtract
+        return tried(a.try_cast("decimal(37,18)"), b.try_cast("decimal(37,18)"))
+    if sign == "*":
+        tried, kinds = sf.try_multiply, _PRODUCTS
+    else:
+        tried, kinds = sf.try_divide, _QUOTIENTS
+    result = sf
+    for kind_of_a, kind_of_b in kinds:
+        short_a, short_b = a.try_cast(kind_of_a), b.try_cast(kind_of_b)
+        result = result.when((short_a == a) & (short_b == b), tried(short_a, short_b).cast(TYPES["decimal"]))
+    return result.otherwise(tried(a.cast("double"), b.cast("double")).try_cast(TYPES["decimal"]))
 
 
 def negate(sf: Any, call: Call, columns: Sequence[Any]) -> Any:
@@ -150,17 +212,19 @@ def comparison(sf: Any, call: Call, columns: Sequence[Any]) -> Any:
 
 
 def all_of(_: Any, __: Call, columns: Sequence[Any]) -> Any:
-    result, *rest = columns
-    for column in rest:
-        result &= column
-    return result
+    return _in_pairs(operator.and_, columns)
 
 
 def any_of(_: Any, __: Call, columns: Sequence[Any]) -> Any:
-    result, *rest = columns
-    for column in rest:
-        result |= column
-    return result
+    return _in_pairs(operator.or_, columns)
+
+
+def _in_pairs(together: Callable[[Any, Any], Any], columns: Sequence[Any]) -> Any:
+    """All columns put together, the halves first: a long chain would be a deep tree, too deep for Spark."""
+    if len(columns) == 1:
+        return columns[0]
+    middle = len(columns) // 2
+    return together(_in_pairs(together, columns[:middle]), _in_pairs(together, columns[middle:]))
 
 
 def inverted(_: Any, __: Call, columns: Sequence[Any]) -> Any:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
-from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from peerd.errors import Exit, PeerError
+from peerd.parameters import value_of
 
 if TYPE_CHECKING:
     from queries.catalogue import Stream
@@ -71,7 +70,7 @@ def explain(
         raise PeerError("say which streams there are", hint=hint, exit_code=Exit.MISUSE)
     try:
         streams = _streams(given, files)
-        found = parse(text, streams, [_value(each) for each in parameters])
+        found = parse(text, streams, [value_of(each) for each in parameters])
     except QueryError as error:
         raise bad_text(error) from error
     match form:
@@ -116,14 +115,3 @@ def _read(path: Path) -> str:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise PeerError(f'"{path}" cannot be read', detail=str(error), exit_code=Exit.MISUSE) from error
-
-
-def _value(text: str) -> Any:
-    """A parameter as a number, true, false or null where it looks like one; text in quotes is text."""
-    if len(text) >= 2 and text[0] == text[-1] == "'":
-        return text[1:-1]
-    if re.fullmatch(r"-?\d{1,18}", text):
-        return int(text)
-    if re.fullmatch(r"-?\d{1,40}\.\d{1,40}", text):
-        return Decimal(text)
-    return {"true": True, "false": False, "null": None}.get(text.lower(), text)

@@ -31,10 +31,11 @@ SECTIONS: Final[dict[str, dict[str, _Entry]]] = {
     "Streams": {
         "stream": _Entry("streams", "Create, list, show and remove streams."),
         "publish": _Entry("publish", "Publish tuples to a stream: JSON, CSV, a file, stdin."),
-        "subscribe": _Entry("subscribe", "Read a stream as it comes, from now or from the past."),
+        "subscribe": _Entry("subscribe", "Read a stream or a query's results as they come."),
         "unsubscribe": _Entry("subscribe", "Forget a subscription that has a name."),
     },
     "Queries": {
+        "query": _Entry("query", "List, show, read and stop the queries of this peer."),
         "explain": _Entry("explain", "Show what a query means: its types, its class, its plan."),
     },
     "Try": {

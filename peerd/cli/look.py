@@ -12,6 +12,7 @@ from peerd.cli.common import target, target_options
 from peerd.cli.output import Column, Row, output_option, show_record, show_rows
 from peerd.errors import Exit, PeerError
 from peerd.words import ago, clock_offset, milliseconds, span
+from peerd.words import count as counted
 
 SHORT_ID: Final = 8
 
@@ -45,6 +46,21 @@ _BETWEEN_COLUMNS: Final = (
 )
 
 
+def spark_sentence(spark: Row) -> str:
+    """How the Spark of a peer is doing."""
+    match spark["state"]:
+        case "none":
+            return "none: this peer runs without"
+        case "off":
+            return f"off; it failed: {spark['last_failure']}" if spark.get("last_failure") else "starts when needed"
+        case "starting":
+            return f"starting ({spark['waits_for']})"
+    memory = f"{spark['memory_bytes'] / 2**20:,.0f} MB"
+    return (
+        f"{spark['spark']} on Java {spark['java']}, {spark['master']}, {counted(len(spark['runs']), 'run')}, {memory}"
+    )
+
+
 @click.command()
 @target_options
 @output_option
@@ -71,6 +87,7 @@ def status(data_dir: Path | None, number: int | None, form: str | None) -> None:
         ("version", answer["version"]),
         ("process", str(answer["pid"])),
         ("metrics", f"http://{answer['http']}/metrics" if answer["http"] else "off"),
+        ("spark", spark_sentence(answer["spark"])),
         ("data", answer["data_dir"]),
     ]
     show_record(answer, facts, form)

@@ -1,21 +1,21 @@
-"""`peer subscribe` and `peer unsubscribe`: read a stream as it comes, from now on or from the past."""
+"""`peer subscribe` and `peer unsubscribe`: read a stream as it comes, from now on or from the past, or a query."""
 
 from __future__ import annotations
 
 import asyncio
-import csv
-import json
+import re
 import sys
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
 
 from peerd.cli.common import client_for, target_options
-from peerd.cli.output import chosen_form, output_option
+from peerd.cli.output import output_option
+from peerd.cli.writers import Writer, writer_for
 from peerd.errors import Exit, PeerError
 from peerd.words import count as counted
 from peerd.words import parse_span
@@ -23,64 +23,121 @@ from peerd.words import parse_span
 if TYPE_CHECKING:
     from peerd.client import Client, Subscription
     from protocols.delivery.messages import DeadLettered, Missed
-    from queries.schema import Schema
 
 PATIENCE_S: Final = 365 * 86400.0  # A reader waits for its peer to come back; Ctrl-C ends that.
 LAST_QUIET_S: Final = 0.5
 _STAMP_BITS: Final = 16
-_CELL_WIDTH_MIN: Final = 6
+_STREAM: Final = re.compile(r"[^\s<{(]+")  # No query is one word.
 
 
 @click.command()
-@click.argument("stream")
+@click.argument("text", metavar="[STREAM|QUERY|-]", required=False)
 @target_options
-@click.option("--name", metavar="NAME", help="Keep the place under this name: a later subscribe goes on there.")
+@click.option(
+    "-f",
+    "--file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Read the query from a file.",
+)
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="Keep the place in a stream under this name: a later subscribe goes on. Or: name the query.",
+)
 @click.option(
     "--since", metavar="T", help='Begin at a time: "now" (default), "start", an age like 10m, or 2026-05-01T12:00Z.'
 )
 @click.option("--last", type=click.IntRange(min=1), metavar="N", help="Begin with the last N tuples.")
 @click.option("-n", "--number", "limit", type=click.IntRange(min=1), metavar="N", help="Stop after N tuples.")
-@click.option("--detach", is_flag=True, help="Open the subscription, print its name, and leave; tuples wait for it.")
+@click.option("--detach", is_flag=True, help="Print the name of the subscription or query, and leave; tuples wait.")
+@click.option(
+    "--engine",
+    type=click.Choice(["auto", "inline", "spark"]),
+    default="auto",
+    show_default=True,
+    help="What runs a query.",
+)
+@click.option("--parameter", "parameters", multiple=True, metavar="VALUE", help='The value of a "?", in order.')
 @output_option
 def subscribe(
-    stream: str,
+    text: str | None,
     data_dir: Path | None,
     number: int | None,
+    file: Path | None,
     name: str | None,
     since: str | None,
     last: int | None,
     limit: int | None,
     detach: bool,
+    engine: Literal["auto", "inline", "spark"],
+    parameters: tuple[str, ...],
     form: str | None,
 ) -> None:
-    """Read a stream, at any peer, whoever publishes to it.
+    """Read a stream, or the results of a query in SQL or WXQuery, at any peer, whoever publishes.
 
     Each tuple is shown once, in the order of each publishing peer. Should the peer stop, reading goes on where it was
     as soon as the peer is back. With a name, this holds for this command too: run it again and it goes on.
+
+    A query begins now and is stopped when this command ends. With --detach it goes on: "peer query attach" reads it,
+    "peer query stop" ends it.
 
     \b
         $ peer subscribe flights --since 10m
         {"id": 1, "flight": "LH400", "at": "2026-05-01T12:00:00Z", "delay": 12.5}
         $ peer subscribe flights --name dashboard -n 100 -o csv
+        $ peer subscribe "SELECT flight, delay FROM flights WHERE delay > 30"
+        {"flight": "LH400", "delay": 35.0}
     """
+    query = _query_text(text, file)
+    if query is not None:
+        wrong = "--since" if since is not None else "--last" if last is not None else None
+        if wrong is not None:
+            hint = "A query reads what is published from now on."
+            raise PeerError(f"{wrong} goes with a stream, not with a query", hint=hint, exit_code=Exit.MISUSE)
+        from peerd.cli.query import run_query
+        from peerd.parameters import filled, value_of
+
+        query = filled(query, [value_of(each) for each in parameters])
+        run_query(query, data_dir, number, name or "", engine, limit, detach, form)
+        return
+    assert text is not None
+    if engine != "auto" or parameters:
+        wrong = "--parameter" if parameters else "--engine"
+        raise PeerError(f"{wrong} goes with a query, not with a stream", exit_code=Exit.MISUSE)
     other = "--since" if since is not None else "--name" if name is not None else "--detach" if detach else None
     if last is not None and other is not None:
         raise PeerError(f"--last and {other} do not go together", exit_code=Exit.MISUSE)
-    begin = _since(since)
+    begin = since_of(since)
 
     async def work() -> None:
         async with client_for(data_dir, number, patience_s=None if detach else PATIENCE_S) as client:
             if detach:
-                await _open_only(client, stream, name, begin)
+                await _open_only(client, text, name, begin)
                 return
-            schema = await client.schema(stream)
-            writer = _WRITERS[chosen_form(form)](schema)
+            writer = writer_for(await client.schema(text), form)
             try:
-                await _read(client, stream, name, begin, last, limit, writer)
+                await _read(client, text, name, begin, last, limit, writer)
             finally:
                 writer.close()
 
     asyncio.run(work())
+
+
+def _query_text(text: str | None, file: Path | None) -> str | None:
+    """The query that was asked for; None for a stream, whose name is one word."""
+    if (text is None) == (file is None):
+        problem = "name a stream, or write a query" if text is None else "a query comes from a file or from the line"
+        raise PeerError(problem, hint='For example: peer subscribe "SELECT * FROM flights".', exit_code=Exit.MISUSE)
+    if file is not None:
+        try:
+            return file.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise PeerError(f'"{file}" cannot be read', detail=str(error), exit_code=Exit.MISUSE) from error
+    if text == "-":
+        return sys.stdin.read()
+    assert text is not None
+    return None if _STREAM.fullmatch(text) else text
 
 
 @click.command()
@@ -117,12 +174,12 @@ async def _read(
     since: Literal["now", "start"] | int,
     last: int | None,
     limit: int | None,
-    writer: _Writer,
+    writer: Writer,
 ) -> None:
     shown = 0
     subscription = client.subscribe(stream, name=name, since=since if last is None else "start")
     rows = aiter(subscription) if last is None else _last(subscription, last)
-    subscription.on_missed = _tell_missed
+    subscription.on_missed = tell_missed
     subscription.on_dead_lettered = _tell_dead_lettered
     async with subscription:
         if subscription.dead_lettered:
@@ -161,7 +218,7 @@ async def _last(subscription: Subscription, last: int) -> AsyncIterator[Any]:
         coming = asyncio.ensure_future(anext(batches))
 
 
-def _since(text: str | None) -> Literal["now", "start"] | int:
+def since_of(text: str | None) -> Literal["now", "start"] | int:
     """A stamp from what people write."""
     if text is None or text == "now":
         return "now"
@@ -182,87 +239,10 @@ def _since(text: str | None) -> Literal["now", "start"] | int:
     return int(at_s * 1000) << _STAMP_BITS
 
 
-def _tell_missed(missed: Missed) -> None:
+def tell_missed(missed: Missed) -> None:
     number = counted(missed.next - missed.first, "tuple")
     click.echo(f"missed {number} of peer {missed.origin.publisher.short}: kept no longer", err=True)
 
 
 def _tell_dead_lettered(letter: DeadLettered) -> None:
     click.echo(f"tuple {letter.sequence} of peer {letter.origin.publisher.short} put aside: {letter.reason}", err=True)
-
-
-# Writing.
-
-
-class _Writer(Protocol):
-    """Shows rows as they come."""
-
-    def __init__(self, schema: Schema) -> None: ...
-
-    def write(self, row: Any) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class _JsonLines:
-    def __init__(self, schema: Schema) -> None:
-        self._to_json = schema.to_json
-
-    def write(self, row: Any) -> None:
-        sys.stdout.write(json.dumps(self._to_json(row)) + "\n")
-        sys.stdout.flush()
-
-    def close(self) -> None:
-        """A line is complete in itself."""
-
-
-class _Json(_JsonLines):
-    """One array, however long it takes."""
-
-    _separator = "["
-
-    def write(self, row: Any) -> None:
-        sys.stdout.write(f"{self._separator}\n  {json.dumps(self._to_json(row))}")
-        sys.stdout.flush()
-        self._separator = ","
-
-    def close(self) -> None:
-        sys.stdout.write("[]\n" if self._separator == "[" else "\n]\n")
-
-
-class _Csv:
-    def __init__(self, schema: Schema) -> None:
-        self._to_json = schema.to_json
-        self._writer = csv.writer(sys.stdout, lineterminator="\n")
-        self._writer.writerow([field.name for field in schema.fields])
-
-    def write(self, row: Any) -> None:
-        self._writer.writerow(self._to_json(row).values())
-        sys.stdout.flush()
-
-    def close(self) -> None:
-        """A line is complete in itself."""
-
-
-class _Table:
-    """Columns that widen when they must."""
-
-    def __init__(self, schema: Schema) -> None:
-        self._to_json = schema.to_json
-        self._right = [field.type in ("int", "float", "decimal") for field in schema.fields]
-        self._widths = [max(len(field.name), _CELL_WIDTH_MIN) for field in schema.fields]
-        click.secho(self._line([field.name for field in schema.fields]), bold=True)
-
-    def write(self, row: Any) -> None:
-        click.echo(self._line(["-" if value is None else str(value) for value in self._to_json(row).values()]))
-
-    def close(self) -> None:
-        """A line is complete in itself."""
-
-    def _line(self, cells: list[str]) -> str:
-        self._widths = [max(width, len(cell)) for width, cell in zip(self._widths, cells, strict=True)]
-        placed = zip(cells, self._widths, self._right, strict=True)
-        return "  ".join(cell.rjust(width) if right else cell.ljust(width) for cell, width, right in placed).rstrip()
-
-
-_WRITERS: Final[dict[str, type[_Writer]]] = {"table": _Table, "json": _Json, "jsonl": _JsonLines, "csv": _Csv}

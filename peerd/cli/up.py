@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _PEERS_MAX = 64
 _PEER_START_S = 15.0
 _FLAGS_OF_ONE_PEER = ("host", "advertise", "http_host", "http_port", "seeds")
+_FLAGS_OF_ALL_PEERS = ("log_level", "log_format", "spark", "spark_master", "spark_memory")
 _WATCH_S = 0.25
 
 
@@ -100,10 +101,8 @@ def _up_many(
     from peerd.cluster import Cluster
     from peerd.config import DEFAULT_PORT
 
-    config = settings(
-        DataDir(base.path / "up"), {key: flags[key] for key in ("port", "name", "log_level", "log_format")}
-    )
-    shared = {key: getattr(config, key) for key in ("log_level", "log_format") if flags[key]}
+    config = settings(DataDir(base.path / "up"), {key: flags[key] for key in ("port", "name", *_FLAGS_OF_ALL_PEERS)})
+    shared = {key: getattr(config, key) for key in _FLAGS_OF_ALL_PEERS if flags[key]}
     cluster = Cluster(base)
     is_up = False
     with interruptible():

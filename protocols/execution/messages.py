@@ -262,3 +262,4 @@ class QueryShown(Answer, frozen=True, kw_only=True, tag="QUERY_SHOWN"):
     inserted_at: Stamp
     results: int
     subgraphs: tuple[SubgraphShown, ...]
+    envelope: tuple[str, ...] = ()

@@ -16,6 +16,7 @@ from protocols.delivery.messages import Publish, Published
 from protocols.delivery.publisher import Publisher
 from protocols.effects import AfterSync, Append, Effect, Reply, Send, SetTimer, Tell
 from protocols.events import (
+    Abandoned,
     Answered,
     Event,
     NearestPeers,
@@ -131,6 +132,11 @@ class _Running:
         """Of its results: never one that an earlier query of the same name had."""
         return f"{self.query}.{self.inserted_at:x}"
 
+    @property
+    def envelope(self) -> tuple[str, ...]:
+        plan = self.parsed.plan if self.parsed is not None else None
+        return plan.envelope if isinstance(plan, Restructure) else ()
+
 
 @dataclass(slots=True)
 class QueryProxy:
@@ -192,6 +198,8 @@ class QueryProxy:
                 self._note_status(message, now)
             case ResultsReady():
                 return self._results(event, now)
+            case Abandoned(request=request):
+                return self._abandoned(request, now)
             case PeerDown(peer=peer):
                 return self._host_lost(peer, "died or left", now)
             case Unreachable(peer=peer, message=Deploy() | Lease()):
@@ -262,7 +270,8 @@ class QueryProxy:
         try:
             query.parsed = parse(query.text, streams)
         except QueryError as error:
-            refusal = Refused(code="invalid", error=f"query refused: {error.problem}", detail=str(error))
+            said = str(error).removesuffix(f"\nhint: {error.hint}")
+            refusal = Refused(code="invalid", error=said, hint=error.hint)
             return self._give_up(query, refusal, now)
         query.schema = output_schema(query.parsed.plan)
         if query.is_installed:
@@ -365,14 +374,12 @@ class QueryProxy:
             effects.append(Append(_record(query, "acknowledged")))
         if query.request is not None:
             assert query.schema is not None
-            assert query.parsed is not None
-            plan = query.parsed.plan
             accepted = QueryAccepted(
                 query=query.query,
                 stream=query.stream,
                 stamp=self.clock.tick(now),
                 schema=query.schema,
-                envelope=plan.envelope if isinstance(plan, Restructure) else (),
+                envelope=query.envelope,
             )
             effects.append(AfterSync((Reply(query.request, accepted),)))
             query.request = None
@@ -406,6 +413,14 @@ class QueryProxy:
         if not query.is_begun or refusal.code == "exists":  # The stream of that name is somebody else's.
             return effects + self._ended(query, now)
         return effects + self._end(query)
+
+    def _abandoned(self, request: RequestId, now: Millis) -> list[Effect]:
+        """Who submitted a query has gone before it was acknowledged: nobody knows of it."""
+        for query in self.running.values():
+            if query.request == request:
+                query.request = None
+                return self._give_up(query, Refused(code="unavailable", error="nobody waits for it"), now)
+        return []
 
     def _undeploy(self, query: _Running) -> list[Effect]:
         hosts = dict.fromkeys(query.cut.hosts) if query.cut is not None else {}
@@ -629,6 +644,7 @@ class QueryProxy:
             inserted_at=query.inserted_at,
             results=query.results,
             subgraphs=subgraphs,
+            envelope=query.envelope,
         )
 
     def validate(self) -> None:

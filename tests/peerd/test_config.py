@@ -53,6 +53,9 @@ def test_every_setting_can_be_given_in_the_file_and_as_a_variable(file: Path):
         "http_port": "0",
         "found": "1",
         "token_file": "/network/token",
+        "spark": "warm",
+        "spark_master": "spark://10.0.0.9:7077",
+        "spark_memory": "2g",
     }
     assert tuple(texts) == KEYS
     from_variables = load_config(None, {f"PEER_{key.upper()}": text for key, text in texts.items()}, {})

@@ -1,0 +1,363 @@
+"""Continuous queries: `peer subscribe QUERY`, and `peer query ls`, `show`, `attach`, `stop`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import click
+
+from peerd.cli.common import client_for, target, target_options
+from peerd.cli.output import Column, Row, chosen_form, output_option, show_record, show_rows
+from peerd.cli.up import interruptible
+from peerd.cli.writers import writer_for
+from peerd.words import ago, milliseconds
+
+if TYPE_CHECKING:
+    from peerd.client import RunningQuery
+    from peerd.control_client import ControlClient
+    from protocols.execution.messages import QueryListed, QueryShown, QueryStarting, SubgraphShown
+
+PATIENCE_S: Final = 365 * 86400.0  # A reader waits for its peer to come back; Ctrl-C ends that.
+PROGRESS_EVERY_S: Final = 0.25
+SHORT_ID: Final = 8
+_TEXT_WIDTH: Final = 80
+
+_QUERY_COLUMNS: Final = (
+    Column("query", lambda row: str(row["query"])),
+    Column("state", lambda row: str(row["state"])),
+    Column("results", lambda row: f"{row['results']:,}", right=True),
+    Column("submitted", lambda row: ago(time.time() - row["submitted_at"])),
+    Column("text", lambda row: _one_line(str(row["text"]))),
+)
+_SUBGRAPH_COLUMNS: Final = (
+    Column("subgraph", lambda row: str(row["number"]), right=True),
+    Column("host", lambda row: str(row["host"])[:SHORT_ID]),
+    Column("engine", lambda row: str(row["engine"])),
+    Column("reads", lambda row: ", ".join(each["alias"] or each["from"] for each in row["inputs"])),
+    Column("rows in", lambda row: _number(row["rows_in"]), right=True),
+    Column("rows out", lambda row: _number(row["rows_out"]), right=True),
+    Column("in work", lambda row: _number(row["waiting"]), right=True),
+    Column("late", lambda row: _number(row["late"]), right=True),
+    Column("lag", lambda row: milliseconds(row["lag_ms"]), right=True),
+    Column("operators", lambda row: " < ".join(row["operators"])),
+)
+
+
+def run_query(
+    text: str,
+    data_dir: Path | None,
+    number: int | None,
+    name: str,
+    engine: Literal["auto", "inline", "spark"],
+    limit: int | None,
+    detach: bool,
+    form: str | None,
+) -> None:
+    """Submit a query and show its results until somebody has had enough; or leave it to itself."""
+
+    async def work() -> None:
+        progress = _Progress(target(data_dir, number))
+        async with client_for(data_dir, number, patience_s=None if detach else PATIENCE_S) as client, progress:
+            if detach:
+                accepted = await client.submit(text, name=name, engine=engine, on_starting=progress.begin)
+                click.echo(accepted.query)
+                click.echo(
+                    f'"peer query attach {accepted.query}" reads it, "peer query stop {accepted.query}" ends it',
+                    err=True,
+                )
+                return
+            async with client.query(text, name=name, engine=engine, on_starting=progress.begin) as results:
+                progress.end()
+                click.echo(f"query {results.query} runs; Ctrl-C stops it", err=True)
+                await _show_results(results, limit, form)
+
+    with interruptible():
+        asyncio.run(work())
+
+
+class _Progress:
+    """Says on stderr what a query waits for, while it waits for Spark to start."""
+
+    def __init__(self, control: ControlClient) -> None:
+        self._control = control
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> None:
+        """Nothing to say before the query starts."""
+
+    async def __aexit__(self, *error: object) -> None:
+        self.end()
+
+    def begin(self, news: QueryStarting) -> None:
+        if news.waits_for == "Spark" and self._task is None:  # Anything else is over before it is read.
+            self._task = asyncio.create_task(self._tell())
+
+    def end(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _tell(self) -> None:
+        began_at, said = time.monotonic(), ""
+        while True:
+            status = await asyncio.to_thread(self._control.get, "/status")
+            spark = status["spark"]
+            now = "the query is being deployed" if spark["state"] == "ready" else spark.get("waits_for") or "Spark"
+            if now != said:
+                click.echo(f"{time.monotonic() - began_at:5.1f} s  {now} …", err=True)
+                said = now
+            await asyncio.sleep(PROGRESS_EVERY_S)
+
+
+async def _show_results(results: RunningQuery, limit: int | None, form: str | None) -> None:
+    from peerd.cli.subscribe import tell_missed
+
+    results.results.on_missed = tell_missed
+    writer = writer_for(results.schema, form, results.envelope)
+    shown = 0
+    try:
+        async for row in results:
+            try:
+                writer.write(row)
+            except OSError:  # Nobody reads what we write: no fault of the result.
+                results.results.close(is_done=False)
+                raise
+            shown += 1
+            if shown == limit:
+                return
+    finally:
+        writer.close()
+
+
+@click.group()
+def query() -> None:
+    """List, show, read and stop the queries that were submitted at this peer.
+
+    \b
+        $ peer subscribe "SELECT flight FROM flights WHERE delay > 30" --name late --detach
+        late
+        $ peer query ls
+    """
+
+
+@query.command()
+@target_options
+@output_option
+def ls(data_dir: Path | None, number: int | None, form: str | None) -> None:
+    """List the queries of this peer, oldest first.
+
+    \b
+        $ peer query ls
+        query  state    results  submitted  text
+        late   running       12  2m ago     SELECT flight FROM flights WHERE delay > 30
+    """
+
+    async def work() -> list[QueryListed]:
+        async with client_for(data_dir, number) as client:
+            return await client.queries()
+
+    queries = asyncio.run(work())
+    if not queries and chosen_form(form) == "table":
+        click.echo('no query runs at this peer; "peer subscribe QUERY" begins one', err=True)
+        return
+    show_rows([_query_row(each) for each in queries], _QUERY_COLUMNS, form)
+
+
+@query.command()
+@click.argument("name")
+@target_options
+@output_option
+def show(name: str, data_dir: Path | None, number: int | None, form: str | None) -> None:
+    """Show one query: its subgraphs, where they run and how they are doing, and who holds the watermark.
+
+    \b
+        $ peer query show late
+    """
+
+    async def work() -> QueryShown:
+        async with client_for(data_dir, number) as client:
+            return await client.show_query(name)
+
+    shown = asyncio.run(work())
+    record = _shown_record(shown)
+    facts = [
+        ("query", shown.query),
+        ("state", shown.state),
+        ("text", _one_line(shown.text)),
+        ("stream", shown.stream),
+        ("submitted", ago(time.time() - record["submitted_at"])),
+        ("results", f"{shown.results:,}"),
+        ("attempt", _attempt_sentence(record)),
+        ("watermark", _watermark_sentence(record["watermark"])),
+    ]
+    show_record(record, facts, form)
+    if chosen_form(form) == "table" and record["subgraphs"]:
+        click.echo()
+        show_rows(record["subgraphs"], _SUBGRAPH_COLUMNS, form)
+
+
+@query.command()
+@click.argument("name")
+@target_options
+@click.option("--as", "place", metavar="NAME", help="Keep the place under this name: a later attach goes on there.")
+@click.option("--since", metavar="T", help='Begin at a time: "start" (default), "now", an age like 10m, or a date.')
+@click.option("-n", "--number", "limit", type=click.IntRange(min=1), metavar="N", help="Stop after N results.")
+@output_option
+def attach(
+    name: str,
+    data_dir: Path | None,
+    number: int | None,
+    place: str | None,
+    since: str | None,
+    limit: int | None,
+    form: str | None,
+) -> None:
+    """Read the results of a query of this peer, from the first that is kept. Ctrl-C leaves the query running.
+
+    \b
+        $ peer query attach late -n 3
+        {"flight": "LH400"}
+    """
+    from peerd.cli.subscribe import since_of
+
+    begin = since_of(since or "start")
+
+    async def work() -> None:
+        async with (
+            client_for(data_dir, number, patience_s=PATIENCE_S) as client,
+            client.attach(name, name=place, since=begin) as results,
+        ):
+            await _show_results(results, limit, form)
+
+    asyncio.run(work())
+
+
+@query.command()
+@click.argument("names", nargs=-1, required=True, metavar="NAME…")
+@target_options
+def stop(names: tuple[str, ...], data_dir: Path | None, number: int | None) -> None:
+    """Stop queries of this peer, and drop their results.
+
+    \b
+        $ peer query stop late
+    """
+
+    async def work() -> None:
+        async with client_for(data_dir, number) as client:
+            for name in names:
+                await client.stop_query(name)
+                click.echo(f'query "{name}" stopped', err=True)
+
+    asyncio.run(work())
+
+
+# What is shown.
+
+
+def _query_row(listed: QueryListed) -> Row:
+    from protocols.clock import wall_ms
+
+    return {
+        "query": listed.query,
+        "state": listed.state,
+        "results": listed.rows_out,
+        "submitted_at": wall_ms(listed.inserted_at) / 1000,
+        "stream": listed.stream,
+        "text": listed.text,
+    }
+
+
+def _shown_record(shown: QueryShown) -> dict[str, Any]:
+    from protocols.clock import wall_ms
+
+    now = time.time()
+    subgraphs = [_subgraph_row(each, now) for each in sorted(shown.subgraphs, key=lambda each: each.subgraph.number)]
+    return {
+        "query": shown.query,
+        "state": shown.state,
+        "text": shown.text,
+        "stream": shown.stream,
+        "submitted_at": wall_ms(shown.inserted_at) / 1000,
+        "results": shown.results,
+        "attempt_at": wall_ms(shown.attempt) / 1000 if shown.attempt else None,
+        "last_failure": shown.reason or None,
+        "watermark": _holder(subgraphs),
+        "subgraphs": subgraphs,
+    }
+
+
+def _subgraph_row(shown: SubgraphShown, now: float) -> dict[str, Any]:
+    from protocols.execution.messages import StreamInput
+    from queries.plan import walk
+
+    subgraph, status = shown.subgraph, shown.status
+    inputs = []
+    for each in subgraph.inputs:
+        told = next((told for told in status.inputs if told.alias == each.alias), None) if status else None
+        inputs.append(
+            {
+                "alias": each.alias,
+                "from": each.stream if isinstance(each, StreamInput) else f"subgraph {each.subgraph}",
+                "rows": told.rows if told else None,
+                "late": told.late if told else None,
+                "is_idle": told.is_idle if told else None,
+                "lag_ms": _lag_ms(told.watermark_us, now) if told else None,
+            }
+        )
+    return {
+        "number": subgraph.number,
+        "host": shown.host.hex(),
+        "engine": subgraph.engine,
+        "operators": [type(each).__name__ for each in reversed(list(walk(subgraph.plan)))],
+        "rows_in": status.rows_in if status else None,
+        "rows_out": status.rows_out if status else None,
+        "waiting": status.waiting if status else None,
+        "late": sum(each.late for each in status.inputs) if status else None,
+        "lag_ms": max((each["lag_ms"] or 0.0 for each in inputs if each["is_idle"] is False), default=None),
+        "inputs": inputs,
+    }
+
+
+def _lag_ms(watermark_us: int | None, now: float) -> float | None:
+    """How far a watermark is behind the clock on the wall."""
+    return now * 1000 - watermark_us / 1000 if watermark_us is not None else None
+
+
+def _holder(subgraphs: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The stream whose time has come least far: everything that waits, waits for it. Silent ones hold nobody up."""
+    streams = [
+        {"stream": each["from"], "at": row["host"], "lag_ms": each["lag_ms"], "is_idle": each["is_idle"]}
+        for row in subgraphs
+        for each in row["inputs"]
+        if not each["from"].startswith("subgraph ") and each["is_idle"] is not None
+    ]
+    lively = [each for each in streams if not each["is_idle"]]
+    return max(lively or streams, key=lambda each: (each["lag_ms"] is None, each["lag_ms"] or 0.0), default=None)
+
+
+def _watermark_sentence(holder: dict[str, Any] | None) -> str:
+    if holder is None:
+        return "-"
+    where = f"stream {holder['stream']}, read at peer {holder['at'][:SHORT_ID]}"
+    if holder["lag_ms"] is None:
+        return f"nothing has come yet of {where}"
+    silent = ", which is silent" if holder["is_idle"] else ""
+    return f"{milliseconds(holder['lag_ms'])} behind, held by {where}{silent}"
+
+
+def _attempt_sentence(record: dict[str, Any]) -> str:
+    if record["attempt_at"] is None:
+        return f"none runs: {record['last_failure'] or 'it is being planned'}"
+    began = f"began {ago(time.time() - record['attempt_at'])}"
+    return f"{began}, for the one before ended: {record['last_failure']}" if record["last_failure"] else began
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _TEXT_WIDTH else f"{line[: _TEXT_WIDTH - 1]}…"

@@ -1,0 +1,113 @@
+"""The engine that runs subgraphs with state, as the driver sees it: Spark, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+import structlog
+
+from protocols.events import Event
+from protocols.execution.engine import FeedRun, RunFailed, RunId, RunResults, RunStarted, StartRun, StopRun
+from queries.plan import Operator
+from queries.schema import Row
+
+log = structlog.get_logger("peerd.engines")
+
+
+class Listener(Protocol):
+    """What an engine tells, on the event loop's thread."""
+
+    def on_started(self, run: RunId) -> None: ...
+
+    def on_results(self, run: RunId, number: int, rows: Sequence[Row]) -> None: ...
+
+    def on_failed(self, run: RunId, reason: str) -> None: ...
+
+    def on_waiting(self, what: str) -> None: ...
+
+
+class Engine(Protocol):
+    """Runs plans; nothing of it blocks. protocols/execution/engine.py says what each word means."""
+
+    def start(self, run: RunId, plan: Operator, closed_until_us: int | None) -> None: ...
+
+    def feed(
+        self,
+        run: RunId,
+        number: int,
+        alias: str,
+        rows: tuple[Row, ...],
+        is_new: bool,
+        watermark_us: int | None,
+        floor_us: int | None,
+    ) -> None: ...
+
+    def stop(self, run: RunId) -> None: ...
+
+    def warm(self) -> None: ...
+
+    def status(self) -> msgspec.Struct: ...
+
+    async def close(self) -> None: ...
+
+
+class Engines:
+    """Performs what machines ask of the engine, which is made when it is first needed."""
+
+    def __init__(self, make: Callable[[Listener], Engine] | None, submit: Callable[[Event], None]) -> None:
+        self._make = make
+        self._submit = submit
+        self._engine: Engine | None = None
+
+    @property
+    def has_spark(self) -> bool:
+        return self._make is not None
+
+    def warm(self) -> None:
+        """Start the engine before a run needs it."""
+        if self.has_spark:
+            self._made().warm()
+
+    def perform(self, effect: StartRun | FeedRun | StopRun) -> None:
+        engine = self._made()
+        match effect:
+            case StartRun(run, plan, closed_until_us):
+                engine.start(run, plan, closed_until_us)
+            case FeedRun(run, number, alias, rows, is_new, watermark_us, floor_us):
+                engine.feed(run, number, alias, rows, is_new, watermark_us, floor_us)
+            case StopRun(run):
+                engine.stop(run)
+
+    def _made(self) -> Engine:
+        assert self._make is not None, "the machines know that there is no engine"
+        if self._engine is None:
+            self._engine = self._make(self)
+        return self._engine
+
+    def status(self) -> dict[str, Any]:
+        """For people: whether there is a Spark, and how it is doing."""
+        if self._make is None:
+            return {"state": "none"}
+        status: dict[str, Any] = msgspec.to_builtins(self._engine.status()) if self._engine else {"state": "off"}
+        return status
+
+    async def close(self) -> None:
+        if self._engine is not None:
+            await self._engine.close()
+
+    # What the engine tells.
+
+    def on_started(self, run: RunId) -> None:
+        self._submit(RunStarted(run))
+
+    def on_results(self, run: RunId, number: int, rows: Sequence[Row]) -> None:
+        self._submit(RunResults(run, number, tuple(rows)))
+
+    def on_failed(self, run: RunId, reason: str) -> None:
+        log.warning("a subgraph failed", run=run, reason=reason)
+        self._submit(RunFailed(run, reason))
+
+    def on_waiting(self, what: str) -> None:
+        log.info("Spark is starting", waits_for=what)

@@ -1,0 +1,133 @@
+"""The aggregates of queries/aggregates.py as columns of Spark: exact, or nearly for floats, and never an error.
+
+Distinct values are gathered into a set first: a streaming query knows no other way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import functions as sf
+
+from queries.expressions import Column
+from queries.plan import Aggregate
+from spark_jobs.expressions import column_of
+from spark_jobs.types import data_type, place_name
+
+_WHOLE: Final = "decimal(38,0)"  # The sum of ints, which may leave 64 bits on the way.
+_SUMMED: Final = "decimal(37,18)"  # With one digit less Spark has room for the sum of two, and takes none from behind.
+_SECONDS: Final = "decimal(24,6)"
+
+
+def value_of(aggregate: Aggregate, columns: Sequence[Column], order: Sequence[SparkColumn]) -> SparkColumn:
+    """The value of an aggregate over a group; `order` is the order in which collect gathers rows."""
+    if aggregate.function == "collect":
+        return _collected(aggregate, columns, order)
+    if aggregate.argument is None:
+        return sf.count(sf.lit(1))
+    argument = column_of(aggregate.argument, columns).cast(data_type(aggregate.argument.type))
+    kind = aggregate.argument.type
+    if kind == "null":
+        nothing = sf.lit(0) if aggregate.function == "count" else sf.lit(None)
+        return sf.max(nothing).cast(data_type(aggregate.type))
+    over = _Distinct(argument, kind) if aggregate.distinct else _Plain(argument, kind)
+    match aggregate.function:
+        case "count":
+            value = over.count
+        case "min":
+            value = sf.min(argument)
+        case "max":
+            value = sf.max(argument)
+        case "sum":
+            value = _sum(over, kind)
+        case "avg":
+            value = _average(over, kind)
+        case "stddev":
+            value = over.deviation()
+    return value.cast(data_type(aggregate.type))
+
+
+class _Plain:
+    """All values of a group that are not null."""
+
+    def __init__(self, argument: SparkColumn, kind: str) -> None:
+        self._argument = argument
+        self.count = sf.count(argument)
+
+    def total(self, kind: str | None) -> SparkColumn:
+        """The sum, each value as this type."""
+        return sf.try_sum(self._argument if kind is None else self._argument.cast(kind))
+
+    def seconds(self) -> SparkColumn:
+        return sf.try_sum(_seconds(self._argument))
+
+    def deviation(self) -> SparkColumn:
+        return sf.stddev_samp(self._argument.cast("double"))
+
+
+class _Distinct:
+    """Each value of a group once."""
+
+    def __init__(self, argument: SparkColumn, kind: str) -> None:
+        # Minus zero is zero.
+        self._set = sf.collect_set(argument + sf.lit(0.0) if kind == "float" else argument)
+        self._kind = kind
+        self.count = sf.size(self._set).cast("bigint")
+
+    def total(self, kind: str | None) -> SparkColumn:
+        kind = kind or ("double" if self._kind == "float" else _SUMMED)
+        return self._folded(lambda each: each.cast(kind), kind)
+
+    def seconds(self) -> SparkColumn:
+        return self._folded(_seconds, "decimal(37,6)")
+
+    def deviation(self) -> SparkColumn:
+        mean = self.total("double") / self.count
+        squares = self._folded(lambda each: (each.cast("double") - mean) * (each.cast("double") - mean), "double")
+        return sf.when(self.count > 1, sf.sqrt(squares / (self.count - 1)))
+
+    def _folded(self, value: Callable[[SparkColumn], SparkColumn], kind: str) -> SparkColumn:
+        """The sum of a value of each; null where there is none."""
+        zero = sf.lit(0).cast(kind)
+        total = sf.aggregate(self._set, zero, lambda so_far, each: sf.try_add(so_far, value(each)).cast(kind))
+        return sf.when(sf.size(self._set) > 0, total)
+
+
+def _sum(over: _Plain | _Distinct, kind: str) -> SparkColumn:
+    match kind:
+        case "int":
+            return over.total(_WHOLE).try_cast("bigint")
+        case "interval":
+            return _interval(over.seconds())
+    return over.total(None)
+
+
+def _average(over: _Plain | _Distinct, kind: str) -> SparkColumn:
+    match kind:
+        case "int":
+            return sf.try_divide(over.total(_WHOLE).cast("double"), over.count)
+        case "interval":
+            return _interval(sf.bround(sf.try_divide(over.seconds(), over.count), 6))
+        case "decimal":  # By a whole number, or Spark would keep only six digits behind the point.
+            return sf.try_divide(over.total(None), over.count.cast("decimal(20,0)"))
+    return sf.try_divide(over.total(None), over.count)
+
+
+def _seconds(interval: SparkColumn) -> SparkColumn:
+    return interval.cast("interval second").cast(_SECONDS)
+
+
+def _interval(seconds: SparkColumn) -> SparkColumn:
+    return seconds.try_cast(_SECONDS).try_cast("interval second")
+
+
+def _collected(aggregate: Aggregate, columns: Sequence[Column], order: Sequence[SparkColumn]) -> SparkColumn:
+    """The rows of a group as a list of records, in order."""
+    places = {column.path[0]: place for place, column in enumerate(columns)}
+    record = sf.struct(
+        *(sf.col(place_name(places[each.name])).alias(place_name(n)) for n, each in enumerate(aggregate.fields))
+    )
+    placed = sf.struct(*order, record.alias("record"))
+    return sf.transform(sf.array_sort(sf.collect_list(placed)), lambda each: each.getField("record"))

@@ -1,0 +1,70 @@
+"""A plan turned into a DataFrame over DataFrames of its sources, batch or streaming.
+
+Only operators and expressions of ours get here, and they become columns of Spark one by one: nothing is ever handed to
+a parser of Spark's. What goes in and comes out is in spark_jobs/types.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from queries.plan import Join, Operator, Project, Select, Source, Union, WindowAggregate, sources
+from spark_jobs.flow import Flow
+from spark_jobs.operators.aggregate import aggregate
+from spark_jobs.operators.join import join
+from spark_jobs.operators.project import project
+from spark_jobs.operators.select import select
+from spark_jobs.operators.source import source
+from spark_jobs.operators.union import union
+from spark_jobs.stages import mode
+from spark_jobs.types import DUE, IS_NEW, KEEP, KEY, MARK, NUMBER
+
+
+def compiled(plan: Operator, frames: Mapping[str, DataFrame]) -> DataFrame:
+    """The results of a plan over the rows of its sources, by alias; raises NoForm where Spark cannot keep its meaning.
+
+    On streams, marks are looked for where `mode` says real-time.
+    """
+    compilation = _Compilation(plan, frames)
+    flow = compilation.flow(plan)
+    frame = flow.frame.filter((sf.col(MARK) >= 0) | sf.col(IS_NEW) if flow.is_marked else sf.col(IS_NEW))
+    if KEY not in flow.hidden:
+        frame = frame.withColumn(KEY, sf.lit(None).cast("struct<end:timestamp>"))
+    own = flow.names[: len(flow.columns)]
+    return frame.select(*own, NUMBER, MARK, DUE, KEY, KEEP)
+
+
+class _Compilation:
+    """One plan on its way to Spark."""
+
+    def __init__(self, plan: Operator, frames: Mapping[str, DataFrame]) -> None:
+        self._frames = frames
+        is_streaming = any(frames[each.alias].isStreaming for each in sources(plan))
+        self._is_marked = is_streaming and mode(plan) == "real-time"
+        self._by_rows = any(each.window is not None and each.window.kind == "rows" for each in sources(plan))
+
+    def flow(self, plan: Operator) -> Flow:
+        match plan:
+            case Source():
+                return source(plan, self._frames[plan.alias], is_marked=self._is_marked, by_rows=self._by_rows)
+            case Select():
+                return select(plan, self.flow(plan.input))
+            case Project():
+                return project(plan, self.flow(plan.input))
+            case Join():
+                return join(plan, self.flow(plan.left), self.flow(plan.right))
+            case WindowAggregate():
+                return aggregate(plan, self.flow(plan.input), *self._ranked(plan))
+            case Union():
+                return union(plan, [self.flow(branch) for branch in plan.branches])
+        raise AssertionError(f"{plan} is made by the subscriber's peer")
+
+    def _ranked(self, plan: WindowAggregate) -> tuple[DataFrame | None, int | None]:
+        """The stream whose rows a window counts, and where their numbers are; none if it counts what is joined."""
+        origins = sources(plan.input)
+        if len(origins) > 1 or origins[0].window is None or origins[0].window.kind != "rows":
+            return None, None
+        return self._frames[origins[0].alias], len(origins[0].columns) - 1

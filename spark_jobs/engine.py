@@ -1,0 +1,435 @@
+"""Spark as the daemon sees it: runs are started, fed and stopped here, and what comes of them is told back.
+
+The daemon never loads Spark. A worker (spark_jobs/worker.py) owns the session and its Java process; rows reach Spark
+through spools, results come back over a Unix socket. All of that lives in one private folder, in memory where it can.
+A run is not kept safe: whoever started it can start it again. When the worker or Java dies, every run fails with the
+reason, and the next one that is started brings up a new worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import struct
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+import msgspec
+
+from queries.plan import Operator, sources
+from queries.schema import Row
+from spark_jobs.control import (
+    LENGTH,
+    REPORTS,
+    AskStatus,
+    Command,
+    QueryEnded,
+    QueryStarted,
+    Ready,
+    Report,
+    SessionFailed,
+    SessionStatus,
+    StartQuery,
+    StopQuery,
+    Waiting,
+    frame,
+)
+from spark_jobs.retention import Retention
+from spark_jobs.session import SessionSettings, resident_bytes
+from spark_jobs.stages import Mode, horizon_us, joins, mode
+
+if TYPE_CHECKING:
+    from spark_jobs.results import Input, Results
+    from spark_jobs.spool import Spool
+
+PREFIX: Final = "peerd-spark-"
+MEMORY: Final = Path("/dev/shm")  # noqa: S108  A file system in memory; our folder in it is ours alone.
+MEMORY_MIN: Final = 256 << 20  # Free in it, or rows go through files on disk.
+ASK_S: Final = 5.0
+CLOSE_S: Final = 5.0
+WORDS_MAX: Final = 20  # Lines of the worker's last words.
+
+_HELLO, _ROWS, _MARK, _FILES = range(4)
+_PLACE: Final = struct.Struct("<iq")
+
+
+class Listener(Protocol):
+    """Who hears what comes of runs."""
+
+    def on_started(self, run: str) -> None: ...
+
+    def on_results(self, run: str, number: int, rows: Sequence[Row]) -> None: ...
+
+    def on_failed(self, run: str, reason: str) -> None: ...
+
+    def on_waiting(self, what: str) -> None:
+        """Spark is being started; says what it waits for."""
+
+
+class RunStatus(msgspec.Struct, frozen=True):
+    """One run, for people to look at."""
+
+    mode: Mode
+    number: int  # Of the last input that was fed.
+    done: int  # Of the last one whose results were told.
+    held: int  # Results that wait for their time.
+    state_rows: int
+
+
+class EngineStatus(msgspec.Struct, frozen=True):
+    """The engine, for people to look at."""
+
+    state: str  # off | starting | ready
+    waits_for: str = ""
+    spark: str = ""
+    java: str = ""
+    master: str = ""
+    worker_pid: int = 0
+    java_pid: int = 0
+    memory_bytes: int = 0  # Of worker and Java together.
+    runs: dict[str, RunStatus] = {}
+    last_failure: str = ""
+
+
+class _Run:
+    """What the daemon keeps of one run."""
+
+    def __init__(self, run: str, plan: Operator, folder: Path, closed_until_us: int | None) -> None:
+        from spark_jobs.results import Results
+        from spark_jobs.spool import Spool
+
+        self.run, self.folder, self.mode = run, folder, mode(plan)
+        inputs = sources(plan)
+        folder.mkdir()
+        self.places = {each.alias: place for place, each in enumerate(inputs)}
+        self.spools: list[Spool] = [
+            Spool(folder, place, each, self.mode == "real-time") for place, each in enumerate(inputs)
+        ]
+        self.results: Results = Results(plan, len(inputs), by_rounds=self.mode == "batch")
+        self.retentions = [Retention(plan, each) for each in inputs] if self.mode == "batch" else []
+        self.number = 0
+        self.closed_us = closed_until_us  # Windows that end by then take no more rows.
+        self.state_rows = 0
+        self._joins, self._horizon_us = joins(plan), horizon_us(plan)
+
+    @property
+    def forget_us(self) -> int | None:
+        """No row that is still to come needs what is older: by the last input that is done with, for Spark reads some
+        inputs before others."""
+        if not self._joins:
+            return self.results.watermark_us
+        if self.results.floor_us is None or self._horizon_us is None:
+            return None
+        return self.results.floor_us - self._horizon_us
+
+    def remove(self, finished: Sequence[Input]) -> None:
+        """Free what inputs that are done with took, unless batch jobs are to read it again."""
+        for item in finished:
+            if item.source is not None and not self.retentions:
+                self.spools[item.source].remove(item.file)
+        for spool, retention in zip(self.spools, self.retentions, strict=False):
+            spool.remove(retention.removable(self.results.floor_us))
+
+    def close(self) -> None:
+        for spool in self.spools:
+            spool.close()
+
+
+class SparkEngine:
+    """The runs of one peer. Everything happens in the event loop that `start` is first called in."""
+
+    def __init__(self, listener: Listener, settings: SessionSettings | None = None) -> None:
+        self._listener = listener
+        self._settings = settings or SessionSettings()
+        self._runs: dict[str, _Run] = {}
+        self._ending: dict[str, _Run] = {}
+        self._folder: Path | None = None
+        self._server: asyncio.Server | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._worker: asyncio.subprocess.Process | None = None
+        self._outbox: list[bytes] = []  # Commands for a worker that is not there yet.
+        self._status = EngineStatus("off")
+        self._is_closed = False
+
+    # What the driver asks.
+
+    def start(self, run: str, plan: Operator, closed_until_us: int | None) -> None:
+        """Run a plan; on_started or on_failed tells."""
+        assert run not in self._runs, f"{run} runs already"
+        self.warm()
+        assert self._folder is not None
+        kept = self._runs[run] = _Run(run, plan, Path(tempfile.mkdtemp(dir=self._folder)) / "run", closed_until_us)
+        self._tell(StartQuery(run=run, plan=plan, folder=str(kept.folder), socket=str(self._folder / "results")))
+
+    def feed(
+        self,
+        run: str,
+        number: int,
+        alias: str,
+        rows: Sequence[Row],
+        is_new: bool,
+        watermark_us: int | None,
+        floor_us: int | None,
+    ) -> None:
+        """Hand rows of a source to a run; on_results tells what came of them. A run that is over takes none."""
+        from spark_jobs.results import Input
+
+        kept = self._runs.get(run)
+        if kept is None:
+            return
+        kept.number = number
+        place = kept.places[alias]
+        if not rows and kept.mode != "real-time":
+            kept.results.expect(Input(number, None, 0, watermark_us, floor_us))
+            self._loop_soon(kept)
+        else:
+            file = kept.spools[place].files + 1
+            kept.results.expect(Input(number, place, file, watermark_us, floor_us))
+            if kept.retentions:
+                kept.retentions[place].add(file, rows)
+            kept.spools[place].put(
+                number,
+                rows,
+                is_new=is_new,
+                closed_us=kept.closed_us,
+                forget_us=kept.forget_us,
+                watermark_us=watermark_us,
+            )
+        if watermark_us is not None:
+            kept.closed_us = watermark_us if kept.closed_us is None else max(kept.closed_us, watermark_us)
+
+    def stop(self, run: str) -> None:
+        """The run is over; nothing is told of it any more."""
+        kept = self._runs.pop(run, None)
+        if kept is not None:
+            self._ending[run] = kept
+            self._tell(StopQuery(run=run))
+
+    def warm(self) -> None:
+        """Start Spark without waiting for a run that needs it."""
+        if self._status.state != "off" or self._is_closed:
+            return
+        self._status = EngineStatus("starting", "the worker", last_failure=self._status.last_failure)
+        if self._folder is None:
+            self._folder = _private_folder()
+        self._spawn(self._work())
+
+    def status(self) -> EngineStatus:
+        """How the engine is."""
+        runs = {
+            run: RunStatus(each.mode, each.number, each.results.done, each.results.held, each.state_rows)
+            for run, each in self._runs.items()
+        }
+        status = self._status
+        memory = sum(resident_bytes(pid) for pid in (status.worker_pid, status.java_pid) if pid)
+        return msgspec.structs.replace(status, runs=runs, memory_bytes=memory)
+
+    async def close(self) -> None:
+        """End everything and leave nothing behind."""
+        self._is_closed = True
+        ended = [*self._runs.values(), *self._ending.values()]
+        self._runs, self._ending = {}, {}
+        await self._end_worker()
+        if self._server is not None:
+            self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for kept in ended:
+            kept.close()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+        self._status = EngineStatus("off")
+
+    # The worker.
+
+    async def _work(self) -> None:
+        """One worker, from its start to its end."""
+        assert self._folder is not None
+        if self._server is None:
+            self._server = await asyncio.start_unix_server(self._connected, self._folder / "results")
+        root = str(Path(__file__).resolve().parent.parent)
+        paths = os.pathsep.join(each for each in (root, os.environ.get("PYTHONPATH", "")) if each)
+        worker = self._worker = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "spark_jobs.worker",
+            msgspec.json.encode(self._settings).decode(),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": paths},
+            start_new_session=True,
+        )
+        self._status = msgspec.structs.replace(self._status, worker_pid=worker.pid)
+        assert worker.stdin is not None
+        for command in self._outbox:
+            worker.stdin.write(command)
+        self._outbox.clear()
+        words: deque[str] = deque(maxlen=WORDS_MAX)
+        listening = asyncio.create_task(self._listen(worker, words))
+        asking = asyncio.create_task(self._ask())
+        reason = ""
+        try:
+            reason = await self._reports(worker)
+        finally:
+            asking.cancel()
+            with suppress(ProcessLookupError):
+                os.killpg(worker.pid, signal.SIGKILL)  # Java is in its group.
+            await worker.wait()
+            await asyncio.gather(listening, asking, return_exceptions=True)
+        self._lost(reason or f"the Spark worker ended with code {worker.returncode}: {' / '.join(words)[-500:]}")
+
+    async def _reports(self, worker: asyncio.subprocess.Process) -> str:
+        """Handle what the worker says until it ends; the reason, if it gave one."""
+        assert worker.stdout is not None
+        reason = ""
+        with suppress(asyncio.IncompleteReadError):
+            while True:
+                length = LENGTH.unpack(await worker.stdout.readexactly(LENGTH.size))[0]
+                report = REPORTS.decode(await worker.stdout.readexactly(length))
+                if isinstance(report, SessionFailed):
+                    reason = report.reason
+                else:
+                    self._reported(report)
+        return reason
+
+    def _reported(self, report: Report) -> None:
+        match report:
+            case Waiting(what=what):
+                self._status = msgspec.structs.replace(self._status, waits_for=what)
+                self._listener.on_waiting(what)
+            case Ready():
+                self._status = msgspec.structs.replace(
+                    self._status,
+                    state="ready",
+                    waits_for="",
+                    spark=report.spark,
+                    java=report.java,
+                    java_pid=report.java_pid,
+                    master=report.master,
+                )
+            case QueryStarted(run=run) if run in self._runs:
+                self._listener.on_started(run)
+            case QueryEnded(run=run, reason=reason):
+                ended = self._ending.pop(run, None)
+                if ended is None and run in self._runs:
+                    ended = self._runs.pop(run)
+                    self._listener.on_failed(run, reason or "Spark ended it")
+                if ended is not None:
+                    self._remove(ended)
+            case SessionStatus(state_rows=state_rows):
+                for run, count in state_rows.items():
+                    if run in self._runs:
+                        self._runs[run].state_rows = count
+
+    async def _listen(self, worker: asyncio.subprocess.Process, words: deque[str]) -> None:
+        """Keep the worker's last words: they say why it ended where it could not."""
+        assert worker.stderr is not None
+        while line := await worker.stderr.readline():
+            words.append(line.decode(errors="replace").strip()[:300])
+
+    async def _ask(self) -> None:
+        while True:
+            await asyncio.sleep(ASK_S)
+            if self._runs and self._status.state == "ready":
+                self._tell(AskStatus())
+
+    def _lost(self, reason: str) -> None:
+        """There is no worker any more, so no run."""
+        self._worker = None
+        self._outbox.clear()
+        self._status = EngineStatus("off", last_failure=reason)
+        lost, self._runs = self._runs, {}
+        for kept in (*lost.values(), *self._ending.values()):
+            self._remove(kept)
+        self._ending.clear()
+        for run in lost:
+            self._listener.on_failed(run, reason)
+
+    async def _end_worker(self) -> None:
+        worker = self._worker
+        if worker is None:
+            return
+        assert worker.stdin is not None
+        worker.stdin.close()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(worker.wait(), CLOSE_S)
+
+    def _tell(self, command: Command) -> None:
+        if self._worker is None:
+            self._outbox.append(frame(command))
+        else:
+            assert self._worker.stdin is not None
+            self._worker.stdin.write(frame(command))
+
+    def _remove(self, kept: _Run) -> None:
+        kept.close()
+        shutil.rmtree(kept.folder.parent, ignore_errors=True)
+
+    # Results.
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One run's results, from a task of Spark."""
+        from pyarrow import ipc
+
+        run = ""
+        try:
+            while True:
+                length = LENGTH.unpack(await reader.readexactly(LENGTH.size))[0]
+                body = await reader.readexactly(length)
+                kind, payload = body[0], memoryview(body)[1:]
+                if kind == _HELLO:
+                    run = bytes(payload).decode()
+                kept = self._runs.get(run)
+                if kept is None or kind == _HELLO:
+                    continue
+                if kind == _ROWS:
+                    for batch in ipc.open_stream(payload):
+                        kept.results.take(batch)
+                else:
+                    (kept.results.mark if kind == _MARK else kept.results.files)(*_PLACE.unpack(payload))
+                    self._advance(kept)
+        except asyncio.IncompleteReadError:
+            pass  # The run has ended, or Java has.
+        finally:
+            writer.close()
+
+    def _advance(self, kept: _Run) -> None:
+        told = kept.results.advance()
+        if told is None:
+            return
+        finished, rows = told
+        kept.remove(finished)
+        self._listener.on_results(kept.run, kept.results.done, rows)
+
+    def _loop_soon(self, kept: _Run) -> None:
+        """An input that Spark need not see is done with once all before it are, but never before `feed` returns."""
+        asyncio.get_running_loop().call_soon(lambda: self._runs.get(kept.run) is kept and self._advance(kept))
+
+    def _spawn(self, work: object) -> None:
+        task = asyncio.get_running_loop().create_task(work)  # type: ignore[arg-type]
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _private_folder() -> Path:
+    """A new folder that only we can read, in memory where there is room; those of daemons that are gone are removed."""
+    parent = Path(tempfile.gettempdir())
+    with suppress(OSError):
+        space = os.statvfs(MEMORY)
+        if os.access(MEMORY, os.W_OK) and space.f_bavail * space.f_frsize >= MEMORY_MIN:
+            parent = MEMORY
+    for each in parent.glob(f"{PREFIX}*"):
+        pid = each.name.removeprefix(PREFIX).partition("-")[0]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(each, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent))

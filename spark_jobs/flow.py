@@ -1,0 +1,82 @@
+"""What one operator hands to the next: a DataFrame of the plan's columns, c0, c1, …, and of hidden ones.
+
+A row is in its window from ENTER until just before LEAVE, instants as queries/reference.py has them. An instant is one
+number: four times the microseconds since the epoch, and what is earlier at one time has the smaller rest. Only windows
+of rows tell two rows of one time apart; then an instant is that number and the row's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from queries.expressions import Column
+from spark_jobs.types import CLOSED, DUE, IS_NEW, KEEP, KEY, MARK, NUMBER, place_name
+
+TIME: Final = "time"  # When a row happened; of a combination, when it came about.
+ENTER: Final = "enter"
+LEAVE: Final = "leave"
+HIDDEN: Final = (NUMBER, IS_NEW, CLOSED, MARK, TIME, ENTER, LEAVE, DUE, KEEP)
+
+BEFORE_ROWS: Final = 0  # A window that slides is looked at before rows of that time arrive,
+AT_ROW: Final = 1
+AFTER_ROWS: Final = 2  # and a closed range ends after all of them.
+FOREVER_US: Final = 1 << 59  # More than lies between the first year and the last of the calendar.
+_NEVER: Final = (1 << 63) - 1
+
+# A column with this is what Spark's watermark is compared with. The watermark itself is made of FORGET alone.
+EVENT_TIME: Final = {"spark.watermarkDelayMs": 0}
+# Spark's watermark starts at 1970, and what is not later is late. So both are given as if the first year were 1970.
+SHIFT_US: Final = 719_162 * 86_400_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """The rows of an operator."""
+
+    frame: DataFrame
+    columns: tuple[Column, ...]
+    is_marked: bool = False  # Whether rows that mark the end of an input are among them.
+    is_ranked: bool = False  # Whether rows depend on their number in a stream, so that an earlier one may change them.
+    is_aggregate: bool = False
+    by_rows: bool = False  # Whether instants tell rows of one time apart.
+    reach_us: int | None = None  # For how long after its TIME a row may be in its window; None: for ever.
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        return (*HIDDEN, KEY) if self.is_aggregate and self.frame.isStreaming else HIDDEN
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of all columns, the plan's first."""
+        return (*(place_name(place) for place in range(len(self.columns))), *self.hidden)
+
+    def changed(self, frame: DataFrame, **changes: Any) -> Flow:
+        return replace(self, frame=frame, **changes)
+
+    def selected(self, outputs: list[SparkColumn], columns: tuple[Column, ...]) -> Flow:
+        """Rows of these columns instead, with what is hidden as it was."""
+        named = [output.alias(place_name(place)) for place, output in enumerate(outputs)]
+        return self.changed(self.frame.select(*named, *self.hidden), columns=columns)
+
+
+def instant(us: SparkColumn, rest: int, number: SparkColumn, by_rows: bool) -> SparkColumn:
+    """The instant at a time: before, at or after its rows."""
+    code = us * sf.lit(4) + sf.lit(rest)
+    if not by_rows:
+        return code
+    own = number if rest == AT_ROW else sf.lit(-1 if rest == BEFORE_ROWS else _NEVER).cast("bigint")
+    return sf.struct(code.alias("code"), own.alias("number"))
+
+
+def never(by_rows: bool) -> SparkColumn:
+    code = sf.lit(_NEVER)
+    return sf.struct(code.alias("code"), code.alias("number")) if by_rows else code
+
+
+def code_of(moment: SparkColumn, by_rows: bool) -> SparkColumn:
+    return moment.getField("code") if by_rows else moment

@@ -1,0 +1,94 @@
+"""Aggregation: one row for each window and each group in it."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Final
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from queries.plan import WindowAggregate
+from spark_jobs.aggregates import value_of
+from spark_jobs.expressions import column_of
+from spark_jobs.flow import AT_ROW, ENTER, LEAVE, TIME, Flow, instant, never
+from spark_jobs.operators.windows import COMPLETE, END, FORGOTTEN, in_row_windows, in_time_windows, in_value_windows
+from spark_jobs.types import CLOSED, DECIMAL, DUE, IS_NEW, KEEP, KEY, MARK, NUMBER, data_type, place_name
+
+_NEVER_US: Final = 253_402_300_799_999_999  # The last moment of the calendar.
+
+
+def aggregate(plan: WindowAggregate, rows: Flow, stream: DataFrame | None, rank_at: int | None) -> Flow:
+    """The results of all windows. Windows of rows count those of `stream`, before selection, numbered at `rank_at`."""
+    if rows.is_aggregate:
+        rows = rows.changed(rows.frame.filter(sf.col(KEEP)))
+    match plan.window.kind:
+        case "time":
+            windowed = in_time_windows(plan, rows)
+        case "rows":
+            windowed = in_row_windows(plan, rows, stream, rank_at)
+        case _:
+            windowed = in_value_windows(plan, rows)
+    keys = [
+        column_of(key.expression, rows.columns).cast(data_type(column.type, column.fields)).alias(_key(place))
+        for place, (key, column) in enumerate(zip(plan.keys, plan.columns, strict=False))
+    ]
+    grouped_by = [sf.col(END), *keys]
+    if rows.frame.isStreaming:
+        grouped_by.append(sf.col(FORGOTTEN))
+    if rows.is_marked:
+        grouped_by.append(sf.col(MARK))
+    order = (sf.col(TIME), sf.col(NUMBER))
+    values = [value_of(each, rows.columns, order).alias(f"a{place}") for place, each in enumerate(plan.aggregates)]
+    last = [
+        sf.max(NUMBER).alias(NUMBER),
+        sf.max(CLOSED).alias(CLOSED),
+        sf.max(TIME).alias(TIME),
+        (sf.bool_and(COMPLETE) if plan.window.kind == "value" else sf.lit(True)).alias(COMPLETE),
+    ]
+    groups = windowed.groupBy(*grouped_by).agg(*values, *last)
+    return _results(plan, rows, groups)
+
+
+def _results(plan: WindowAggregate, rows: Flow, groups: DataFrame) -> Flow:
+    start, end, time, due = _bounds(plan)
+    if rows.is_marked:  # With a mark comes how far the watermark is.
+        due = sf.when(sf.col(MARK) >= 0, sf.col(CLOSED)).otherwise(due)
+    keys = [_key(place) for place in range(len(plan.keys))]
+    own = [*keys, *(f"a{place}" for place in range(len(plan.aggregates)))]
+    columns = [*(sf.col(name) for name in own), start, end, time]
+    us = sf.unix_micros(time)
+    hidden = [
+        sf.col(NUMBER),
+        sf.lit(True).alias(IS_NEW),  # A window is told once it is complete, whatever it holds.
+        sf.col(CLOSED),
+        sf.col(MARK) if rows.is_marked else sf.lit(-1).alias(MARK),
+        time.alias(TIME),
+        instant(us, AT_ROW, sf.col(NUMBER), rows.by_rows).alias(ENTER),
+        never(rows.by_rows).alias(LEAVE),
+        due.alias(DUE),
+        sf.lit(True).alias(KEEP),
+    ]
+    if rows.frame.isStreaming:
+        hidden.append(sf.struct(end.alias(END), *keys).alias(KEY))
+    named = [column.alias(place_name(place)) for place, column in enumerate(columns)]
+    return Flow(groups.select(*named, *hidden), plan.columns, rows.is_marked, is_aggregate=True, by_rows=rows.by_rows)
+
+
+def _bounds(plan: WindowAggregate) -> tuple[SparkColumn, SparkColumn, SparkColumn, SparkColumn]:
+    """Start and end of a window, the time of its result, and when that is due."""
+    end, time = sf.col(END), sf.col(TIME)
+    match plan.window.kind:
+        case "time":
+            start, end = sf.timestamp_micros(end - sf.lit(int(plan.window.size))), sf.timestamp_micros(end)
+            return start, end, end, end
+        case "rows":
+            return end - sf.lit(int(plan.window.size)), end, time, time
+    # Complete as soon as a higher value has come; without one it waits for ever.
+    due = sf.when(~sf.col(COMPLETE), sf.timestamp_micros(sf.lit(_NEVER_US)))
+    return (end - sf.lit(Decimal(plan.window.size))).cast(DECIMAL), end, time, due
+
+
+def _key(place: int) -> str:
+    return f"k{place}"

@@ -1,0 +1,75 @@
+"""Join: pairs of rows that are in their windows together and for which the predicate holds."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import reduce
+
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from queries.expressions import conjuncts
+from queries.plan import Join
+from spark_jobs.expressions import column_of
+from spark_jobs.flow import BEFORE_ROWS, ENTER, EVENT_TIME, HIDDEN, LEAVE, SHIFT_US, TIME, Flow, code_of
+from spark_jobs.types import CLOSED, DUE, IS_NEW, KEEP, MARK, NUMBER, place_name
+
+
+def join(plan: Join, left: Flow, right: Flow) -> Flow:
+    columns, by_rows = plan.columns, left.by_rows
+    conditions = [column_of(part, columns) for part in conjuncts(plan.predicate)]
+    conditions += [sf.col(ENTER) < sf.col(_right(LEAVE)), sf.col(_right(ENTER)) < sf.col(LEAVE)]
+    one, other = left.frame.filter(sf.col(KEEP)), right.frame.filter(sf.col(KEEP))
+    if one.isStreaming:
+        one, other = _with_event_time(one), _with_event_time(other)
+        conditions += _bounds(left, right)
+        conditions.append(sf.col(MARK) == sf.col(_right(MARK)))  # Spark wants an equality, and there may be none.
+    both = one.join(_renamed(other, right, len(left.columns)), reduce(SparkColumn.__and__, conditions), "inner")
+    enter = sf.greatest(sf.col(ENTER), sf.col(_right(ENTER)))
+    code = code_of(enter, by_rows)
+    time = sf.timestamp_micros(sf.shiftright(code, 2))
+    is_ranked = left.is_ranked or right.is_ranked
+    hidden = [
+        sf.greatest(NUMBER, _right(NUMBER)).alias(NUMBER),
+        (sf.col(IS_NEW) | sf.col(_right(IS_NEW))).alias(IS_NEW),
+        sf.greatest(CLOSED, _right(CLOSED)).alias(CLOSED),
+        sf.col(MARK),
+        time.alias(TIME),
+        enter.alias(ENTER),
+        sf.least(sf.col(LEAVE), sf.col(_right(LEAVE))).alias(LEAVE),
+        (time if is_ranked else sf.when(sf.pmod(code, sf.lit(4)) == BEFORE_ROWS, time)).alias(DUE),
+        sf.lit(True).alias(KEEP),
+    ]
+    own = [place_name(place) for place in range(len(columns))]
+    reaches = [each.reach_us for each in (left, right) if each.reach_us is not None]
+    return Flow(both.select(*own, *hidden), columns, False, is_ranked, False, by_rows, min(reaches, default=None))
+
+
+def _right(name: str) -> str:
+    """What a hidden column of the right side is called beside the left one's."""
+    return f"right_{name}"
+
+
+def _renamed(frame: DataFrame, flow: Flow, first: int) -> DataFrame:
+    own = [sf.col(place_name(place)).alias(place_name(first + place)) for place in range(len(flow.columns))]
+    return frame.select(*own, *(sf.col(name).alias(_right(name)) for name in HIDDEN))
+
+
+# What lets Spark forget rows: a row that has left its window before FORGET meets no row that is still to come.
+
+
+def _with_event_time(frame: DataFrame) -> DataFrame:
+    """The rows with their time as what Spark's watermark is compared with; one at the watermark is not late."""
+    shifted = sf.timestamp_micros(sf.unix_micros(TIME) + sf.lit(SHIFT_US + 1))
+    return frame.withColumn(TIME, shifted.alias(TIME, metadata=EVENT_TIME))
+
+
+def _bounds(left: Flow, right: Flow) -> list[SparkColumn]:
+    """How far apart the times of a pair can be at most; the stretches say it exactly, but not in Spark's terms."""
+    bounds = []
+    if left.reach_us is not None:
+        bounds.append(sf.col(_right(TIME)) <= sf.col(TIME) + sf.lit(timedelta(microseconds=left.reach_us)))
+    if right.reach_us is not None:
+        bounds.append(sf.col(TIME) <= sf.col(_right(TIME)) + sf.lit(timedelta(microseconds=right.reach_us)))
+    return bounds

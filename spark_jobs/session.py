@@ -1,0 +1,203 @@
+"""The Spark session of a peer: which Java, which settings, and whether there is room for it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+JAVA_MIN: Final = 17
+BRIDGE: Final = Path(__file__).parent / "jvm" / "bridge.jar"
+OVERHEAD_MB: Final = 350  # What Java and the worker take beside the heap.
+MASTER_TIMEOUT_S: Final = 3.0
+
+
+class SessionSettings(msgspec.Struct, frozen=True):
+    """What a peer's operator may choose about Spark."""
+
+    master: str = "local"
+    heap_mb: int = 512  # Spark takes no less.
+    java_home: str = ""  # Empty: the machine's, or the one beside this Python.
+    extra: dict[str, str] = {}  # More settings of Spark, for a cluster's sake.
+
+
+class NoSession(Exception):
+    """Spark cannot be had here; says why."""
+
+
+def start_session(settings: SessionSettings, waiting: Callable[[str], None]) -> tuple[SparkSession, str]:
+    """The session, and the version of its Java; raises NoSession."""
+    waiting("looking for Java")
+    home, version = find_java(settings.java_home)
+    check_memory(settings.heap_mb)
+    check_master(settings.master)
+    os.environ["JAVA_HOME"] = str(home)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    waiting(f"starting Spark on Java {version}")
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName("peerd")
+    for name, value in spark_conf(settings).items():
+        builder = builder.config(name, value)
+    try:
+        session = builder.getOrCreate()
+    except Exception as error:  # Whatever py4j or Spark raise: there is no session.
+        raise NoSession(f"Spark did not start: {first_line(error)}") from error
+    session.sparkContext.setLogLevel("ERROR")
+    return session, version
+
+
+def spark_conf(settings: SessionSettings) -> dict[str, str]:
+    """The settings, each for a reason that was measured or is in the contract."""
+    is_local = settings.master == "local"
+    return {
+        # Slots are threads, idle ones cost nothing, and a run in real-time mode keeps one or more of them.
+        "spark.master": "local[256]" if is_local else settings.master,
+        "spark.driver.memory": f"{settings.heap_mb}m",
+        "spark.driver.extraClassPath": str(BRIDGE),
+        "spark.executor.extraClassPath": str(BRIDGE),
+        "spark.driver.extraJavaOptions": " ".join(
+            (
+                "-XX:+UseSerialGC",  # The smallest; the heap is small.
+                "-XX:MinHeapFreeRatio=20 -XX:MaxHeapFreeRatio=40",
+                "-XX:MaxMetaspaceSize=256m -XX:ReservedCodeCacheSize=96m -Xss512k",
+                "-XX:+ExitOnOutOfMemoryError",  # A clear end; the daemon starts another and replays.
+                "-Djava.net.preferIPv4Stack=true",
+            )
+        ),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.ansi.enabled": "false",  # A function without a result gives null.
+        "spark.sql.caseSensitive": "true",
+        "spark.sql.runSQLOnFiles": "false",
+        # One partition keeps rows in order, and a small batch has nothing to divide.
+        "spark.sql.shuffle.partitions": "1",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.autoBroadcastJoinThreshold": "-1",
+        # Notes of a run are never read again: as few, and as cheap, as can be.
+        "spark.sql.streaming.checkpointFileManagerClass": "peerd.bridge.CheckpointFiles",
+        "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+        "spark.sql.streaming.minBatchesToRetain": "2",
+        "spark.sql.streaming.maxBatchesToRetainInMemory": "1",
+        "spark.sql.streaming.numRecentProgressUpdates": "2",
+        "spark.sql.streaming.pollingDelay": "1ms",  # The source itself waits for rows.
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        # Spark fears that a join hands late rows to an aggregate; ours says itself which windows are closed to a row.
+        "spark.sql.streaming.statefulOperator.checkCorrectness.enabled": "false",
+        "spark.python.sql.dataFrameDebugging.enabled": "false",  # Asks Java for the place of every column in our code.
+        "spark.sql.streaming.stopTimeout": "30s",
+        # What a row says may be forgotten holds for all sources of its run.
+        "spark.sql.streaming.multipleWatermarkPolicy": "max",
+        "spark.sql.streaming.realTimeMode.allowlistCheck": "false",  # It knows Spark's own sinks only.
+        "spark.sql.streaming.realTimeMode.asyncProgressTrackingByDefault.enabled": "false",
+        "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "1",
+        **settings.extra,
+    }
+
+
+# Java.
+
+
+def find_java(home: str) -> tuple[Path, str]:
+    """The home and version of a Java that is new enough; raises NoSession."""
+    found = ""
+    for each in _java_homes(home):
+        version = java_version(each)
+        if version and int(version.split(".")[0]) >= JAVA_MIN:
+            return each, version
+        found = found or (f'Java {version} at "{each}" is too old' if version else "")
+    raise NoSession(f"{found or 'no Java was found'}: Spark needs {JAVA_MIN} or newer; set JAVA_HOME to its home")
+
+
+def _java_homes(home: str) -> Iterator[Path]:
+    if home:
+        yield Path(home)
+        return
+    if os.environ.get("JAVA_HOME"):
+        yield Path(os.environ["JAVA_HOME"])
+    on_path = shutil.which("java")
+    if on_path:
+        yield Path(on_path).resolve().parent.parent
+    yield Path(sys.prefix) / "java"
+
+
+def java_version(home: Path) -> str:
+    """What the Java at home says of itself; empty where there is none that runs."""
+    try:
+        said = subprocess.run(
+            [home / "bin" / "java", "-version"], check=True, capture_output=True, text=True, timeout=30
+        ).stderr
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    version = re.search(r'version "([0-9.]+)', said)
+    return version[1] if version else ""
+
+
+# Room, and reach.
+
+
+def check_memory(heap_mb: int) -> None:
+    """Raise NoSession where the machine, or the container, has no room for Spark."""
+    free_mb = available_mb()
+    if free_mb is not None and free_mb < heap_mb + OVERHEAD_MB:
+        raise NoSession(
+            f"too little memory for Spark: it needs {heap_mb + OVERHEAD_MB} MB"
+            f" ({heap_mb} MB of heap and about {OVERHEAD_MB} MB beside it), {free_mb} MB are free"
+        )
+
+
+def available_mb() -> int | None:
+    """Memory that can still be taken, in MB; None where the system does not say."""
+    frees = []
+    try:
+        found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
+        if found:
+            frees.append(int(found[1]) >> 10)
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        if limit.isdigit():
+            frees.append((int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text())) >> 20)
+    except OSError:
+        pass
+    return min(frees, default=None)
+
+
+def check_master(master: str) -> None:
+    """Raise NoSession where nobody answers at a cluster's address: Spark itself would try for minutes."""
+    found = re.fullmatch(r"(?:spark|mesos)://\[?([^/,\]]+)\]?:(\d+)", master)
+    if not found:
+        return
+    try:
+        socket.create_connection((found[1], int(found[2])), MASTER_TIMEOUT_S).close()
+    except OSError as error:
+        raise NoSession(f'the Spark master "{master}" cannot be reached: {error.strerror or error}') from error
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory of a process; 0 for one that is gone."""
+    try:
+        found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    except OSError:
+        return 0
+    return int(found[1]) << 10 if found else 0
+
+
+def first_line(error: object) -> str:
+    """The part of an error that people want to read."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    told = [line.removeprefix(": ") for line in lines if not line.startswith(("An error occurred", "at "))]
+    return told[0][:500] if told else type(error).__name__

@@ -1,0 +1,51 @@
+"""How a plan runs in Spark: in real-time mode, in micro-batches or in batches, and for how long its rows matter."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from queries.plan import Join, Operator, Source, Union, WindowAggregate, sources, walk
+
+Mode = Literal["real-time", "micro-batch", "batch"]
+
+
+def mode(plan: Operator) -> Mode:
+    """How a plan can run over streams: by real-time streaming, by micro-batches, or as batch jobs over what is kept."""
+    operators = list(walk(plan))
+    aggregates = [each for each in operators if isinstance(each, WindowAggregate)]
+    windows = [each.window for each in (*sources(plan), *aggregates) if each.window is not None]
+    if any(window.kind != "time" for window in windows) or _is_aggregate_read(operators):
+        return "batch"  # The rows of a stream in an order of our own: only a batch has that.
+    gathers = any(each.distinct or each.function == "collect" for node in aggregates for each in node.aggregates)
+    if any(isinstance(each, Join) for each in operators) or len(aggregates) > 1 or gathers:
+        return "micro-batch"
+    if aggregates and any(isinstance(each, Union) for each in operators):
+        return "micro-batch"
+    return "real-time"
+
+
+def joins(plan: Operator) -> bool:
+    """Whether rows wait for rows of other streams."""
+    return any(isinstance(each, Join) for each in walk(plan))
+
+
+def horizon_us(plan: Operator) -> int | None:
+    """How long a row can matter after its time; None: for ever."""
+    windows = [each.window for each in walk(plan) if isinstance(each, Source | WindowAggregate)]
+    if joins(plan) and any(each.window is None for each in sources(plan)):
+        return None
+    spans = [window for window in windows if window is not None]
+    if not spans or any(window.kind != "time" for window in spans):
+        return None
+    return max(int(window.size) + int(window.slide or 0) for window in spans)
+
+
+def _is_aggregate_read(operators: list[Operator]) -> bool:
+    """Whether a join or an aggregate has an aggregate below it."""
+    return any(
+        isinstance(below, WindowAggregate)
+        for each in operators
+        if isinstance(each, Join | WindowAggregate)
+        for input_ in each.inputs
+        for below in walk(input_)
+    )

@@ -1,0 +1,141 @@
+"""Random plans on random rows: Spark, the reference evaluator and the daemon give the same multiset of results."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from protocols.execution.cut import is_stateful
+from protocols.execution.inline import pipelines
+from queries import sql
+from queries.catalogue import Stream
+from queries.expressions import EPOCH
+from queries.plan import Operator, sources
+from queries.reference import Streams, Tuple, _Evaluation, evaluate, same_rows
+from queries.schema import Row, Schema
+from queries.spark_forms import NoForm
+from spark_jobs.compile import compiled
+from tests.queries.random_queries import Queries
+from tests.queries.random_sql import STREAMS, data
+from tests.spark_jobs.frames import held, session, source_frames, told
+
+GROUPS, PLANS = 10, 50  # Sets of rows, and plans on each.
+ROWS = 16
+INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+
+pytestmark = pytest.mark.slow
+spark = pytest.fixture(scope="module")(session)
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_random_plans_have_the_results_of_the_reference(spark: Any, group: int) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed={seed}")
+    # Java for every plan is what a peer runs, but takes longest to make: the first group has it, the others do without.
+    for name, value in INTERPRETED.items():
+        spark.conf.set(name, value) if group else spark.conf.unset(name)
+    shapes, found, formless = compare(spark, seed, PLANS)
+    print(f"{found} rows; {dict(sorted(shapes.items()))}; without a form in Spark: {dict(formless)}")
+    assert found > PLANS, "the plans find something"
+    assert formless.total() < PLANS / 5, "nearly every plan has a form in Spark"
+
+
+def compare(spark: Any, seed: int, count: int) -> tuple[Counter[str], int, Counter[str]]:
+    """Compare the results of that many random plans: how many of each shape, how many rows, and what was left out."""
+    source = random.Random(seed)
+    streams, queries = data(source, ROWS), Queries(source)
+    shapes: Counter[str] = Counter()
+    formless: Counter[str] = Counter()
+    found = 0
+    while shapes.total() < count:
+        pair = queries.query()
+        plan = sql.plan(pair.ours, STREAMS).plan
+        try:
+            results = compiled(plan, source_frames(spark, plan, streams))
+        except NoForm as problem:
+            formless[str(problem)] += 1
+            continue
+        ours, theirs = held([each.row for each in evaluate(plan, streams)]), told(results, plan)
+        assert same_rows(ours, theirs), difference(seed, pair.ours, ours, theirs)
+        if not is_stateful(plan):
+            assert same_rows(ours, held(inline(plan, streams))), f"seed {seed}: the daemon differs: {pair.ours}"
+        shapes[pair.shape] += 1
+        found += len(ours)
+    return shapes, found, formless
+
+
+def inline(plan: Operator, streams: Streams) -> list[Row]:
+    """The results as the daemon computes them."""
+    evaluation, steps = _Evaluation(streams, final=True), pipelines(plan)
+    rows: list[Row] = []
+    for each in sources(plan):
+        rows += steps[each.alias]([item.row for item in evaluation._source(each)])
+    return rows
+
+
+def difference(seed: int, text: str, ours: list[Row], theirs: list[Row]) -> str:
+    only_ours = [row for row in ours if not any(same_rows([row], [other]) for other in theirs)]
+    only_theirs = [row for row in theirs if not any(same_rows([row], [other]) for other in ours)]
+    return "\n".join(
+        (
+            f"seed {seed}: {len(ours)} results, Spark has {len(theirs)}",
+            f"  {text}",
+            f"  only ours   {only_ours[:5]}",
+            f"  only Spark  {only_theirs[:5]}",
+        )
+    )
+
+
+NUMBERS = {"n": Stream("n", Schema.parse("a decimal, b decimal, i int, s string, at timestamp, f float"))}
+NUMBER_ROWS = {
+    "n": [
+        Tuple(EPOCH, (Decimal(a), Decimal(b), i, s, EPOCH + timedelta(days=days), f), number)
+        for number, (a, b, i, s, days, f) in enumerate(
+            (
+                ("1", "3", 3, "ab", 0, 0.1),
+                ("0.000000000000000001", "7", -7, "", -719_162, -0.0),
+                ("1234567.891234567", "0.000000001", 1 << 62, "aaa", 2_932_896, float("nan")),
+                ("-99.99", "0", 0, "O'Hare", 20_000, float("inf")),
+                ("12345678901234567.25", "2", 1, "é%_", -1, 1e300),
+            )
+        )
+    ]
+}
+NESTED = "a"
+for _ in range(16):
+    NESTED = f"({NESTED} * sign(i))"
+REPLACED = "s"
+for _ in range(24):
+    REPLACED = f"replace({REPLACED}, 'a', 'b')"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT a + b, a - b, b - a, -a, abs(a), i + b, a % b FROM n",
+        "SELECT a * b, a * i, i * b, a * 0.25 FROM n WHERE i < 1000",
+        "SELECT a / b, a / 3, a / i, i / b FROM n WHERE i < 1000",
+        "SELECT round(a), round(a, 2), floor(a), ceil(a), CAST(a AS int), CAST(i AS decimal) FROM n",
+        "SELECT at + INTERVAL '1' DAY, at - INTERVAL '2' DAY, at > '1500-01-01' FROM n",
+        "SELECT f + 1, f * f, f = f, f <> f, f < 1, f > 1, sign(f), CAST(f AS int) FROM n",
+        "SELECT sum(a), avg(a), sum(DISTINCT a), avg(DISTINCT i), sum(i), avg(i), stddev(b) FROM n [RANGE 1 SECOND]",
+        "SELECT i, sum(f), min(f), max(f), count(DISTINCT f) FROM n [RANGE 1 SECOND] GROUP BY i",
+        "SELECT extract(epoch FROM avg(at - TIMESTAMP '1970-01-01')), sum(at - at) = '0s' FROM n [RANGE 1 SECOND]",
+        f"SELECT {NESTED} FROM n",
+        f"SELECT length({REPLACED}) FROM n",
+        f"SELECT i FROM n WHERE {' OR '.join(f'i = {number}' for number in range(2000))}",
+    ],
+    ids=lambda text: text[:60],
+)
+def test_numbers_and_times_at_their_edges(spark: Any, text: str) -> None:
+    plan = sql.plan(text, NUMBERS).plan
+    ours = held([each.row for each in evaluate(plan, NUMBER_ROWS)])
+    theirs = told(compiled(plan, source_frames(spark, plan, NUMBER_ROWS)), plan)
+    assert same_rows(ours, theirs), difference(0, text, ours, theirs)

@@ -1,0 +1,216 @@
+"""Plans on a live session, row by row beside the reference; and what happens when something breaks."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("pyspark")
+
+from overlay.sim.engine import ReferenceEngine
+from protocols.execution.engine import FeedRun, StartRun
+from queries import sql
+from queries.catalogue import Stream
+from queries.expressions import EPOCH, MICROSECOND
+from queries.plan import Operator, sources
+from queries.reference import same_rows
+from queries.schema import Row, Schema
+from spark_jobs.session import SessionSettings
+from tests.spark_jobs.live import Live, live
+
+pytestmark = pytest.mark.slow
+live = pytest.fixture(scope="module")(live)  # type: ignore[assignment]
+
+SCHEMA = Schema.parse(
+    "k int, v float null, d decimal, s string, b bool, at timestamp, raw bytes null, place record(lat float, n int null)"
+)
+STREAMS = {name: Stream(name, SCHEMA, "at", 0, 0) for name in ("a", "b", "c")}
+START = datetime.fromisoformat("2026-01-01T00:00:00Z")
+
+LIVE_PLANS = {
+    "select": "SELECT k, v * 2 AS w, d, s, at, raw FROM a WHERE v > 0.5 OR b",
+    "everything": "SELECT * FROM a",
+    "tumbling": "SELECT k, count(*) AS n, sum(v) AS v, sum(d) AS d, max(s) AS s FROM a [RANGE 10 SECONDS SLIDE 10 SECONDS] GROUP BY k",
+    "sliding": "SELECT count(*) AS n, min(at) AS first FROM a [RANGE 10 SECONDS SLIDE 5 SECONDS]",
+    "having": "SELECT k, sum(v) AS v FROM a [RANGE 10 SECONDS SLIDE 10 SECONDS] GROUP BY k HAVING sum(v) < 1.5",
+    "join": "SELECT a.k, a.s, b.v FROM a [RANGE 5 SECONDS], b [RANGE 8 SECONDS] WHERE a.k = b.k",
+    "join slides": "SELECT a.k, b.s FROM a [RANGE 6 SECONDS SLIDE 2 SECONDS], b [RANGE 6 SECONDS SLIDE 2 SECONDS] WHERE a.k = b.k",
+    "three": "SELECT a.k, b.s, c.v FROM a [RANGE 4 SECONDS], b [RANGE 4 SECONDS], c [RANGE 4 SECONDS] WHERE a.k = b.k AND b.k = c.k",
+}
+# What of a window of rows is a result is known only once no earlier row can come.
+ROW_PLANS = {
+    "rows": "SELECT a.k, b.s FROM a [ROWS 3], b [ROWS 2] WHERE a.k = b.k",
+    "last rows": "SELECT k, count(*) AS n, sum(v) AS v FROM a [ROWS 4 SLIDE 2] GROUP BY k",
+}
+
+
+def plan_of(text: str) -> Operator:
+    return sql.plan(text, STREAMS).plan
+
+
+def us(time: datetime) -> int:
+    return (time - EPOCH) // MICROSECOND
+
+
+def row(source: random.Random, time: datetime) -> Row:
+    return (
+        source.randrange(3),
+        source.choice([None, source.random(), 0.25]),
+        Decimal(source.randrange(-(10**6), 10**6)).scaleb(-source.randrange(4)),
+        source.choice(["", "ä", "LH-17", "x" * 40]),
+        source.random() < 0.5,
+        time,
+        source.choice([None, b"", b"\x00\xff"]),
+        (source.random(), source.choice([None, 7])),
+    )
+
+
+class Feeder:
+    """Random inputs for the sources of a plan, in the order of time each."""
+
+    def __init__(self, plan: Operator, seed: int) -> None:
+        print(f"seed={seed}")
+        self.random, self.inputs = random.Random(seed), sources(plan)
+        self.times = dict.fromkeys((each.alias for each in self.inputs), START)
+        self.ranks = dict.fromkeys(self.times, 0)
+
+    def next(self) -> tuple[str, list[Row], int]:
+        """A source, its next rows, and the watermark behind them."""
+        each = self.random.choice(self.inputs)
+        alias, rows = each.alias, []
+        for _ in range(self.random.choice([0, 1, 1, 4, 20])):
+            self.times[alias] += timedelta(milliseconds=self.random.choice([0, 1, 200, 2000]))
+            by_rows = each.window is not None and each.window.kind == "rows"
+            hidden = (self.times[alias], self.ranks[alias]) if by_rows else (self.times[alias],)
+            rows.append((*row(self.random, self.times[alias]), *hidden))
+            self.ranks[alias] += 1
+        return alias, rows, us(min(self.times.values()))
+
+
+@pytest.mark.parametrize("name", LIVE_PLANS)
+def test_a_live_run_tells_what_the_reference_does_input_by_input(live: Live, name: str) -> None:
+    plan = plan_of(LIVE_PLANS[name])
+    feeder, reference = Feeder(plan, random.randrange(1 << 32)), ReferenceEngine()
+    reference.start(StartRun(name, plan, None))
+    told = live.started(name, plan)
+    expected: list[Row] = []
+    for number in range(1, 41):
+        alias, rows, watermark_us = feeder.next()
+        is_new = number > 8
+        expected += reference.feed(FeedRun(name, number, alias, tuple(rows), is_new, watermark_us, watermark_us))
+        live.feed(name, number, alias, rows, watermark_us, is_new, watermark_us)
+        if feeder.random.random() < 0.5:
+            live.until(lambda number=number: told.number >= number or told.reason)
+            assert same_rows(told.rows, expected), f"input {number}: {told.rows} is not {expected}"
+    live.until(lambda: told.number == 40 or told.reason)
+    assert not told.reason
+    assert expected, "the plan finds something"
+    assert same_rows(told.rows, expected)
+    live.stop(name)
+
+
+@pytest.mark.parametrize("name", ROW_PLANS)
+def test_windows_of_rows_end_with_the_results_of_the_reference(live: Live, name: str) -> None:
+    plan = plan_of(ROW_PLANS[name])
+    feeder = Feeder(plan, random.randrange(1 << 32))
+    told = live.started(name, plan)
+    fed: dict[str, list[Row]] = {alias: [] for alias in feeder.times}
+    for number in range(1, 41):
+        alias, rows, watermark_us = feeder.next()
+        fed[alias] += rows
+        live.feed(name, number, alias, rows, watermark_us, floor_us=watermark_us)
+        if feeder.random.random() < 0.5:
+            live.until(lambda number=number: told.number >= number or told.reason)
+    end_us = us(max(feeder.times.values()) + timedelta(hours=1))
+    live.fed(name, 41, alias, [], end_us)
+    reference = ReferenceEngine()
+    reference.start(StartRun(name, plan, None))
+    expected: list[Row] = []
+    for number, (alias, rows) in enumerate(fed.items()):
+        expected = [*reference.feed(FeedRun(name, number, alias, tuple(rows), True, end_us, end_us))]
+    assert expected, "the plan finds something"
+    assert same_rows(told.rows, expected)
+    live.stop(name)
+
+
+def test_windows_that_were_told_by_an_earlier_attempt_are_not_told_again(live: Live) -> None:
+    plan = plan_of("SELECT count(*) AS n FROM a [RANGE 10 SECONDS SLIDE 10 SECONDS]")
+    live.started("again", plan, us(START + timedelta(seconds=10)))
+    source = random.Random(7)
+    rows = [(*row(source, time), time) for n in range(3) for time in [START + timedelta(seconds=n * 10)]]
+    assert live.fed("again", 1, "a", rows, us(START + timedelta(seconds=30))) == [(1,), (1,)]
+    live.stop("again")
+
+
+def test_one_failing_run_leaves_the_others_alone(live: Live) -> None:
+    plan = plan_of("SELECT k FROM a")
+    good, bad = live.started("good", plan), live.started("bad", plan)
+    folder = live.engine._runs["bad"].folder / "0"
+    table = pa.table({"c0": ["text where a number should be"]})
+    with pa.OSFile(str(folder / "1"), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+        stream.write_table(table)
+    with (folder / "HEAD").open("r+b") as head:
+        head.write((1).to_bytes(8, "little"))
+    live.until(lambda: bad.reason)
+    assert "Spark gave up" in bad.reason
+    source = random.Random(7)
+    assert live.fed("good", 1, "a", [(*row(source, START), START)]) != []
+    assert not good.reason
+    live.stop("good")
+
+
+def test_rows_and_files_of_a_run_that_ended_are_gone(live: Live) -> None:
+    live.started("short", plan_of("SELECT k FROM a"))
+    folder = live.engine._runs["short"].folder
+    source = random.Random(7)
+    live.fed("short", 1, "a", [(*row(source, START), START)])
+    assert sorted(each.name for each in (folder / "0").iterdir()) == ["HEAD"]
+    live.stop("short")
+    live.until_gone(folder)
+
+
+def test_status_says_what_runs_and_what_it_takes(live: Live) -> None:
+    live.started("seen", plan_of("SELECT k FROM a"))
+    status = live.engine.status()
+    assert (status.state, status.spark.split(".")[0]) == ("ready", "4")
+    assert status.runs["seen"].mode == "real-time"
+    print(f"{status.memory_bytes >> 20} MB in worker and Java")
+    assert 100 << 20 < status.memory_bytes < 900 << 20
+    live.stop("seen")
+
+
+def test_when_java_is_killed_all_runs_fail_and_the_next_start_brings_up_another(live: Live) -> None:
+    plan = plan_of("SELECT k FROM a")
+    one, two = live.started("one", plan), live.started("two", plan)
+    os.kill(live.engine.status().java_pid, signal.SIGKILL)
+    live.until(lambda: one.reason and two.reason)
+    assert "SIGKILL" in one.reason
+    source = random.Random(7)
+    live.started("three", plan)
+    assert live.fed("three", 1, "a", [(*row(source, START), START)]) != []
+    live.stop("three")
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (SessionSettings(java_home="/nowhere"), "no Java was found"),
+        (SessionSettings(heap_mb=10_000_000), "too little memory"),
+        (SessionSettings(master="spark://127.0.0.1:1"), "cannot be reached"),
+    ],
+)
+def test_a_session_that_cannot_be_had_fails_the_run_with_the_reason(settings: SessionSettings, reason: str) -> None:
+    engine = Live(settings)
+    told: Any = engine.start("run", plan_of("SELECT k FROM a"))
+    engine.until(lambda: told.reason)
+    assert reason in told.reason
+    assert engine.engine.status().state == "off"
+    assert reason in engine.engine.status().last_failure
+    engine.close()
