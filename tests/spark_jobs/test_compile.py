@@ -24,11 +24,10 @@ from queries.spark_forms import NoForm
 from spark_jobs.compile import compiled
 from tests.queries.random_queries import Queries
 from tests.queries.random_sql import STREAMS, data
-from tests.spark_jobs.frames import held, session, source_frames, told
+from tests.spark_jobs.frames import INTERPRETED, held, session, source_frames, told
 
 GROUPS, PLANS = 10, 50  # Sets of rows, and plans on each.
 ROWS = 16
-INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 pytestmark = pytest.mark.slow
 spark = pytest.fixture(scope="module")(session)
@@ -38,8 +37,7 @@ spark = pytest.fixture(scope="module")(session)
 def test_random_plans_have_the_results_of_the_reference(spark: Any, group: int) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed={seed}")
-    # Java for every plan is what a peer runs, but takes longest to make: the first group has it, the others do without.
-    for name, value in INTERPRETED.items():
+    for name, value in INTERPRETED.items():  # All groups but the first.
         spark.conf.set(name, value) if group else spark.conf.unset(name)
     shapes, found, formless = compare(spark, seed, PLANS)
     print(f"{found} rows; {dict(sorted(shapes.items()))}; without a form in Spark: {dict(formless)}")
