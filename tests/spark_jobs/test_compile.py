@@ -137,3 +137,35 @@ def test_numbers_and_times_at_their_edges(spark: Any, text: str) -> None:
     ours = held([each.row for each in evaluate(plan, NUMBER_ROWS)])
     theirs = told(compiled(plan, source_frames(spark, plan, NUMBER_ROWS)), plan)
     assert same_rows(ours, theirs), difference(0, text, ours, theirs)
+
+
+STAMPS = (
+    "2026-01-31",
+    " 2026-01-31 12:30 ",
+    "2026-01-31T12:30:59.1234567z",
+    "2026-01-31 12:30:59.5+01",
+    "2026-01-31 12:30:59.5-0530",
+    "2026-01-31 12:30:59 +23:59",
+    "2026-01-31 12:30+24:00",
+    "2026-01-31Z",
+    "2026-02-30",
+    "0000-01-01",
+    "0001-01-01 00:00+01:00",
+    "9999-12-31 23:59:59.999999",
+    "9999-12-31 23:59:59-01:00",
+    "2026-01-31 24:00",
+    "2026-01-31 12:60",
+    "2026-1-31",
+    "12026-01-31",
+    "2026-01-31 12:30:59,5",
+    "1500-02-28 12:00",
+    "now",
+    "",
+)
+
+
+def test_timestamps_are_read_alike(spark: Any) -> None:
+    rows = {"n": [Tuple(EPOCH, (text,), number) for number, text in enumerate(STAMPS)]}
+    plan = sql.plan("SELECT s, CAST(s AS timestamp) AS at FROM n", {"n": Stream("n", Schema.parse("s string"))}).plan
+    ours = [each.row for each in evaluate(plan, rows)]
+    assert dict(told(compiled(plan, source_frames(spark, plan, rows)), plan)) == dict(ours)
