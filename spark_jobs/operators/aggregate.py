@@ -13,7 +13,7 @@ from queries.plan import WindowAggregate
 from spark_jobs.aggregates import value_of
 from spark_jobs.expressions import column_of
 from spark_jobs.flow import AT_ROW, ENTER, LEAVE, TIME, Flow, instant, never
-from spark_jobs.operators.windows import COMPLETE, END, FORGOTTEN, in_row_windows, in_time_windows, in_value_windows
+from spark_jobs.operators.windows import END, FORGOTTEN, LAST, UNTIL, in_row_windows, in_time_windows, in_value_windows
 from spark_jobs.types import CLOSED, DECIMAL, DUE, IS_NEW, KEEP, KEY, MARK, NUMBER, data_type, place_name
 
 _NEVER_US: Final = 253_402_300_799_999_999  # The last moment of the calendar.
@@ -41,12 +41,11 @@ def aggregate(plan: WindowAggregate, rows: Flow, stream: DataFrame | None, rank_
         grouped_by.append(sf.col(MARK))
     order = (sf.col(TIME), sf.col(NUMBER))
     values = [value_of(each, rows.columns, order).alias(f"a{place}") for place, each in enumerate(plan.aggregates)]
-    last = [
-        sf.max(NUMBER).alias(NUMBER),
-        sf.max(CLOSED).alias(CLOSED),
-        sf.max(TIME).alias(TIME),
-        (sf.bool_and(COMPLETE) if plan.window.kind == "value" else sf.lit(True)).alias(COMPLETE),
-    ]
+    last = [sf.max(NUMBER).alias(NUMBER), sf.max(CLOSED).alias(CLOSED), sf.max(TIME).alias(TIME)]
+    if plan.window.kind != "time":
+        last.append(sf.max(LAST).alias(LAST))
+    if plan.window.kind == "rows":
+        last.append(sf.max(UNTIL).alias(UNTIL))
     groups = windowed.groupBy(*grouped_by).agg(*values, *last)
     return _results(plan, rows, groups)
 
@@ -60,7 +59,7 @@ def _results(plan: WindowAggregate, rows: Flow, groups: DataFrame) -> Flow:
     columns = [*(sf.col(name) for name in own), start, end, time]
     us = sf.unix_micros(time)
     hidden = [
-        sf.col(NUMBER),
+        (sf.col(NUMBER) if plan.window.kind == "time" else sf.greatest(NUMBER, LAST)).alias(NUMBER),
         sf.lit(True).alias(IS_NEW),  # A window is told once it is complete, whatever it holds.
         sf.col(CLOSED),
         sf.col(MARK) if rows.is_marked else sf.lit(-1).alias(MARK),
@@ -84,9 +83,9 @@ def _bounds(plan: WindowAggregate) -> tuple[SparkColumn, SparkColumn, SparkColum
             start, end = sf.timestamp_micros(end - sf.lit(int(plan.window.size))), sf.timestamp_micros(end)
             return start, end, end, end
         case "rows":
-            return end - sf.lit(int(plan.window.size)), end, time, time
+            return end - sf.lit(int(plan.window.size)), end, time, sf.col(UNTIL)
     # Complete as soon as a higher value has come; without one it waits for ever.
-    due = sf.when(~sf.col(COMPLETE), sf.timestamp_micros(sf.lit(_NEVER_US)))
+    due = sf.when(sf.col(LAST).isNull(), sf.timestamp_micros(sf.lit(_NEVER_US)))
     return (end - sf.lit(Decimal(plan.window.size))).cast(DECIMAL), end, time, due
 
 

@@ -20,8 +20,10 @@ from spark_jobs.types import CLOSED, DECIMAL, MARK, NUMBER, place_name
 
 END: Final = "end"  # Of a window: microseconds, a rank or a value.
 FORGOTTEN: Final = "forgotten"  # The end of a window of time, once more, as Spark's watermark is compared with it.
-COMPLETE: Final = "complete"  # Of a window of values: whether the stream has come beyond it.
+LAST: Final = "last"  # Of a window of rows or values: the number of the row that completes it, null if none has.
+UNTIL: Final = "until"  # Of a window of rows: the time of that row.
 _RANK: Final = "place"
+_VALUE: Final = "value"
 
 
 def in_time_windows(plan: WindowAggregate, rows: Flow) -> DataFrame:
@@ -52,21 +54,27 @@ def _is_mark() -> SparkColumn:
 def in_row_windows(plan: WindowAggregate, rows: Flow, stream: DataFrame | None, rank_at: int | None) -> DataFrame:
     """By the stream's own numbers if it has them, as rows that a selection dropped count too; else by those of rows."""
     size, slide = int(plan.window.size), int(plan.window.slide or plan.window.size)
-    if rank_at is not None:
+    if stream is not None and rank_at is not None:
         rank = next(place for place, column in enumerate(rows.columns) if column.path == (RANK,))
         ranked = rows.frame.withColumn(_RANK, sf.col(place_name(rank)))
-        assert stream is not None
-        count = stream.agg((sf.max(place_name(rank_at)) + sf.lit(1)).alias("count"))
+        counted = stream.select(
+            sf.col(place_name(rank_at)).alias(_RANK), sf.col(place_name(rank_at - 1)).alias(TIME), NUMBER
+        )
     else:
         in_time = rows.frame.filter(sf.col(CLOSED).isNull() | (sf.col(TIME) >= sf.col(CLOSED)))
         in_order = SparkWindow.orderBy(TIME, NUMBER)
         ranked = in_time.withColumn(_RANK, sf.row_number().over(in_order).cast("bigint") - sf.lit(1))
-        count = ranked.agg(sf.count(sf.lit(1)).alias("count"))
+        counted = ranked.select(_RANK, TIME, NUMBER)
     place = sf.col(_RANK)
     first = sf.greatest(floored(place - sf.lit(size), slide) + sf.lit(slide), sf.lit(0).cast("bigint"))
     starts = _multiples(first, floored(place, slide), slide)
     each = ranked.withColumn(END, sf.explode(sf.transform(starts, lambda start: start + sf.lit(size))))
-    return each.crossJoin(count).filter(sf.col(END) <= sf.col("count"))
+    # A window is complete with its last row, whether or not that counts in it.
+    held = SparkWindow.orderBy(_RANK).rowsBetween(1 - size, 0)
+    lasts = counted.select(
+        (place + sf.lit(1)).alias(END), sf.max(NUMBER).over(held).alias(LAST), sf.col(TIME).alias(UNTIL)
+    )
+    return each.join(lasts, END, "inner")
 
 
 def in_value_windows(plan: WindowAggregate, rows: Flow) -> DataFrame:
@@ -74,20 +82,18 @@ def in_value_windows(plan: WindowAggregate, rows: Flow) -> DataFrame:
     by = next(column for column in rows.columns if column.path == plan.window.by[:1])
     value = field_of(structs.replace(by, path=plan.window.by), rows.columns).try_cast(DECIMAL)
     size, slide = Decimal(plan.window.size), Decimal(plan.window.slide or plan.window.size)
+    valued = rows.frame.withColumn(_VALUE, value).filter(sf.col(_VALUE).isNotNull())
     before = SparkWindow.orderBy(NUMBER).rangeBetween(SparkWindow.unboundedPreceding, -1)
-    everything = SparkWindow.orderBy(NUMBER).rangeBetween(
-        SparkWindow.unboundedPreceding, SparkWindow.unboundedFollowing
+    steps = _multiples(
+        _whole_steps(sf.col(_VALUE), slide) + sf.lit(1), _whole_steps(sf.col(_VALUE) + sf.lit(size), slide), 1
     )
-    valued = rows.frame.withColumn("value", value).filter(sf.col("value").isNotNull())
-    valued = valued.withColumn("before", sf.max("value").over(before)).withColumn(
-        "highest", sf.max("value").over(everything)
-    )
-    first = _whole_steps(sf.col("value"), slide) + sf.lit(1)
-    last = _whole_steps(sf.col("value") + sf.lit(size), slide)
-    each = valued.withColumn("step", sf.explode(_multiples(first, last, 1)))
-    each = each.withColumn(END, (sf.col("step").cast("decimal(18,0)") * sf.lit(slide)).cast(DECIMAL))
-    each = each.withColumn(COMPLETE, sf.col(END) <= sf.col("highest"))
-    return each.filter(sf.col("before").isNull() | (sf.col(END) > sf.col("before")))
+    ends = sf.transform(steps, lambda step: (step.cast("decimal(18,0)") * sf.lit(slide)).cast(DECIMAL))
+    each = valued.withColumn("before", sf.max(_VALUE).over(before)).withColumn(END, sf.explode(ends))
+    each = each.filter(sf.col("before").isNull() | (sf.col(END) > sf.col("before")))
+    # A window is complete with the first row beyond it.
+    beyond = valued.select(sf.col(_VALUE).alias("beyond"), sf.col(NUMBER).alias(LAST))
+    reached = each.select(END).distinct().join(beyond, sf.col("beyond") >= sf.col(END), "left")
+    return each.join(reached.groupBy(END).agg(sf.min(LAST).alias(LAST)), END, "inner")
 
 
 def _multiples(first: SparkColumn, last: SparkColumn, step: int) -> SparkColumn:

@@ -24,11 +24,10 @@ from queries.spark_forms import NoForm
 from spark_jobs.compile import compiled
 from tests.queries.random_queries import Queries
 from tests.queries.random_sql import STREAMS, data
-from tests.spark_jobs.frames import held, session, source_frames, told
+from tests.spark_jobs.frames import INTERPRETED, held, session, source_frames, told
 
 GROUPS, PLANS = 10, 50  # Sets of rows, and plans on each.
 ROWS = 16
-INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 pytestmark = pytest.mark.slow
 spark = pytest.fixture(scope="module")(session)
@@ -38,8 +37,7 @@ spark = pytest.fixture(scope="module")(session)
 def test_random_plans_have_the_results_of_the_reference(spark: Any, group: int) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed={seed}")
-    # Java for every plan is what a peer runs, but takes longest to make: the first group has it, the others do without.
-    for name, value in INTERPRETED.items():
+    for name, value in INTERPRETED.items():  # All groups but the first.
         spark.conf.set(name, value) if group else spark.conf.unset(name)
     shapes, found, formless = compare(spark, seed, PLANS)
     print(f"{found} rows; {dict(sorted(shapes.items()))}; without a form in Spark: {dict(formless)}")
@@ -139,3 +137,35 @@ def test_numbers_and_times_at_their_edges(spark: Any, text: str) -> None:
     ours = held([each.row for each in evaluate(plan, NUMBER_ROWS)])
     theirs = told(compiled(plan, source_frames(spark, plan, NUMBER_ROWS)), plan)
     assert same_rows(ours, theirs), difference(0, text, ours, theirs)
+
+
+STAMPS = (
+    "2026-01-31",
+    " 2026-01-31 12:30 ",
+    "2026-01-31T12:30:59.1234567z",
+    "2026-01-31 12:30:59.5+01",
+    "2026-01-31 12:30:59.5-0530",
+    "2026-01-31 12:30:59 +23:59",
+    "2026-01-31 12:30+24:00",
+    "2026-01-31Z",
+    "2026-02-30",
+    "0000-01-01",
+    "0001-01-01 00:00+01:00",
+    "9999-12-31 23:59:59.999999",
+    "9999-12-31 23:59:59-01:00",
+    "2026-01-31 24:00",
+    "2026-01-31 12:60",
+    "2026-1-31",
+    "12026-01-31",
+    "2026-01-31 12:30:59,5",
+    "1500-02-28 12:00",
+    "now",
+    "",
+)
+
+
+def test_timestamps_are_read_alike(spark: Any) -> None:
+    rows = {"n": [Tuple(EPOCH, (text,), number) for number, text in enumerate(STAMPS)]}
+    plan = sql.plan("SELECT s, CAST(s AS timestamp) AS at FROM n", {"n": Stream("n", Schema.parse("s string"))}).plan
+    ours = [each.row for each in evaluate(plan, rows)]
+    assert dict(told(compiled(plan, source_frames(spark, plan, rows)), plan)) == dict(ours)
