@@ -15,7 +15,7 @@ what the engine needs to know of a row:
 |--------------|------------------------------------------------------------------------------------------------|
 | number       | The newest input that the result is made of.                                                   |
 | mark         | As above.                                                                                      |
-| due          | Our watermark must have come so far before the result is told; null: at once. With a mark: how far it is. |
+| due          | Told once our watermark has come so far; null: at once. With a mark: how far it is.            |
 | key          | The group of an aggregate: its newest row is the result. Null where a row is final at once.    |
 | keep         | Whether there is a result; false takes back what was said of the group before.                 |
 """
@@ -26,7 +26,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from decimal import ROUND_HALF_UP, Context, Decimal
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 
@@ -147,12 +147,12 @@ def values(kind: ValueType, fields: Sequence[Field], array: pa.Array) -> list[An
     return list(array.to_pylist())
 
 
-def _numbers(array: pa.Array, code: str) -> list[Any]:
+def _numbers(array: pa.Array, code: Literal["q", "d"]) -> list[Any]:
     """Numbers of 64 bits, straight from memory where none is null."""
     if array.null_count or sys.byteorder != "little" or not len(array):
         return list(array.to_pylist())
     data = memoryview(array.buffers()[1]).cast("B")[array.offset * 8 : (array.offset + len(array)) * 8]
-    return data.cast(code).tolist()
+    return list(data.cast("q") if code == "q" else data.cast("d"))
 
 
 def _from_microseconds(array: pa.Array, of: Callable[[int], Any]) -> list[Any]:
@@ -194,7 +194,7 @@ def keys(array: pa.Array) -> list[Any]:
         there = zip(_rows(inner, array), _present(array), strict=True)
         return [row if is_there else None for row, is_there in there]
     if pa.types.is_floating(array.type):
-        return [value if value == value else "nan" for value in _numbers(array, "d")]  # noqa: PLR0124
+        return [value if value == value else "nan" for value in _numbers(array, "d")]
     if pa.types.is_temporal(array.type):
         return _numbers(array.view(pa.int64()), "q")
     return list(array.to_pylist())

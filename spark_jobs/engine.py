@@ -16,10 +16,10 @@ import struct
 import sys
 import tempfile
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import msgspec
 
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from spark_jobs.spool import Spool
 
 PREFIX: Final = "peerd-spark-"
+ROOT: Final = str(Path(__file__).resolve().parent.parent)  # Where the worker finds our packages.
 MEMORY: Final = Path("/dev/shm")  # noqa: S108  A file system in memory; our folder in it is ours alone.
 MEMORY_MIN: Final = 256 << 20  # Free in it, or rows go through files on disk.
 ASK_S: Final = 5.0
@@ -188,7 +189,7 @@ class SparkEngine:
         place = kept.places[alias]
         if not rows and kept.mode != "real-time":
             kept.results.expect(Input(number, None, 0, watermark_us, floor_us))
-            self._loop_soon(kept)
+            self._advance_soon(kept)
         else:
             file = kept.spools[place].files + 1
             kept.results.expect(Input(number, place, file, watermark_us, floor_us))
@@ -256,8 +257,7 @@ class SparkEngine:
         assert self._folder is not None
         if self._server is None:
             self._server = await asyncio.start_unix_server(self._connected, self._folder / "results")
-        root = str(Path(__file__).resolve().parent.parent)
-        paths = os.pathsep.join(each for each in (root, os.environ.get("PYTHONPATH", "")) if each)
+        paths = os.pathsep.join(each for each in (ROOT, os.environ.get("PYTHONPATH", "")) if each)
         worker = self._worker = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -411,12 +411,17 @@ class SparkEngine:
         kept.remove(finished)
         self._listener.on_results(kept.run, kept.results.done, rows)
 
-    def _loop_soon(self, kept: _Run) -> None:
+    def _advance_soon(self, kept: _Run) -> None:
         """An input that Spark need not see is done with once all before it are, but never before `feed` returns."""
-        asyncio.get_running_loop().call_soon(lambda: self._runs.get(kept.run) is kept and self._advance(kept))
 
-    def _spawn(self, work: object) -> None:
-        task = asyncio.get_running_loop().create_task(work)  # type: ignore[arg-type]
+        def advance() -> None:
+            if self._runs.get(kept.run) is kept:
+                self._advance(kept)
+
+        asyncio.get_running_loop().call_soon(advance)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -99,7 +99,11 @@ class Results:
             finished.append(self._waiting.popleft())
         if not finished:
             return None
-        self.done, self.watermark_us, self.floor_us = finished[-1].number, finished[-1].watermark_us, finished[-1].floor_us
+        self.done, self.watermark_us, self.floor_us = (
+            finished[-1].number,
+            finished[-1].watermark_us,
+            finished[-1].floor_us,
+        )
         told = [row for number, row in sorted(self._rows, key=lambda each: each[0]) if number <= self.done]
         if len(told) < len(self._rows):
             self._rows = [each for each in self._rows if each[0] > self.done]

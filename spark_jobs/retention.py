@@ -1,4 +1,4 @@
-"""Which rows a run of batch jobs still needs: each job reads all that is kept, so what no result can need is removed."""
+"""Which rows a run of batch jobs still needs: each reads all that is kept, so what no result can need is removed."""
 
 from __future__ import annotations
 

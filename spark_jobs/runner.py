@@ -36,7 +36,7 @@ class Runner:
         inputs = sources(plan)
         is_real_time = mode(plan) == "real-time"
         is_batch = mode(plan) == "batch"
-        shared = {"path": str(folder), "realTime": is_real_time}
+        shared: dict[str, str | bool] = {"path": str(folder), "realTime": is_real_time}
         frames = {}
         for number, each in enumerate(inputs):
             reader = self._session.read if is_batch else self._session.readStream
@@ -50,7 +50,8 @@ class Runner:
         else:
             stream = results.writeStream.format("peerd.bridge.SocketSink").options(**shared).outputMode("update")
             stream = stream.option("checkpointLocation", str(folder / "checkpoint"))
-            stream = stream.trigger(realTime=BATCH) if is_real_time else stream.trigger(processingTime="0 seconds")
+            trigger = {"realTime": BATCH} if is_real_time else {"processingTime": "0 seconds"}
+            stream = stream.trigger(**trigger)  # type: ignore[call-overload]  # Spark's stubs lack real-time mode.
             query = stream.start()
         with self._lock:
             self._queries[run] = _Kept(query, str(folder))
@@ -152,7 +153,7 @@ class Rounds:
 
 def java_bridge(session: SparkSession) -> Any:
     """Our package in the Java process."""
-    jvm = session.sparkContext._jvm
+    jvm = session.sparkContext._jvm  # noqa: SLF001  Spark has no public way to it.
     assert jvm is not None
     return jvm.peerd.bridge
 

@@ -21,6 +21,16 @@ JAVA_MIN: Final = 17
 BRIDGE: Final = Path(__file__).parent / "jvm" / "bridge.jar"
 OVERHEAD_MB: Final = 350  # What Java and the worker take beside the heap.
 MASTER_TIMEOUT_S: Final = 3.0
+JAVA_OPTIONS: Final = (
+    "-XX:+UseSerialGC",  # The smallest; the heap is small.
+    "-XX:MinHeapFreeRatio=20",
+    "-XX:MaxHeapFreeRatio=40",
+    "-XX:MaxMetaspaceSize=256m",
+    "-XX:ReservedCodeCacheSize=96m",
+    "-Xss4m",  # Expressions may be nested deep; what is not used of a stack takes nothing.
+    "-XX:+ExitOnOutOfMemoryError",  # A clear end; the daemon starts another and replays.
+    "-Djava.net.preferIPv4Stack=true",
+)
 
 
 class SessionSettings(msgspec.Struct, frozen=True):
@@ -68,15 +78,7 @@ def spark_conf(settings: SessionSettings) -> dict[str, str]:
         "spark.driver.memory": f"{settings.heap_mb}m",
         "spark.driver.extraClassPath": str(BRIDGE),
         "spark.executor.extraClassPath": str(BRIDGE),
-        "spark.driver.extraJavaOptions": " ".join(
-            (
-                "-XX:+UseSerialGC",  # The smallest; the heap is small.
-                "-XX:MinHeapFreeRatio=20 -XX:MaxHeapFreeRatio=40",
-                "-XX:MaxMetaspaceSize=256m -XX:ReservedCodeCacheSize=96m -Xss512k",
-                "-XX:+ExitOnOutOfMemoryError",  # A clear end; the daemon starts another and replays.
-                "-Djava.net.preferIPv4Stack=true",
-            )
-        ),
+        "spark.driver.extraJavaOptions": " ".join(JAVA_OPTIONS),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
@@ -85,6 +87,7 @@ def spark_conf(settings: SessionSettings) -> dict[str, str]:
         "spark.sql.ansi.enabled": "false",  # A function without a result gives null.
         "spark.sql.caseSensitive": "true",
         "spark.sql.runSQLOnFiles": "false",
+        "spark.sql.analyzer.maxIterations": "1000",  # Deep plans need more than the usual hundred.
         # One partition keeps rows in order, and a small batch has nothing to divide.
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.adaptive.enabled": "false",

@@ -49,7 +49,10 @@ class Spool:
     ) -> int:
         """Hand on the rows of a numbered input: closed before it, and the watermark once they are in."""
         forget = 0 if forget_us is None else max(forget_us + SHIFT_US, 0)
-        with pa.OSFile(str(self._folder / str(self.files + 1)), "wb") as file, ipc.new_stream(file, self._schema) as out:
+        with (
+            pa.OSFile(str(self._folder / str(self.files + 1)), "wb") as file,
+            ipc.new_stream(file, self._schema) as out,
+        ):
             if rows:
                 hidden = (number, is_new, closed_us, forget, NO_MARK)
                 own = to_arrow(self._columns, rows)
@@ -80,4 +83,3 @@ def _scalar(value: int | bool | None, kind: pa.DataType) -> pa.Scalar:
     if pa.types.is_timestamp(kind) and value is not None:
         return pa.scalar(value, pa.int64()).cast(kind)
     return pa.scalar(value, kind)
-

@@ -13,8 +13,8 @@ def mode(plan: Operator) -> Mode:
     """How a plan can run over streams: by real-time streaming, by micro-batches, or as batch jobs over what is kept."""
     operators = list(walk(plan))
     aggregates = [each for each in operators if isinstance(each, WindowAggregate)]
-    windows = [each.window for each in (*sources(plan), *aggregates) if each.window is not None]
-    if any(window.kind != "time" for window in windows) or _is_aggregate_read(operators):
+    windows = [each.window for each in operators if isinstance(each, Source | WindowAggregate)]
+    if any(window is not None and window.kind != "time" for window in windows) or _is_aggregate_read(operators):
         return "batch"  # The rows of a stream in an order of our own: only a batch has that.
     gathers = any(each.distinct or each.function == "collect" for node in aggregates for each in node.aggregates)
     if any(isinstance(each, Join) for each in operators) or len(aggregates) > 1 or gathers:

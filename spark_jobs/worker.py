@@ -112,7 +112,7 @@ class Worker:
         )
 
     def _process_of_java(self, session: SparkSession) -> Any:
-        gateway = session.sparkContext._gateway
+        gateway = session.sparkContext._gateway  # noqa: SLF001  Spark has no public way to it.
         assert gateway is not None
         return gateway.proc
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,7 +116,7 @@ class Live:
 
         async def wait() -> None:
             async with asyncio.timeout(PATIENCE_S):
-                while folder.exists():
+                while os.path.lexists(folder):
                     await asyncio.sleep(0.01)
 
         self.loop.run_until_complete(wait())

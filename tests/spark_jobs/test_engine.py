@@ -29,7 +29,8 @@ pytestmark = pytest.mark.slow
 live = pytest.fixture(scope="module")(live)  # type: ignore[assignment]
 
 SCHEMA = Schema.parse(
-    "k int, v float null, d decimal, s string, b bool, at timestamp, raw bytes null, place record(lat float, n int null)"
+    "k int, v float null, d decimal, s string, b bool, at timestamp, raw bytes null,"
+    " place record(lat float, n int null)"
 )
 STREAMS = {name: Stream(name, SCHEMA, "at", 0, 0) for name in ("a", "b", "c")}
 START = datetime.fromisoformat("2026-01-01T00:00:00Z")
@@ -37,12 +38,14 @@ START = datetime.fromisoformat("2026-01-01T00:00:00Z")
 LIVE_PLANS = {
     "select": "SELECT k, v * 2 AS w, d, s, at, raw FROM a WHERE v > 0.5 OR b",
     "everything": "SELECT * FROM a",
-    "tumbling": "SELECT k, count(*) AS n, sum(v) AS v, sum(d) AS d, max(s) AS s FROM a [RANGE 10 SECONDS SLIDE 10 SECONDS] GROUP BY k",
+    "tumbling": "SELECT k, count(*) AS n, sum(v) AS v, sum(d) AS d, max(s) AS s FROM a [RANGE 10 SECONDS] GROUP BY k",
     "sliding": "SELECT count(*) AS n, min(at) AS first FROM a [RANGE 10 SECONDS SLIDE 5 SECONDS]",
     "having": "SELECT k, sum(v) AS v FROM a [RANGE 10 SECONDS SLIDE 10 SECONDS] GROUP BY k HAVING sum(v) < 1.5",
     "join": "SELECT a.k, a.s, b.v FROM a [RANGE 5 SECONDS], b [RANGE 8 SECONDS] WHERE a.k = b.k",
-    "join slides": "SELECT a.k, b.s FROM a [RANGE 6 SECONDS SLIDE 2 SECONDS], b [RANGE 6 SECONDS SLIDE 2 SECONDS] WHERE a.k = b.k",
-    "three": "SELECT a.k, b.s, c.v FROM a [RANGE 4 SECONDS], b [RANGE 4 SECONDS], c [RANGE 4 SECONDS] WHERE a.k = b.k AND b.k = c.k",
+    "join slides": "SELECT a.k, b.s FROM a [RANGE 6 SECONDS SLIDE 2 SECONDS], b [RANGE 6 SECONDS SLIDE 2 SECONDS]"
+    " WHERE a.k = b.k",
+    "three": "SELECT a.k, b.s, c.v FROM a [RANGE 4 SECONDS], b [RANGE 4 SECONDS], c [RANGE 4 SECONDS]"
+    " WHERE a.k = b.k AND b.k = c.k",
 }
 # What of a window of rows is a result is known only once no earlier row can come.
 ROW_PLANS = {

@@ -1,0 +1,90 @@
+"""Rows come out of Arrow as they went in, whatever their types, and a spool counts a file once it is complete."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queries.expressions import Column
+from queries.plan import Source
+from queries.schema import Field, Schema
+from spark_jobs.bridge import NO_MARK, SHIFT_US, arrow_type, from_arrow, keys, to_arrow
+from spark_jobs.spool import Spool
+
+PLACE = (Field("lat", "float", True), Field("inner", "record", True, (Field("n", "int", True),)))
+COLUMNS = (
+    Column("a", ("i",), "int", True),
+    Column("a", ("f",), "float", True),
+    Column("a", ("d",), "decimal", True),
+    Column("a", ("s",), "string", True),
+    Column("a", ("b",), "bool", True),
+    Column("a", ("t",), "timestamp", True),
+    Column("a", ("raw",), "bytes", True),
+    Column("a", ("place",), "record", True, PLACE),
+    Column("a", ("span",), "interval", True),
+)
+VALUES: tuple[Any, ...] = (
+    st.integers(-(1 << 63), (1 << 63) - 1),
+    st.floats(allow_nan=False),
+    st.decimals(-(10**19), 10**19, places=18) | st.decimals(-100, 100, places=2),
+    st.text(),
+    st.booleans(),
+    st.datetimes(timezones=st.just(UTC)),
+    st.binary(),
+    st.tuples(st.none() | st.floats(allow_nan=False), st.none() | st.tuples(st.none() | st.integers(-9, 9))),
+    st.timedeltas(timedelta(days=-100_000), timedelta(days=100_000)),
+)
+ROWS = st.lists(st.tuples(*(st.none() | each for each in VALUES)), max_size=20)
+
+
+@given(ROWS)
+def test_rows_come_back_as_they_were(rows: list[Any]):
+    arrays = to_arrow(COLUMNS, rows)
+    assert [array.type for array in arrays] == [arrow_type(each.type, each.fields) for each in COLUMNS]
+    back = from_arrow(COLUMNS, arrays)
+    assert back == rows
+    assert [list(map(type, row)) for row in back] == [list(map(type, row)) for row in rows]
+
+
+def test_a_decimal_that_spark_cannot_hold_is_rounded_or_null():
+    column = (Column("a", ("d",), "decimal", True),)
+    rows = [(Decimal("0." + "0" * 17 + "15"),), (Decimal(10) ** 20,), (Decimal("1E+3"),), (Decimal("1.50"),)]
+    back = from_arrow(column, to_arrow(column, rows))
+    assert [str(row[0]) for row in back] == ["2E-18", "None", "1000", "1.5"]
+
+
+def test_lists_of_records_come_back_as_tuples():
+    column = (Column("", ("items",), "list", False, (Field("n", "int"),)),)
+    array = pa.array([[{"c0": 1}, {"c0": 2}], []], pa.list_(pa.struct([("c0", pa.int64())])))
+    assert from_arrow(column, [array]) == [(((1,), (2,)),), ((),)]
+
+
+def test_keys_are_equal_where_groups_are():
+    array = pa.array([{"a": float("nan"), "b": 1}, {"a": float("nan"), "b": 1}, {"a": None, "b": 1}, None])
+    one, two, three, four = keys(array)
+    assert one == two != three
+    assert four is None
+
+
+def test_a_spool_holds_rows_what_the_engine_knows_of_them_and_a_mark(tmp_path: Path):
+    source = Source("s", "a", Schema.parse("k int"))
+    spool = Spool(tmp_path, 0, source, with_marks=True)
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    spool.put(5, [(7, at)], is_new=False, closed_us=10, forget_us=20, watermark_us=30)
+    assert (tmp_path / "0" / "HEAD").read_bytes() == (1).to_bytes(8, "little")
+    with pa.OSFile(str(tmp_path / "0" / "1")) as file:
+        rows, mark = pa.ipc.open_stream(file).read_all().to_pylist()
+    shifted = datetime(1, 1, 1, tzinfo=UTC) + timedelta(microseconds=20 + 2 * SHIFT_US)
+    assert (rows["c0"], rows["c1"], rows["number"], rows["is_new"], rows["mark"]) == (7, at, 5, False, NO_MARK)
+    assert rows["forget"] == mark["forget"] == shifted
+    assert (mark["c0"], mark["number"], mark["mark"]) == (None, 5, 0)
+    assert (mark["closed"] - rows["closed"]) == timedelta(microseconds=20)
+    spool.remove(1)
+    assert [each.name for each in (tmp_path / "0").iterdir()] == ["HEAD"]
+    spool.close()

@@ -1,0 +1,55 @@
+"""A session that cannot be had says why before anything is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_jobs.session import NoSession, SessionSettings, check_master, check_memory, find_java, first_line, spark_conf
+
+
+def fake_java(home: Path, version: str) -> str:
+    java = home / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2020-01-01' >&2\n")
+    java.chmod(0o755)
+    return str(home)
+
+
+def test_a_java_that_is_new_enough_is_taken(tmp_path: Path):
+    assert find_java(fake_java(tmp_path, "21.0.1")) == (tmp_path, "21.0.1")
+
+
+@pytest.mark.parametrize("version", ["11.0.2", "1.8.0"])
+def test_a_java_that_is_too_old_is_named(tmp_path: Path, version: str):
+    with pytest.raises(NoSession, match=rf"Java {version} at .* is too old: Spark needs 17 or newer"):
+        find_java(fake_java(tmp_path, version))
+
+
+def test_without_java_the_error_says_what_to_do(tmp_path: Path):
+    with pytest.raises(NoSession, match="no Java was found: Spark needs 17 or newer; set JAVA_HOME"):
+        find_java(str(tmp_path))
+
+
+def test_too_little_memory_is_said_in_numbers():
+    with pytest.raises(NoSession, match=r"too little memory for Spark: it needs 9000350 MB .* MB are free"):
+        check_memory(9_000_000)
+
+
+def test_a_master_that_does_not_answer_is_named():
+    with pytest.raises(NoSession, match=r'the Spark master "spark://127\.0\.0\.1:1" cannot be reached'):
+        check_master("spark://127.0.0.1:1")
+    check_master("local")
+
+
+def test_settings_of_the_operator_come_last():
+    conf = spark_conf(SessionSettings(heap_mb=600, extra={"spark.sql.shuffle.partitions": "4"}))
+    assert conf["spark.driver.memory"] == "600m"
+    assert conf["spark.sql.shuffle.partitions"] == "4"
+    assert conf["spark.sql.runSQLOnFiles"] == "false"
+
+
+def test_the_part_of_an_error_of_java_that_people_want_to_read_is_its_cause():
+    text = "An error occurred while calling o1.start.\n: org.example.Bad: no such thing\n\tat org.example.X"
+    assert first_line(text) == "org.example.Bad: no such thing"
