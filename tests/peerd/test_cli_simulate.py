@@ -10,7 +10,9 @@ from click.testing import CliRunner
 from peerd.cli.simulate import replay, simulate
 from peerd.errors import Exit, PeerError
 
-QUIET = "peers = 4\nfor_s = 3\nfaults = []\nworkload = { name = 'streams', streams = 1, publishers = 1, subscribers = 1 }\n"
+QUIET = (
+    "peers = 4\nfor_s = 3\nfaults = []\nworkload = { name = 'streams', streams = 1, publishers = 1, subscribers = 1 }\n"
+)
 BROKEN = QUIET.replace("faults = []", "heal_s = 0\nfaults = [{ name = 'crash', share = 1.0, at_s = 0.5, for_s = 60 }]")
 
 
