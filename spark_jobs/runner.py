@@ -51,7 +51,7 @@ class Runner:
             stream = results.writeStream.format("peerd.bridge.SocketSink").options(**shared).outputMode("update")
             stream = stream.option("checkpointLocation", str(folder / "checkpoint"))
             trigger = {"realTime": BATCH} if is_real_time else {"processingTime": "0 seconds"}
-            stream = stream.trigger(**trigger)  # type: ignore[call-overload]  # Spark's stubs lack real-time mode.
+            stream = stream.trigger(**trigger)
             query = stream.start()
         with self._lock:
             self._queries[run] = _Kept(query, str(folder))

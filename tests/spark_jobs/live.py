@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -116,7 +115,7 @@ class Live:
 
         async def wait() -> None:
             async with asyncio.timeout(PATIENCE_S):
-                while os.path.lexists(folder):
+                while folder.exists():  # noqa: ASYNC240
                     await asyncio.sleep(0.01)
 
         self.loop.run_until_complete(wait())
