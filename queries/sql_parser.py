@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final, NoReturn, TypeVar
 from sqlglot import exp
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import ErrorLevel, ParseError
-from sqlglot.parser import Parser
+from sqlglot.parser import Parser as SqlglotParser
 from sqlglot.tokenizer_core import Token, TokenType
 
 from queries.errors import QueryError, Span
@@ -40,7 +40,7 @@ class PeerSql(Dialect):
     SUPPORTS_USER_DEFINED_TYPES = True  # Types are checked by us, by name.
     Tokenizer = SqlTokenizer
 
-    class Parser(Parser):
+    class Parser(SqlglotParser):
         STATEMENT_PARSERS: ClassVar = {}
         FUNCTIONS: ClassVar = {}
         NO_PAREN_FUNCTIONS: ClassVar = {}

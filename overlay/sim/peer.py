@@ -52,12 +52,13 @@ from protocols.events import (
     Started,
     TimerFired,
 )
-from protocols.execution.engine import FeedRun, RunResults, RunStarted, StartRun, StopRun
+from protocols.execution.engine import FeedRun, RunId, RunResults, RunStarted, StartRun, StopRun
 from protocols.ids import LogId, Millis, PeerId, RequestId, TimerName
 from protocols.journal.disk import DiskFull
 from protocols.journal.journal import Journal
 from protocols.journal.pending import Pending
 from protocols.messages import Answer, Command, Record
+from queries.schema import Row
 
 EPOCH_MS: Final = 1_750_000_000_000  # What the wall clocks show when a simulation begins.
 CONTACTS: Final = 24  # Peers beside its neighbours whose distance a peer measures.
@@ -68,7 +69,7 @@ SMALL_SKEW_MS: Final = 250  # A clock this little off need not be looked at agai
 FULL_DISK_RETRY_MS: Final = 500
 READ_MS: Final = 1
 START_RUN_MS: Final = 200
-FEED_RUN_MS: Final = 3
+FEED_RUN_MS: Final = 30
 PLACES: Final = 3
 
 OnAnswer = Callable[[Answer | None, bool], None]
@@ -125,13 +126,13 @@ class SimPeer:
         "_clocks",
         "_contacts",
         "_engine",
-        "_fed_until",
         "_gate",
         "_is_committing",
         "_is_comparing",
         "_is_holding",
         "_journal",
         "_machine",
+        "_made",
         "_neighbours",
         "_pending",
         "_requests",
@@ -174,7 +175,7 @@ class SimPeer:
         self._pending: Pending | None = None
         self._gate = SyncGate()
         self._engine = ReferenceEngine()
-        self._fed_until: Millis = 0
+        self._made: dict[RunId, tuple[int, tuple[Row, ...]]] = {}  # Results not handed over yet.
         self._is_committing = False
         self._is_holding = False  # Something new waits for the disk, which may be there already.
         self._timers: dict[TimerName, int] = {}
@@ -436,13 +437,19 @@ class SimPeer:
         self._around.agenda.after(START_RUN_MS + self.slow_ms, self.take, RunStarted(effect.run), self.life)
 
     def _feed_run(self, effect: FeedRun) -> None:
-        results = RunResults(effect.run, effect.number, self._engine.feed(effect))
-        agenda = self._around.agenda
-        self._fed_until = max(self._fed_until, agenda.now + FEED_RUN_MS + self.slow_ms)  # In the order of the inputs.
-        agenda.at(self._fed_until, self.take, results, self.life)
+        """Results come a little later, those of several inputs at once if they came close together."""
+        _, rows = self._made.get(effect.run, (0, ()))
+        self._made[effect.run] = effect.number, rows + self._engine.feed(effect)
+        self._around.agenda.after(FEED_RUN_MS + self.slow_ms, self._hand_results, effect.run, self.life)
+
+    def _hand_results(self, run: RunId, life: int) -> None:
+        if life == self.life and run in self._made:
+            number, rows = self._made.pop(run)
+            self.take(RunResults(run, number, rows), life)
 
     def _stop_run(self, effect: StopRun) -> None:
         self._engine.stop(effect.run)
+        self._made.pop(effect.run, None)
 
     # The disk.
 

@@ -387,7 +387,7 @@ def test_what_is_too_long_or_too_deep_is_refused_at_once(text: str):
 
 
 def test_a_parser_that_tries_every_way_is_stopped():
-    """sqlglot pairs JOIN and ON by trial. It never sees this text, which is refused before; others like it may exist."""
+    """sqlglot pairs JOIN and ON by trial. It never sees this text, which is refused before; there may be others."""
     text = "SELECT num FROM flights" + " JOIN weather" * 40 + " ON TRUE"
     with pytest.raises(QueryError, match="too many ways"):
         sql_parser.parse(SqlTokens(text, tokenize(text), [], []))
