@@ -48,6 +48,9 @@ QUERIES: Final = (
     "SELECT part, count(*) AS rows, sum(number) AS total FROM right_side [RANGE 4 SECONDS SLIDE 2 SECONDS] "
     "WHERE number <> 2 GROUP BY part",
     "SELECT l.number, r.number AS other FROM left_side l, right_side r WHERE l.part = r.part AND l.part = 2",
+    "SELECT a.number, b.number AS other FROM left_side a [RANGE 3 SECONDS], left_side b [RANGE 2 SECONDS] "
+    "WHERE a.part = b.part AND b.number > 2",
+    "SELECT number, part FROM right_side WHERE part <> 2 UNION ALL SELECT number + 500, part FROM right_side",
 )
 RETRY_MS: Final = 300
 STEP_MS: Final = 700  # Of event time, from one row to the next.
@@ -61,6 +64,7 @@ class QueriesWorkload(
     queries: IntRange = (2, 4)
     rows: IntRange = (10, 25)  # Of each stream.
     every_ms: IntRange = (200, 900)
+    without_spark: float = 0.4  # Of the peers: what has state runs elsewhere.
 
 
 @dataclass(slots=True)

@@ -101,7 +101,11 @@ class Run:
         sync_ms_max = rng.choice(SYNC_MS_MAX)
 
         def make(peer_id: PeerId, rng: random.Random) -> Peer:
-            return Peer(peer_id, rng, limits, store_limits)
+            peer = Peer(peer_id, rng, limits, store_limits)
+            if isinstance(scenario.workload, QueriesWorkload) and peer_id != self.world.peers[0].peer_id:
+                luck = random.Random(f"{seed}/spark/{peer_id.hex()}")  # The same in each of its lives.
+                peer.executor.has_spark = luck.random() >= scenario.workload.without_spark
+            return peer
 
         self.world = World(
             seed,

@@ -75,8 +75,10 @@ def cut(
         derived = Source(f"{query}.{number}", source.alias, Schema(fields), source.window, None, source.lateness_ms)
         outputs = tuple(Named(column.path[-1], column) for column in derived.columns)
         narrowed = Project(chain, outputs, source.alias)
+        # Below state it hands on old rows, too: an engine apart would not tell them.
+        moved_engine: Engine = "inline" if stateful else _engine(narrowed, engine)
         moved[source.alias] = Subgraph(
-            number, narrowed, _inputs(narrowed, since, {}), _engine(narrowed, engine), worker_number, source.alias
+            number, narrowed, _inputs(narrowed, since, {}), moved_engine, worker_number, source.alias
         )
         hosts[number] = host
         return derived

@@ -12,6 +12,7 @@ import msgspec
 from protocols.delivery.messages import Missed, Opened, OpenSubscription, Rows, Seen
 from protocols.effects import Effect, Send, SetTimer, Tell
 from protocols.events import Abandoned, Answered, Event, Received, TimerFired
+from protocols.execution.cut import is_stateful
 from protocols.execution.engine import RunFailed, RunResults, RunStarted, StopRun
 from protocols.execution.messages import (
     Deploy,
@@ -30,6 +31,7 @@ from protocols.execution.run import Results, Run, encode_rows
 from protocols.ids import Millis, PeerId, RequestId
 from protocols.inside import Inside
 from protocols.messages import Answer, Message, Refused
+from queries.plan import sources
 from queries.schema import Row
 
 ROLE: Final = "executor"
@@ -73,7 +75,7 @@ class _Hosted:
     is_announced: bool = False
     unopened: dict[str, None] = field(default_factory=dict)  # Inputs whose subscription is not open yet.
     requests: dict[str, RequestId] = field(default_factory=dict)  # By alias.
-    early: list[tuple[str, Rows | Flow]] = field(default_factory=list)  # Came before the engine had started.
+    early: list[tuple[str, Rows | Missed | Flow]] = field(default_factory=list)  # Came before the engine had started.
     expected: dict[int, int] = field(default_factory=dict)  # Next sequence of each flow that comes in.
     flows: deque[tuple[Flow, Millis]] = field(default_factory=deque)  # Sent and not taken yet.
     next_sequence: int = 0
@@ -82,6 +84,7 @@ class _Hosted:
     acked: dict[int, int] = field(default_factory=dict)  # What the makers of flows have been told.
     unsafe: int = 0  # Results handed to the proxy and not safe yet.
     status_at: Millis = 0
+    said: Progress | None = None  # To the proxy, without results.
 
 
 @dataclass(slots=True)
@@ -142,7 +145,7 @@ class Executor:
         reason = self._objection(message)
         if reason:
             return [*effects, self._refusal(proxy, message, reason)]
-        run = Run(message, f"{message.query}.{subgraph.number}~{message.attempt}")
+        run = Run(message, f"{message.query}.{subgraph.number}~{message.attempt}", now)
         hosted = self.hosted[key] = _Hosted(run, proxy, now, now)
         self._runs[run.run_id] = key
         for each in subgraph.inputs:
@@ -160,6 +163,12 @@ class Executor:
     def _objection(self, message: Deploy) -> str:
         if message.subgraph.engine == "spark" and not self.has_spark:
             return "this peer runs without Spark"
+        subgraph = message.subgraph
+        aliases = [each.alias for each in subgraph.inputs]
+        if sorted(aliases) != sorted(each.alias for each in sources(subgraph.plan)):
+            return "its inputs are not those of its plan"
+        if subgraph.engine == "inline" and is_stateful(subgraph.plan):
+            return "its plan has state, which only an engine of its own can keep"
         if len(self.hosted) >= RUNS_MAX:
             return f"this peer runs {RUNS_MAX} subgraphs already"
         return ""
@@ -187,6 +196,7 @@ class Executor:
         effects: list[Effect] = [] if hosted.run.is_inline else [StopRun(hosted.run.run_id)]
         for request in hosted.requests.values():
             self._requests.pop(request, None)
+            self.inside.forget(request)
             effects.append(Tell(Abandoned(request)))
         return effects
 
@@ -215,7 +225,8 @@ class Executor:
         effects = self._announce(hosted)
         early, hosted.early = hosted.early, []
         for alias, what in early:
-            effects += self._take(key, alias, what, now)
+            if key in self.hosted:  # Else it failed on those before.
+                effects += self._take(key, alias, what, now)
         return effects
 
     def _announce(self, hosted: _Hosted) -> list[Effect]:
@@ -241,8 +252,8 @@ class Executor:
                 return self._take(key, alias, answer, now)
             case Refused():
                 return self._fail(key, f"{answer.error}. {answer.detail}".strip())
-            case Missed(first=first, next=upto):
-                return self._fail(key, f'tuples {first} to {upto} of "{answer.origin.stream}" are no longer kept')
+            case Missed():
+                return self._take(key, alias, answer, now)
         return []
 
     def _flow(self, sender: PeerId, message: Flow, now: Millis) -> list[Effect]:
@@ -276,19 +287,22 @@ class Executor:
         )
         return self._send(maker, message)
 
-    def _take(self, key: RunKey, alias: str, what: Rows | Flow, now: Millis) -> list[Effect]:
+    def _take(self, key: RunKey, alias: str, what: Rows | Missed | Flow, now: Millis) -> list[Effect]:
         hosted = self.hosted[key]
         if not hosted.is_started:
             hosted.early.append((alias, what))
             return []
         effects: list[Effect] = []
-        parts = [what] if isinstance(what, Flow) else what.batches
+        parts = what.batches if isinstance(what, Rows) else (what,)
         for part in parts:
             try:
-                if isinstance(part, Flow):
-                    more, results = hosted.run.take_flow(alias, part, now)
-                else:
-                    more, results = hosted.run.take_batch(alias, part, now)
+                match part:
+                    case Flow():
+                        more, results = hosted.run.take_flow(alias, part, now)
+                    case Missed():
+                        more, results = hosted.run.take_gap(alias, part, now)
+                    case _:
+                        more, results = hosted.run.take_batch(alias, part, now)
             except msgspec.MsgspecError as error:
                 return [*effects, *self._fail(key, f"rows of {alias} do not have the columns they had: {error}")]
             effects += more
@@ -306,8 +320,7 @@ class Executor:
                 effects += self._send_flows(hosted, each, now)
             elif each.rows:
                 hosted.unsafe += 1
-                progress = hosted.run.reached if each.is_whole else None
-                effects.append(Tell(ResultsReady(deploy.query, deploy.attempt, each.rows, progress)))
+                effects.append(Tell(ResultsReady(deploy.query, deploy.attempt, each.rows, each.reached)))
         return effects + self._relieve(hosted)
 
     def _send_flows(self, hosted: _Hosted, results: Results, now: Millis) -> list[Effect]:
@@ -326,6 +339,7 @@ class Executor:
                 count=count,
                 is_new=results.is_new,
                 progress=results.progress if is_last else Progress(),
+                is_whole=is_last and results.reached is not None,
             )
             hosted.next_sequence += 1
             hosted.flows.append((flow, now))
@@ -383,9 +397,19 @@ class Executor:
             effects += self._resend(hosted, now)
             if now - hosted.status_at >= STATUS_MS and hosted.is_announced:
                 hosted.status_at = now
-                effects.append(self._send(hosted.proxy, hosted.run.status(now)))
+                effects += self._say_how_far(hosted)
+                effects.append(self._send(hosted.proxy, hosted.run.status(hosted.life, now)))
         self._is_ticking = bool(self.hosted)
         return [*effects, SetTimer(TICK, TICK_MS)] if self.hosted else effects
+
+    def _say_how_far(self, hosted: _Hosted) -> list[Effect]:
+        """A query without results gets on, too: else its next attempt would want rows that are long gone."""
+        deploy, reached = hosted.run.deploy, hosted.run.said()
+        if deploy.subgraph.consumer is not None or reached is None or reached == hosted.said:
+            return []
+        hosted.said = reached
+        hosted.unsafe += 1
+        return [Tell(ResultsReady(deploy.query, deploy.attempt, (), reached))]
 
     def _resend(self, hosted: _Hosted, now: Millis) -> list[Effect]:
         if not hosted.flows or now - hosted.flows[0][1] < RESEND_MS:

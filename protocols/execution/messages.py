@@ -15,7 +15,7 @@ from typing import Literal
 import msgspec
 
 from protocols.clock import Stamp
-from protocols.delivery.messages import Position
+from protocols.delivery.messages import Origin
 from protocols.ids import Millis, PeerId, StreamName
 from protocols.messages import Answer, Command, Message, Record
 from queries.plan import Operator
@@ -25,11 +25,19 @@ QueryId = str
 Engine = Literal["inline", "spark"]
 
 
+class Reach(msgspec.Struct, frozen=True, array_like=True):
+    """A place in what a source of a query reads of one origin. Two sources of one stream have each their own."""
+
+    alias: str
+    origin: Origin
+    next: int
+
+
 class Progress(msgspec.Struct, frozen=True, array_like=True):
     """How far the streams at the bottom of a query have gone into what was handed on."""
 
-    covers: tuple[Position, ...] = ()  # Everything below has had its effect.
-    lows: tuple[Position, ...] = ()  # Nothing below has any effect on what is still to come.
+    covers: tuple[Reach, ...] = ()  # Everything below has had its effect.
+    lows: tuple[Reach, ...] = ()  # Nothing below has any effect on what is still to come.
     watermark_us: int | None = None  # No row before this time is to come, but for late ones.
     floor_us: int | None = None  # As the watermark, but held back by silent streams, too.
     is_idle: bool = False  # The streams are silent: they hold nobody's watermark back.
@@ -72,7 +80,7 @@ class Subgraph(msgspec.Struct, frozen=True, array_like=True):
 class Deploy(Message, frozen=True, kw_only=True, tag="DEPLOY"):
     """Run a subgraph, in this attempt of its query; earlier attempts are over."""
 
-    query: QueryId
+    query: StreamName  # Here and in all that hosts hear: of its results, as two peers may have queries of one name.
     attempt: int
     subgraph: Subgraph
     consumer_host: PeerId | None
@@ -82,7 +90,7 @@ class Deploy(Message, frozen=True, kw_only=True, tag="DEPLOY"):
 class Deployed(Message, frozen=True, kw_only=True, tag="DEPLOYED"):
     """The subgraph runs: from now on no row is missed."""
 
-    query: QueryId
+    query: StreamName
     attempt: int
     number: int
     life: Millis  # When it was taken in: a host that forgot it, and took it in again, is not where it was.
@@ -91,7 +99,7 @@ class Deployed(Message, frozen=True, kw_only=True, tag="DEPLOYED"):
 class DeployRefused(Message, frozen=True, kw_only=True, tag="DEPLOY_REFUSED"):
     """The subgraph does not run here, or no longer."""
 
-    query: QueryId
+    query: StreamName
     attempt: int
     number: int
     reason: str
@@ -100,21 +108,21 @@ class DeployRefused(Message, frozen=True, kw_only=True, tag="DEPLOY_REFUSED"):
 class Undeploy(Message, frozen=True, kw_only=True, tag="UNDEPLOY"):
     """Attempts up to this one of a query are over."""
 
-    query: QueryId
+    query: StreamName
     attempt: int
 
 
 class Lease(Message, frozen=True, kw_only=True, tag="LEASE"):
     """The query is wanted still; a host that hears nothing for a while gives up its subgraphs."""
 
-    query: QueryId
+    query: StreamName
     attempt: int
 
 
 class Flow(Message, frozen=True, kw_only=True, tag="FLOW"):
     """Rows from one subgraph to the next, in order, and how far its inputs have gone into them."""
 
-    query: QueryId
+    query: StreamName
     attempt: int
     subgraph: int  # The one that made them,
     life: Millis  # in this life.
@@ -123,12 +131,13 @@ class Flow(Message, frozen=True, kw_only=True, tag="FLOW"):
     count: int
     is_new: bool  # Else the consumer needs them for its state only.
     progress: Progress
+    is_whole: bool  # Else more is to come of what `progress` covers, or it is a part of what a later one says.
 
 
 class Flowed(Message, frozen=True, kw_only=True, tag="FLOWED"):
     """Everything below `sequence` has had its effect at the consumer."""
 
-    query: QueryId
+    query: StreamName
     attempt: int
     subgraph: int
     sequence: int
@@ -142,14 +151,16 @@ class InputStatus(msgspec.Struct, frozen=True, array_like=True):
     late: int
     watermark_us: int | None
     is_idle: bool
+    missed: int = 0  # Tuples that came and went before they could be read.
 
 
 class SubgraphStatus(Message, frozen=True, kw_only=True, tag="SUBGRAPH_STATUS"):
     """What a host tells the proxy now and then: that it lives, and how its subgraph is doing."""
 
-    query: QueryId
+    query: StreamName
     attempt: int
     number: int
+    life: Millis
     rows_in: int
     rows_out: int
     waiting: int  # Inputs taken whose results are not handed on yet.

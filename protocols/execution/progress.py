@@ -6,8 +6,8 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from protocols.delivery.messages import Origin, Position
-from protocols.execution.messages import Progress
+from protocols.delivery.messages import Origin
+from protocols.execution.messages import Progress, Reach
 from protocols.ids import Millis
 
 IDLE_MS: Final = 2000  # An origin that has been silent for so long holds no watermark back.
@@ -30,9 +30,12 @@ class InputClock:
 
     lateness_us: int
     follows_clock: bool  # Its time is the publication time: silence lets it go on.
+    horizon_us: int | None = None  # How long a row can matter after its time; None: nothing is kept to tell.
+    awaited: dict[Origin, None] = field(default_factory=dict)  # Read in an earlier attempt, not heard in this one.
     watermark_us: int | None = None
     floor_us: int | None = None  # As the watermark, but no silence lets it go on.
     said: Progress | None = None  # By the subgraph that makes the flow.
+    latest_us: int = 0  # Of the rows of the flow.
     _origins: dict[Origin, _Heard] = field(default_factory=dict)
 
     def note(self, origin: Origin, after: int, time_us: int, now: Millis) -> None:
@@ -40,8 +43,18 @@ class InputClock:
         heard = self._origins.get(origin)
         if heard is None:
             heard = self._origins[origin] = _Heard(time_us, now)
+        self.awaited.pop(origin, None)
         heard.time_us, heard.at = max(heard.time_us, time_us), now
-        heard.spans.append((after, heard.time_us))
+        if self.horizon_us is not None:
+            heard.spans.append((after, heard.time_us))
+
+    def note_flow(self, progress: Progress, latest_us: int, now: Millis) -> None:
+        """Rows of a flow have come, the latest of this time. They may be in more messages than say how far it got."""
+        assert self.said is not None
+        self.said = merged(self.said, progress)
+        self.latest_us = max(self.latest_us, latest_us)
+        for reach in progress.covers:
+            self.note(reach.origin, reach.next, self.latest_us, now)
 
     def is_idle(self, now: Millis) -> bool:
         if self.said is not None:
@@ -60,41 +73,43 @@ class InputClock:
         reached = (min(lively) if lively else max(times)) - self.lateness_us
         if not lively and self.follows_clock:
             reached = max(reached, (now - CLOCK_LAG_MS) * 1000 - self.lateness_us)
-        self.floor_us = max(self.floor_us or 0, min(times) - self.lateness_us)
+        if not self.awaited:  # Who is still to be heard may have older rows than all others.
+            floor_us = min(times) - self.lateness_us
+            self.floor_us = floor_us if self.floor_us is None else max(self.floor_us, floor_us)
         self.watermark_us = reached if self.watermark_us is None else max(self.watermark_us, reached)
         return self.watermark_us
 
-    def lows(self, horizon_us: int | None, floor_us: int | None) -> tuple[Position, ...]:
-        """The positions below which no row can meet one still to come."""
-        if horizon_us is None or floor_us is None:
+    def lows(self, alias: str, floor_us: int | None) -> tuple[Reach, ...]:
+        """The places below which no row of this source can meet one still to come."""
+        if self.horizon_us is None or floor_us is None:
             return ()
         found = []
         for origin, heard in self._origins.items():
             low = None
-            while heard.spans and heard.spans[0][1] + horizon_us < floor_us:
+            while heard.spans and heard.spans[0][1] + self.horizon_us < floor_us:
                 low = heard.spans.popleft()[0]
             if low is not None:
-                found.append(Position(origin, low))
+                found.append(Reach(alias, origin, low))
         return tuple(found)
 
 
 @dataclass(slots=True)
 class Vector:
-    """A position for each origin; only ever forward."""
+    """A place for each source and origin; only ever forward."""
 
-    next: dict[Origin, int] = field(default_factory=dict)
+    next: dict[tuple[str, Origin], int] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, positions: tuple[Position, ...]) -> Vector:
-        return cls({position.origin: position.next for position in positions})
+    def of(cls, reaches: tuple[Reach, ...]) -> Vector:
+        return cls({(reach.alias, reach.origin): reach.next for reach in reaches})
 
-    def advance(self, positions: tuple[Position, ...]) -> None:
-        for position in positions:
-            if position.next > self.next.get(position.origin, 0):
-                self.next[position.origin] = position.next
+    def advance(self, reaches: tuple[Reach, ...]) -> None:
+        for reach in reaches:
+            if reach.next > self.next.get((reach.alias, reach.origin), 0):
+                self.next[reach.alias, reach.origin] = reach.next
 
-    def positions(self) -> tuple[Position, ...]:
-        return tuple(Position(origin, upto) for origin, upto in self.next.items())
+    def reaches(self) -> tuple[Reach, ...]:
+        return tuple(Reach(alias, origin, upto) for (alias, origin), upto in self.next.items())
 
 
 def merged(before: Progress, after: Progress) -> Progress:
@@ -104,7 +119,7 @@ def merged(before: Progress, after: Progress) -> Progress:
     lows.advance(after.lows)
     watermark_us = _later(before.watermark_us, after.watermark_us)
     floor_us = _later(before.floor_us, after.floor_us)
-    return Progress(covers.positions(), lows.positions(), watermark_us, floor_us, after.is_idle)
+    return Progress(covers.reaches(), lows.reaches(), watermark_us, floor_us, after.is_idle)
 
 
 def _later(a: int | None, b: int | None) -> int | None:

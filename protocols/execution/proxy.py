@@ -9,7 +9,10 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Final, Literal
 
+import msgspec
+
 from protocols.catalogue.messages import CreateStream, DropStream, ListStreams, ShowStream, StreamShown, StreamsListed
+from protocols.catalogue.refusals import clock_is_off
 from protocols.catalogue.streams import StreamDefinition
 from protocols.clock import HybridClock, Stamp
 from protocols.delivery.messages import Publish, Published
@@ -72,8 +75,10 @@ START_MS: Final = 90_000  # The engine may have to start first.
 RETRY_MIN_MS: Final = 500
 RETRY_MAX_MS: Final = 15_000
 SHUN_MS: Final = 30_000  # A host that was lost is not chosen again for a while.
+NOTE_MS: Final = 60_000  # How often the journal hears how far a query without results has come.
 QUERIES_MAX: Final = 1000
 PUBLISH_BYTES: Final = 512 << 10
+PUBLISH_RETRY_MS: Final = 50
 DIGEST_BYTES: Final = 16
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
@@ -85,6 +90,7 @@ class _Outgoing:
 
     rows: Sequence[Row]
     progress: Progress | None
+    beyond: tuple[bytes, ...]  # What an earlier attempt has told and this one, with these, has not made again.
 
 
 @dataclass(slots=True)
@@ -98,6 +104,7 @@ class _Running:
     state: str = "starting"  # Then running; waiting after a loss, until the next attempt; ending.
     request: RequestId | None = None  # The client that waits for the acknowledgement.
     is_begun: bool = False  # The journal knows of it: something may have been made for it.
+    is_creating: bool = False  # The stream of its results may be made any moment.
     is_installed: bool = False  # Acknowledged.
     ending_for: RequestId | None = None  # The client that wants it stopped.
     parsed: Query | None = None
@@ -125,6 +132,7 @@ class _Running:
     outgoing: deque[_Outgoing] = field(default_factory=deque)
     in_flight: ResultsNoted | None = None
     groups: int = 0  # How many groups of results it ends.
+    noted_at: Millis = 0
     notes: list[ResultsNoted] = field(default_factory=list)  # The last one that is safe, and those after it.
 
     @property
@@ -154,7 +162,7 @@ class QueryProxy:
     publisher: Publisher
     limits: Limits
     running: dict[QueryId, _Running] = field(default_factory=dict)
-    _asked: dict[RequestId, tuple[QueryId, str]] = field(default_factory=dict)
+    _asked: dict[RequestId, tuple[_Running, str]] = field(default_factory=dict)
     _lost: dict[PeerId, Millis] = field(default_factory=dict)
     _near: tuple[PeerId, ...] = ()
     _is_ticking: bool = False
@@ -195,7 +203,7 @@ class QueryProxy:
             case Received(sender=sender, message=DeployRefused() as message):
                 return self._refused(sender, message, now)
             case Received(message=SubgraphStatus() as message):
-                self._note_status(message, now)
+                return self._note_status(message, now)
             case ResultsReady():
                 return self._results(event, now)
             case Abandoned(request=request):
@@ -221,6 +229,9 @@ class QueryProxy:
         if not _NAME.fullmatch(name):
             error = f'"{name}" cannot name a query'
             return [Reply(request, Refused(code="invalid", error=error, hint="Letters, digits, _ and -; up to 64."))]
+        if self.clock.is_off:
+            error = f'query "{name}" cannot begin here now: the clock of this peer is wrong'
+            return [Reply(request, msgspec.structs.replace(clock_is_off(name, self.clock), error=error))]
         if name in self.running:
             error = f'query "{name}" exists already at this peer'
             hint = f"peer query attach {name} reads its results; peer query stop {name} ends it."
@@ -233,22 +244,28 @@ class QueryProxy:
 
     def _ask(self, query: _Running, purpose: str, command: object) -> list[Effect]:
         request, effect = self.inside.ask(ROLE, command)  # type: ignore[arg-type]
-        self._asked[request] = (query.query, purpose)
+        self._asked[request] = (query, purpose)
         return [effect]
 
+    def _stop_asking(self, query: _Running) -> None:
+        """Answers still to come are of no use any more; that to a publish or a creation is."""
+        for request, (asker, purpose) in list(self._asked.items()):
+            if asker is query and purpose in ("streams", "stream"):
+                del self._asked[request]
+
     def _answered(self, request: RequestId, answer: Answer, now: Millis) -> list[Effect]:
-        name, purpose = self._asked.pop(request, ("", ""))
-        query = self.running.get(name)
-        if query is None:
-            return []
+        query, purpose = self._asked.pop(request, (None, ""))
+        if query is None or self.running.get(query.query) is not query:
+            return []  # It has ended; another may have its name.
+        if purpose == "results":
+            query.is_creating = False
+            if query.state != "starting":
+                return []
         match purpose, answer:
             case "streams", StreamsListed():
                 return self._plan(query, answer, now)
             case "stream", StreamShown():
                 return self._found(query, answer, now)
-            case "stream", Refused():
-                query.looking_for.clear()
-                return self._give_up(query, answer, now)
             case "results", Done():
                 return self._find_publishers(query, now)
             case "drop", Done() | Refused(code="unknown"):
@@ -259,8 +276,7 @@ class QueryProxy:
             case "publish", Published():
                 return self._published(query, now)
             case "publish", Refused():
-                query.in_flight, query.retry_at = None, now + max(answer.retry_after_ms, 50)
-                return []
+                return self._not_published(query, answer, now)
             case _, Refused():
                 return self._give_up(query, answer, now)
         return []
@@ -273,13 +289,22 @@ class QueryProxy:
             said = str(error).removesuffix(f"\nhint: {error.hint}")
             refusal = Refused(code="invalid", error=said, hint=error.hint)
             return self._give_up(query, refusal, now)
-        query.schema = output_schema(query.parsed.plan)
-        if query.is_installed:
+        schema = output_schema(query.parsed.plan)
+        if query.is_begun:
+            if schema != self._schema_of_results(query, schema):
+                refusal = Refused(code="invalid", error="its streams no longer have the columns they had")
+                return self._give_up(query, refusal, now)
+            query.schema = schema
             return self._find_publishers(query, now)
-        query.is_begun = True
+        query.schema = schema
+        query.is_begun = query.is_creating = True
         definition = StreamDefinition(name=query.stream, schema=query.schema)
         create = self._ask(query, "results", CreateStream(definition=definition))
         return [Append(_record(query, "begun")), AfterSync(tuple(create))]
+
+    def _schema_of_results(self, query: _Running, otherwise: Schema) -> Schema:
+        outbox = self.publisher.outboxes.get(query.stream)
+        return outbox.definition.schema if outbox is not None else query.schema or otherwise
 
     def _find_publishers(self, query: _Running, now: Millis) -> list[Effect]:
         assert query.parsed is not None
@@ -340,7 +365,7 @@ class QueryProxy:
             self._send(
                 hosts[subgraph.number],
                 Deploy(
-                    query=query.query,
+                    query=query.stream,
                     attempt=query.attempt,
                     subgraph=subgraph,
                     consumer_host=hosts[subgraph.consumer] if subgraph.consumer is not None else None,
@@ -354,8 +379,13 @@ class QueryProxy:
     def _send(self, peer: PeerId, message: Message) -> Effect:
         return Tell(Received(self.peer_id, message)) if peer == self.peer_id else Send(peer, message)
 
+    def _query_of(self, stream: StreamName) -> _Running | None:
+        """The query whose results make a stream."""
+        query = self.running.get(stream.rpartition(".")[0])
+        return query if query is not None and query.stream == stream else None
+
     def _deployed(self, sender: PeerId, message: Deployed, now: Millis) -> list[Effect]:
-        query = self.running.get(message.query)
+        query = self._query_of(message.query)
         if query is None or query.attempt != message.attempt:
             return [self._send(sender, Undeploy(query=message.query, attempt=message.attempt))]
         assert query.cut is not None
@@ -386,16 +416,18 @@ class QueryProxy:
         return effects
 
     def _refused(self, sender: PeerId, message: DeployRefused, now: Millis) -> list[Effect]:
-        query = self.running.get(message.query)
+        query = self._query_of(message.query)
         if query is None or query.attempt != message.attempt:
             return []
         assert query.cut is not None
-        place = [each.number for each in query.cut.subgraphs].index(message.number)
-        was_spark = query.cut.subgraphs[place].engine == "spark" and "without Spark" in message.reason
+        on_spark = [each.number for each in query.cut.subgraphs if each.engine == "spark"]
+        was_spark = message.number in on_spark and "without Spark" in message.reason
         if was_spark and sender not in query.refused_by:
             query.refused_by[sender] = None
             if any(peer not in query.refused_by for peer in self._near):
-                return [*self._undeploy(query), *self._deploy(query, now)]
+                effects = self._wait(query, f"peer {sender.short}: {message.reason}", now)
+                query.retry_at = now
+                return effects + self._look_after(query, now)
         if not query.is_installed:
             error = f'query "{query.query}" cannot run: {message.reason}'
             refusal = Refused(code="unavailable", error=error, detail=f"Said by peer {sender.short}.")
@@ -424,11 +456,12 @@ class QueryProxy:
 
     def _undeploy(self, query: _Running) -> list[Effect]:
         hosts = dict.fromkeys(query.cut.hosts) if query.cut is not None else {}
-        return [self._send(host, Undeploy(query=query.query, attempt=query.attempt)) for host in hosts]
+        return [self._send(host, Undeploy(query=query.stream, attempt=query.attempt)) for host in hosts]
 
     # Losing hosts, and going on.
 
     def _host_lost(self, peer: PeerId, why: str, now: Millis) -> list[Effect]:
+        self._lost = {each: at for each, at in self._lost.items() if now - at < SHUN_MS}
         self._lost[peer] = now
         effects: list[Effect] = []
         for query in self.running.values():
@@ -442,6 +475,7 @@ class QueryProxy:
     def _wait(self, query: _Running, reason: str, now: Millis) -> list[Effect]:
         """This attempt is over; the next begins soon."""
         effects = self._undeploy(query)
+        self._stop_asking(query)
         query.state, query.reason = "waiting", reason
         query.retry_at = now + query.retry_ms
         query.retry_ms = min(query.retry_ms * 2, RETRY_MAX_MS)
@@ -477,7 +511,7 @@ class QueryProxy:
 
     def _look_after(self, query: _Running, now: Millis) -> list[Effect]:
         if query.state == "ending":
-            if now < query.retry_at:
+            if now < query.retry_at or query.is_creating:
                 return []
             query.retry_at = now + RETRY_MAX_MS
             return self._ask(query, "drop", DropStream(name=query.stream))
@@ -504,26 +538,30 @@ class QueryProxy:
                 return effects + self._host_lost(hosts[silent[0]], f"was silent for {SILENT_MS // 1000} s", now)
         if now - query.leased_at >= LEASE_EVERY_MS:
             query.leased_at = now
-            lease = Lease(query=query.query, attempt=query.attempt)
+            lease = Lease(query=query.stream, attempt=query.attempt)
             effects += [self._send(host, lease) for host in dict.fromkeys(hosts.values()) if host != self.peer_id]
         return effects
 
-    def _note_status(self, message: SubgraphStatus, now: Millis) -> None:
-        query = self.running.get(message.query)
-        if query is not None and query.attempt == message.attempt and message.number in query.deployed:
-            query.deployed[message.number] = now
-            query.status[message.number] = message
+    def _note_status(self, message: SubgraphStatus, now: Millis) -> list[Effect]:
+        query = self._query_of(message.query)
+        if query is None or query.attempt != message.attempt or message.number not in query.deployed:
+            return []
+        if query.lives[message.number] != message.life:
+            return self._wait(query, f"subgraph {message.number} began anew", now)
+        query.deployed[message.number] = now
+        query.status[message.number] = message
+        return []
 
     # Results.
 
     def _results(self, event: ResultsReady, now: Millis) -> list[Effect]:
-        query = self.running.get(event.query)
+        query = self._query_of(event.query)
         if query is None or query.attempt != event.attempt or not query.attempt:
             return []
         rows = event.rows
         if query.told:
             rows = [row for row in rows if not self._was_told(query, row)]
-        query.outgoing.append(_Outgoing(rows, event.progress))
+        query.outgoing.append(_Outgoing(rows, event.progress, tuple(query.told.elements())))
         return self._publish(query, now)
 
     def _was_told(self, query: _Running, row: Row) -> bool:
@@ -539,7 +577,7 @@ class QueryProxy:
 
     def _publish(self, query: _Running, now: Millis) -> list[Effect]:
         """Put what waits into the query's stream, one batch at a time: a note of what it is made of, then the rows."""
-        if query.in_flight is not None or not query.outgoing:
+        if query.in_flight is not None or not query.outgoing or now < query.retry_at:
             return []
         assert query.schema is not None
         bytes_max = min(PUBLISH_BYTES, self.limits.publish_bytes_max)
@@ -562,11 +600,15 @@ class QueryProxy:
             if group.progress is None:
                 beyond = (*beyond, *(self._digest(query, row) for row in group.rows))
             else:
-                progress, beyond = merged(progress, group.progress), ()
+                progress, beyond = merged(progress, group.progress), group.beyond
         note = ResultsNoted(query=query.query, next=query.results + len(rows), progress=progress, beyond=beyond)
         if not rows:
-            return self._settled(query, groups, note)
-        query.groups, query.in_flight = groups, note
+            effects = self._settled(query, groups, note)
+            if now - query.noted_at >= NOTE_MS:
+                query.noted_at, query.notes = now, [note]
+                effects.append(Append(note))
+            return effects
+        query.groups, query.in_flight, query.noted_at = groups, note, now
         query.notes.append(note)
         command = Publish(stream=query.stream, rows=query.schema.encode(rows), count=len(rows))
         return [Append(note), *self._ask(query, "publish", command)]
@@ -581,11 +623,17 @@ class QueryProxy:
         query.resume, query.beyond = note.progress, note.beyond  # The attempt that made them is over.
         return []
 
+    def _not_published(self, query: _Running, refusal: Refused, now: Millis) -> list[Effect]:
+        """Not now: the rows still wait, and their note is void."""
+        query.notes = [note for note in query.notes if note is not query.in_flight]
+        query.in_flight, query.retry_at = None, now + max(refusal.retry_after_ms, PUBLISH_RETRY_MS)
+        return []
+
     def _settled(self, query: _Running, groups: int, note: ResultsNoted) -> list[Effect]:
         query.resume, query.beyond = note.progress, note.beyond
         for _ in range(groups):
             query.outgoing.popleft()
-        return [Tell(ResultsSafe(query.query, query.attempt)) for _ in range(groups)]
+        return [Tell(ResultsSafe(query.stream, query.attempt)) for _ in range(groups)]
 
     # What people ask.
 
@@ -598,11 +646,15 @@ class QueryProxy:
             effects.append(Reply(query.request, Refused(code="unknown", error=f'query "{name}" was stopped')))
             query.request = None
         query.ending_for = request
-        return effects + self._end(query)
+        return effects + (self._end(query) if query.is_begun else self._ended(query, now))
 
     def _end(self, query: _Running) -> list[Effect]:
         """Take away what was made for a query: its subgraphs, then its stream, then the memory of it."""
         effects = self._undeploy(query)
+        self._stop_asking(query)
+        if query.is_installed:  # Should we crash from here on, it still ends.
+            query.is_installed = False
+            effects.append(Append(_record(query, "begun")))
         query.state, query.cut, query.attempt, query.retry_at = "ending", None, 0, 0
         query.outgoing.clear()
         return effects

@@ -12,11 +12,20 @@ from typing import Final
 import msgspec
 
 from protocols.clock import COUNT_BITS
-from protocols.delivery.messages import Batch, Position
+from protocols.delivery.messages import Batch, Missed, Position
 from protocols.effects import Effect
 from protocols.execution.engine import FeedRun, RunId, StartRun
 from protocols.execution.inline import pipelines
-from protocols.execution.messages import Deploy, Flow, FlowInput, InputStatus, Progress, StreamInput, SubgraphStatus
+from protocols.execution.messages import (
+    Deploy,
+    Flow,
+    FlowInput,
+    InputStatus,
+    Progress,
+    Reach,
+    StreamInput,
+    SubgraphStatus,
+)
 from protocols.execution.progress import InputClock, Vector, merged
 from protocols.ids import Millis
 from queries import restructure
@@ -25,6 +34,7 @@ from queries.plan import Join, Operator, Restructure, Source, WindowAggregate, s
 from queries.schema import Field, FieldType, Row, Schema
 
 FEED_ROWS_MAX: Final = 2000  # A larger batch is fed in parts, so that results come in parts, too.
+AWAIT_MS: Final = 60_000  # How long to wait for publishers that an earlier attempt has read and this one cannot find.
 
 
 class Results(msgspec.Struct, frozen=True):
@@ -33,7 +43,9 @@ class Results(msgspec.Struct, frozen=True):
     rows: Sequence[Row]
     is_new: bool
     progress: Progress
-    is_whole: bool = True  # Else rows that came before are not all back: more may become due by them.
+    reached: (
+        Progress | None
+    )  # By all that has left so far. None: rows of before are not all back, more may come of them.
 
 
 class _Waiting(msgspec.Struct, frozen=True):
@@ -55,8 +67,9 @@ class Run:
     Invariant: results leave in the order of the inputs; what `reached` covers is in what has left
     """
 
-    def __init__(self, deploy: Deploy, run_id: RunId) -> None:
+    def __init__(self, deploy: Deploy, run_id: RunId, now: Millis) -> None:
         self.deploy, self.run_id = deploy, run_id
+        self._patient_until = now + AWAIT_MS
         subgraph = deploy.subgraph
         self.plan: Operator = subgraph.plan  # What the engine runs: all but the shape of results, which is made here.
         self._shape = None
@@ -66,26 +79,32 @@ class Run:
         self.is_stateful = any(isinstance(each, Join | WindowAggregate) for each in walk(self.plan))
         self.is_inline = subgraph.engine == "inline"
         self._steps = pipelines(self.plan) if self.is_inline else {}
-        self._horizon_us = _horizon_us(self.plan)
+        self._horizon_us = _horizon_us(self.plan) if self.is_stateful else None
         self._closes_windows = any(isinstance(each, WindowAggregate) for each in walk(self.plan))
         self.clocks: dict[str, InputClock] = {}
         for each in subgraph.inputs:
             lateness_ms = each.lateness_ms if isinstance(each, StreamInput) else 0
             follows_clock = isinstance(each, StreamInput) and each.event_time is None
             said = Progress() if isinstance(each, FlowInput) else None
-            self.clocks[each.alias] = InputClock(lateness_ms * 1000, follows_clock, said=said)
+            clock = InputClock(lateness_ms * 1000, follows_clock, self._horizon_us, said=said)
+            if isinstance(each, StreamInput):
+                clock.awaited = {reach.origin: None for reach in deploy.resume.covers if reach.alias == each.alias}
+            self.clocks[each.alias] = clock
         self.rows_in = dict.fromkeys(self.clocks, 0)
         self.late = dict.fromkeys(self.clocks, 0)
+        self.missed = dict.fromkeys(self.clocks, 0)
         self.rows_out = 0
         self.watermark_us: int | None = None
         self.floor_us: int | None = None
         self.was_idle = False
         self.reached = Progress(deploy.resume.covers, deploy.resume.lows)
+        self.is_whole = not self.is_stateful  # As far as results are out.
         self._told = Vector.of(deploy.resume.covers)  # What an earlier attempt has covered already.
         self._lows = Vector.of(deploy.resume.lows)
         self._fed = Vector.of(deploy.resume.lows)
         self._waiting: deque[_Waiting] = deque()
         self._next_number = 1
+        self._in_parts: dict[str, bool] = {}  # Flows of which more is to come before it can be said what they cover.
         self._ranks: dict[str, int] = {}  # How many rows of a source have come: under a window of rows.
         self.behind: dict[str, int | dict[object, Position]] = {}  # Inputs whose results are out, to be passed on.
 
@@ -102,8 +121,7 @@ class Run:
 
     def start_positions(self, alias: str) -> tuple[Position, ...]:
         """Where to begin reading a stream: at what somebody's state needs, or behind what has been told."""
-        stream = self.sources[alias].stream
-        return tuple(each for each in self._lows.positions() if each.origin.stream == stream)
+        return tuple(Position(each.origin, each.next) for each in self._lows.reaches() if each.alias == alias)
 
     def take_batch(self, alias: str, batch: Batch, now: Millis) -> tuple[list[Effect], list[Results]]:
         """Rows of a stream, fed in parts that are all new or all old."""
@@ -112,30 +130,41 @@ class Run:
         if source.window is not None and source.window.kind == "rows":
             rows = [(*row, rank) for rank, row in enumerate(rows, self._ranks.get(alias, 0))]
             self._ranks[alias] = self._ranks.get(alias, 0) + len(rows)
-        told = min(max(self._told.next.get(batch.origin, 0), batch.first), batch.next) - batch.first
+        told = min(max(self._told.next.get((alias, batch.origin), 0), batch.first), batch.next) - batch.first
         places = [*range(0, told, FEED_ROWS_MAX), *range(told, len(rows), FEED_ROWS_MAX), len(rows)]
         effects: list[Effect] = []
         results: list[Results] = []
         for place, end in pairwise(places):
             part = rows[place:end]
-            covers = (Position(batch.origin, batch.first + end),)
+            upto = batch.first + end
             latest = max(row[len(source.schema.fields)] for row in part)
-            self.clocks[alias].note(batch.origin, batch.first + end, (latest - EPOCH) // MICROSECOND, now)
-            more_effects, more_results = self._feed(alias, part, place >= told, Progress(covers), covers, now)
+            self.clocks[alias].note(batch.origin, upto, (latest - EPOCH) // MICROSECOND, now)
+            more_effects, more_results = self._feed_stream(
+                alias, part, place >= told, Position(batch.origin, upto), now
+            )
             effects += more_effects
             results += more_results
         return effects, results
 
+    def take_gap(self, alias: str, missed: Missed, now: Millis) -> tuple[list[Effect], list[Results]]:
+        """Rows that are kept nowhere any more: go on behind them. Those of before had their effect while they were."""
+        told = self._told.next.get((alias, missed.origin), 0)
+        self.missed[alias] += max(0, missed.next - max(missed.first, told))
+        return self._feed_stream(alias, (), True, Position(missed.origin, missed.next), now)
+
+    def _feed_stream(
+        self, alias: str, rows: Sequence[Row], is_new: bool, upto: Position, now: Millis
+    ) -> tuple[list[Effect], list[Results]]:
+        covers = (Reach(alias, upto.origin, upto.next),)
+        return self._feed(alias, rows, is_new, Progress(covers, covers), (upto,), now)
+
     def take_flow(self, alias: str, flow: Flow, now: Millis) -> tuple[list[Effect], list[Results]]:
         """Rows of another subgraph, and how far its own inputs have come."""
         rows = decode_rows(self.sources[alias].columns, flow.rows)
-        clock = self.clocks[alias]
-        assert clock.said is not None
-        clock.said = merged(clock.said, flow.progress)
         time_at = len(self.sources[alias].schema.fields)
         latest_us = max(((row[time_at] - EPOCH) // MICROSECOND for row in rows), default=0)
-        for position in flow.progress.covers:
-            clock.note(position.origin, position.next, latest_us, now)
+        self.clocks[alias].note_flow(flow.progress, latest_us, now)
+        self._in_parts[alias] = not flow.is_whole
         return self._feed(alias, rows, flow.is_new, flow.progress, flow.sequence + 1, now)
 
     def _feed(
@@ -150,11 +179,12 @@ class Run:
         rows = self._in_time(alias, rows)
         self.rows_in[alias] += len(rows)
         self._advance(now)
+        self.was_idle = self.is_idle(now)
         self._fed.advance(progress.covers)
         number = self._next_number
         self._next_number += 1
         self._waiting.append(
-            _Waiting(number, is_new, progress, self.watermark_us, self.floor_us, self._is_whole(), alias, behind)
+            _Waiting(number, is_new, progress, self.watermark_us, self.floor_us, self._has_all(now), alias, behind)
         )
         if self.is_inline:
             # Without state, what is old for us matters only to whoever reads us.
@@ -162,14 +192,14 @@ class Run:
             return [], self.finished(number, self._steps[alias](rows) if wanted else ())
         return [FeedRun(self.run_id, number, alias, tuple(rows), is_new, self.watermark_us, self.floor_us)], []
 
-    def _is_whole(self) -> bool:
-        """Whether the state has again all that it had in the attempt before."""
+    def _has_all(self, now: Millis) -> bool:
+        """Whether the state has again all that it had in the attempt before, or what is left of it."""
+        if any(self._in_parts.values()):
+            return False
         if not self.is_stateful:
             return True
-        self._told.next = {
-            origin: upto for origin, upto in self._told.next.items() if upto > self._fed.next.get(origin, 0)
-        }
-        return not self._told.next
+        missing = any(upto > self._fed.next.get(reach, 0) for reach, upto in self._told.next.items())
+        return not missing or now >= self._patient_until
 
     def _in_time(self, alias: str, rows: Sequence[Row]) -> Sequence[Row]:
         """Leave out rows that come so late that nothing they belong to is open any more."""
@@ -185,11 +215,14 @@ class Run:
     # Time.
 
     def _advance(self, now: Millis) -> bool:
-        """Move the watermark of the whole run: that of the slowest input that is not silent."""
+        """Move the watermark of the whole run: that of the slowest input that is not silent.
+
+        No window closes before the rows are back that an earlier attempt had in it.
+        """
         marks = {alias: clock.advance(now) for alias, clock in self.clocks.items()}
         lively = [marks[alias] for alias, clock in self.clocks.items() if not clock.is_idle(now)]
         known = [mark for mark in lively or marks.values() if mark is not None]
-        if not known or len(known) < len(lively):
+        if not known or len(known) < len(lively) or (self._closes_windows and not self._has_all(now)):
             return False
         reached = min(known)
         floors = [clock.floor_us for clock in self.clocks.values()]
@@ -212,54 +245,69 @@ class Run:
             return self._feed(alias, (), True, Progress(), (), now)
         if self.deploy.subgraph.consumer is None or self._waiting:
             return [], []
-        return [], [Results((), True, Progress((), (), self.watermark_us, self.floor_us, self.was_idle))]
+        progress = Progress((), (), self.watermark_us, self.floor_us, self.was_idle)
+        return [], [Results((), True, progress, self.said())]
 
     # Results out.
 
     def finished(self, number: int, rows: Sequence[Row]) -> list[Results]:
         """The engine has told all results of the inputs up to a number."""
-        is_new = is_whole = True
+        is_new = True
         watermark_us: int | None = None
         floor_us: int | None = None
         progress = Progress()
         while self._waiting and self._waiting[0].number <= number:
             done = self._waiting.popleft()
-            is_new, watermark_us, floor_us = done.is_new, done.watermark_us, done.floor_us
-            is_whole = done.is_whole
+            # With state, old rows are there to meet new ones: what comes of them has not been told before.
+            is_new = done.is_new or self.is_stateful
+            watermark_us, floor_us = done.watermark_us, done.floor_us
+            self.is_whole = done.is_whole
             progress = merged(progress, done.progress)
             self._pass_on(done)
-        lows = self._stateful_lows(floor_us) if self.is_stateful else progress.covers
+        lows = self._stateful_lows(floor_us) if self.is_stateful else progress.lows
         progress = Progress(progress.covers, lows, watermark_us, floor_us, self.was_idle)
         self.reached = merged(self.reached, progress)
         if self._shape is not None:
             rows = [(self._shape(row),) for row in rows]
         self.rows_out += len(rows)
-        return [Results(rows, is_new, progress, is_whole)]
+        return [Results(rows, is_new, progress, self.said())]
+
+    def said(self) -> Progress | None:
+        """What all that has left so far covers, if that can be said."""
+        return self.reached if self.is_whole else None
 
     def _pass_on(self, done: _Waiting) -> None:
         if isinstance(done.behind, int):
             self.behind[done.alias] = done.behind
-        elif done.behind:
+        elif done.behind:  # The passing of time has nothing behind it, whatever its source.
             positions = self.behind.setdefault(done.alias, {})
             assert isinstance(positions, dict)
             positions.update({position.origin: position for position in done.behind})
 
-    def _stateful_lows(self, floor_us: int | None) -> tuple[Position, ...]:
+    def _stateful_lows(self, floor_us: int | None) -> tuple[Reach, ...]:
         """As of the inputs whose results are out: those still with the engine may need what later ones do not."""
-        for clock in self.clocks.values():
-            self._lows.advance(clock.lows(self._horizon_us, floor_us))
-        return self._lows.positions()
+        for alias, clock in self.clocks.items():
+            self._lows.advance(clock.lows(alias, floor_us))
+        return self._lows.reaches()
 
-    def status(self, now: Millis) -> SubgraphStatus:
+    def status(self, life: Millis, now: Millis) -> SubgraphStatus:
         return SubgraphStatus(
             query=self.deploy.query,
             attempt=self.deploy.attempt,
             number=self.deploy.subgraph.number,
+            life=life,
             rows_in=sum(self.rows_in.values()),
             rows_out=self.rows_out,
             waiting=len(self._waiting),
             inputs=tuple(
-                InputStatus(alias, self.rows_in[alias], self.late[alias], clock.watermark_us, clock.is_idle(now))
+                InputStatus(
+                    alias,
+                    self.rows_in[alias],
+                    self.late[alias],
+                    clock.watermark_us,
+                    clock.is_idle(now),
+                    self.missed[alias],
+                )
                 for alias, clock in self.clocks.items()
             ),
             progress=self.reached,
@@ -281,11 +329,11 @@ def _horizon_us(plan: Operator) -> int | None:
 def _timed_rows(source: Source, batch: Batch) -> list[Row]:
     """The rows of a batch with the time each is of."""
     rows = source.schema.decode(batch.rows)
+    published = EPOCH + timedelta(milliseconds=batch.published_at >> COUNT_BITS)
     if source.event_time is None:
-        time = EPOCH + timedelta(milliseconds=batch.published_at >> COUNT_BITS)
-        return [(*row, time) for row in rows]
+        return [(*row, published) for row in rows]
     place = next(i for i, field in enumerate(source.schema.fields) if field.name == source.event_time)
-    return [(*row, row[place]) for row in rows]
+    return [(*row, row[place] if row[place] is not None else published) for row in rows]
 
 
 @lru_cache(maxsize=1024)

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
+
 from overlay.sim.oracle import Violation
 from overlay.sim.peer import PeerFailed
 from overlay.sim.run import Verdict, run
@@ -22,13 +24,18 @@ from protocols.clock import HybridClock, Stamp
 from protocols.commit import SyncGate
 from protocols.delivery.dead_letters import DeadLetters, Doubts
 from protocols.delivery.feed import Feed
-from protocols.delivery.messages import BatchMessage, Gap, PublishNoted
+from protocols.delivery.messages import BatchMessage, Gap, Origin, PublishNoted
 from protocols.delivery.mirror import Mirror
 from protocols.delivery.publisher import Publisher
 from protocols.delivery.sessions import Sessions
 from protocols.delivery.subscriber import Subscriber
-from protocols.effects import AfterSync, Append, AppendBatch, Effect, Send
+from protocols.effects import AfterSync, Append, AppendBatch, Effect, Send, Tell
 from protocols.events import LogBounds, StoredBatch
+from protocols.execution.executor import Executor, ResultsReady
+from protocols.execution.messages import Reach, ResultsNoted
+from protocols.execution.progress import Vector, merged
+from protocols.execution.proxy import QueryProxy
+from protocols.execution.run import Run as ExecutionRun
 from protocols.ids import Key, Millis, PeerId
 from protocols.journal.journal import Journal
 from protocols.journal.pending import Step, Write
@@ -429,6 +436,139 @@ def leave_without_draining() -> Patch:
 def leave_without_catching_up() -> Patch:
     """The heirs of a peer that leaves answer for its keys before they have them."""
     return patch.object(Neighbourhood, "_has_inherited", lambda neighbourhood, key: True)
+
+
+# Queries.
+
+
+@bug("query-restarts", seeds=60)
+def covered_before_it_is_safe() -> Patch:
+    """What results cover is noted when they are made, not when they reach their stream."""
+    results = QueryProxy._results
+
+    def note_at_once(proxy: QueryProxy, event: ResultsReady, now: Millis) -> list[Effect]:
+        effects = results(proxy, event, now)
+        query = proxy._query_of(event.query)
+        if query is not None and query.attempt == event.attempt and event.progress is not None:
+            progress = merged(query.resume, event.progress)
+            effects.append(Append(ResultsNoted(query=query.query, next=query.results, progress=progress)))
+        return effects
+
+    return patch.object(QueryProxy, "_results", note_at_once)
+
+
+@bug("query-restarts", seeds=100)
+def results_before_their_note() -> Patch:
+    """Results are written before the note of what they are made of: a crash may keep one without the other."""
+    publish = QueryProxy._publish
+
+    def swap(proxy: QueryProxy, query: Any, now: Millis) -> list[Effect]:
+        effects = publish(proxy, query, now)
+        match effects:
+            case [Append() as note, Tell() as asked]:
+                return [asked, AfterSync((note,))]
+        return effects
+
+    return patch.object(QueryProxy, "_publish", swap)
+
+
+@bug("queries", seeds=20)
+def notes_of_results_forgotten_at_restart() -> Patch:
+    """A proxy that comes back does not know what the results of its queries are made of."""
+    restore = QueryProxy.restore
+
+    def forget(proxy: QueryProxy, record: Record) -> None:
+        if not isinstance(record, ResultsNoted):
+            restore(proxy, record)
+
+    return patch.object(QueryProxy, "restore", forget)
+
+
+@bug("query-restarts", seeds=100)
+def a_note_without_its_results() -> Patch:
+    """A note survives a crash that its results did not, and is believed."""
+    restart_all = QueryProxy._restart_all
+
+    def believe(proxy: QueryProxy, now: Millis) -> list[Effect]:
+        for query in proxy.running.values():
+            query.notes = [msgspec.structs.replace(note, next=0) for note in query.notes]
+        return restart_all(proxy, now)
+
+    return patch.object(QueryProxy, "_restart_all", believe)
+
+
+@bug("queries", seeds=20)
+def a_resumed_attempt_without_its_state() -> Patch:
+    """The next attempt reads on where results ended, whatever its state would need of before."""
+    deploy = QueryProxy._deploy
+
+    def forget(proxy: QueryProxy, query: Any, now: Millis) -> list[Effect]:
+        query.resume = msgspec.structs.replace(query.resume, lows=query.resume.covers)
+        return deploy(proxy, query, now)
+
+    return patch.object(QueryProxy, "_deploy", forget)
+
+
+@bug("queries", seeds=20)
+def old_rows_taken_for_new() -> Patch:
+    """Rows that are read again for the state make their results again."""
+    return patch.object(ExecutionRun, "_told", property(lambda run: Vector(), lambda run, vector: None), create=True)
+
+
+@bug("queries", seeds=40)
+def lows_of_the_latest_floor() -> Patch:
+    """What state needs is reckoned from the input that has come furthest, not from the one furthest behind."""
+    advance = ExecutionRun._advance
+
+    def hurry(run: ExecutionRun, now: Millis) -> bool:
+        moved = advance(run, now)
+        run.floor_us = max(
+            (clock.floor_us for clock in run.clocks.values() if clock.floor_us is not None), default=None
+        )
+        return moved
+
+    return patch.object(ExecutionRun, "_advance", hurry)
+
+
+@bug("queries", seeds=20)
+def a_lost_host_not_missed() -> Patch:
+    """A query whose host is gone goes on as if it were there."""
+    return patch.object(QueryProxy, "_host_lost", lambda proxy, peer, why, now: [])
+
+
+@bug("queries", seeds=30)
+def flows_not_sent_again() -> Patch:
+    """Rows on their way from one subgraph to the next are sent once."""
+    return patch.object(Executor, "_resend", lambda executor, hosted, now: [])
+
+
+@bug("queries", seeds=20)
+def a_relay_speaks_for_the_state() -> Patch:
+    """A subgraph without state says that nothing of before is needed, though another one's state needs it."""
+    finished = ExecutionRun.finished
+
+    def forget(run: ExecutionRun, number: int, rows: Any) -> Any:
+        results = finished(run, number, rows)
+        if not run.is_stateful:
+            run.reached = msgspec.structs.replace(run.reached, lows=run.reached.covers)
+            results = [msgspec.structs.replace(each, reached=each.reached and run.reached) for each in results]
+        return results
+
+    return patch.object(ExecutionRun, "finished", forget)
+
+
+@bug("queries", seeds=40)
+def one_place_for_two_sources() -> Patch:
+    """How far a stream was read is kept for the stream, though two sources of a query read it."""
+    of = Vector.of
+
+    def of_streams(reaches: tuple[Reach, ...]) -> Vector:
+        furthest: dict[Origin, int] = {}
+        for each in reaches:
+            furthest[each.origin] = max(each.next, furthest.get(each.origin, 0))
+        return of(tuple(msgspec.structs.replace(each, next=furthest[each.origin]) for each in reaches))
+
+    return patch.object(Vector, "of", of_streams)
 
 
 # Finding them.

@@ -11,7 +11,8 @@ import pytest
 from overlay.sim.run import Verdict, run, run_many
 from overlay.sim.scenario import parse_scenario
 
-SCENARIO = (Path(__file__).parent / "scenarios" / "queries.toml").read_text()
+HERE = Path(__file__).parent / "scenarios"
+SCENARIO = (HERE / "queries.toml").read_text()
 COUNT = int(os.environ.get("PEER_SIM_QUERY_SEEDS", "150"))
 
 
@@ -20,6 +21,12 @@ def test_queries_in_a_network_where_nothing_breaks():
     outcome = run(quiet, 1)
     assert outcome.verdict is Verdict.OK, outcome.problem
     assert outcome.delivered > 0
+
+
+@pytest.mark.slow
+def test_results_are_exact_where_peers_crash_again_and_again():
+    for outcome in run_many((HERE / "query-restarts.toml").read_text(), range(1, 41), jobs=2):
+        assert outcome.verdict is Verdict.OK, f"peer simulate query-restarts --seed {outcome.seed}: {outcome.problem}"
 
 
 @pytest.mark.slow

@@ -1,0 +1,104 @@
+"""What the tests of execution are made of: a stream, peers, plans of its queries, and a peer alone with an engine."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from overlay.sim.engine import ReferenceEngine
+from protocols.clock import COUNT_BITS
+from protocols.delivery.messages import Batch, Origin, Rows
+from protocols.effects import Effect
+from protocols.execution.cut import Cut, cut
+from protocols.execution.engine import FeedRun, RunResults, RunStarted, StartRun, StopRun
+from protocols.execution.messages import Deploy, Flow, Progress, Reach, Subgraph
+from protocols.execution.run import Run
+from protocols.ids import PeerId
+from queries.catalogue import Stream
+from queries.expressions import EPOCH
+from queries.query import parse
+from queries.schema import Row, Schema
+from tests.protocols.test_peer import Lone
+
+PROXY, NORTH, SOUTH, WORKER = (PeerId(letter * 20) for letter in (b"p", b"n", b"s", b"w"))
+SCHEMA = Schema.parse("number int, part int, at timestamp")
+STREAMS = {name: Stream(name, SCHEMA, "at") for name in ("left", "right")}
+LEFT, RIGHT = Origin(NORTH, "left", 1), Origin(SOUTH, "right", 1)
+PUBLISHERS = {"left": NORTH, "right": SOUTH}
+SELECT = "SELECT number FROM left WHERE part = 1"
+JOIN = (
+    "SELECT l.number, r.number AS other FROM left l [RANGE 3 SECONDS], right r [RANGE 3 SECONDS] WHERE l.part = r.part"
+)
+WINDOWS = "SELECT count(*) AS n FROM left [RANGE 2 SECONDS]"
+
+
+def at(second: float) -> object:
+    return EPOCH + timedelta(seconds=second)
+
+
+def batch(origin: Origin, first: int, *rows: Row) -> Batch:
+    return Batch(origin, first, len(rows), 1000 << COUNT_BITS, SCHEMA.encode(rows))
+
+
+def numbered(origin: Origin, first: int, count: int, part: int = 1) -> Batch:
+    """Rows whose number, sequence and second are one."""
+    return batch(origin, first, *((number, part, at(number)) for number in range(first, first + count)))
+
+
+def cut_of(
+    text: str, *, worker: PeerId = PROXY, publishers: dict[str, PeerId] | None = None, engine: str = "auto"
+) -> Cut:
+    found = {} if publishers is None else publishers
+    return cut("q.1", parse(text, STREAMS).plan, 7, found, PROXY, worker, engine)
+
+
+def deploy_of(subgraph: Subgraph, *, attempt: int = 1, resume: Progress | None = None) -> Deploy:
+    host = None if subgraph.consumer is None else PROXY
+    return Deploy(query="q.1", attempt=attempt, subgraph=subgraph, consumer_host=host, resume=resume or Progress())
+
+
+def run_of(text: str, *, number: int = 0, resume: Progress | None = None, **where: object) -> Run:
+    """One subgraph of a query, as its host would run it."""
+    subgraphs = {each.number: each for each in cut_of(text, **where).subgraphs}  # type: ignore[arg-type]
+    return Run(deploy_of(subgraphs[number], resume=resume), f"q.1.{number}~1", now=0)
+
+
+def reach(alias: str, origin: Origin, upto: int) -> Reach:
+    return Reach(alias, origin, upto)
+
+
+def rows_of(effects: list[Effect]) -> list[Row]:
+    return [row for effect in effects if isinstance(effect, FeedRun) for row in effect.rows]
+
+
+def flow(rows: bytes, count: int, progress: Progress, *, sequence: int = 0, **changes: object) -> Flow:
+    fields: dict[str, object] = {"is_new": True, "is_whole": True, "life": 1, "subgraph": 1, "attempt": 1, **changes}
+    return Flow(query="q.1", sequence=sequence, rows=rows, count=count, progress=progress, **fields)  # type: ignore[arg-type]
+
+
+class Engined(Lone):
+    """A peer alone with an engine, which can die of what it runs."""
+
+    def start(self) -> None:
+        self.engine = ReferenceEngine()
+        self.runs: dict[str, None] = {}
+        super().start()
+
+    def perform(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case StartRun(run=run):
+                    self.engine.start(effect)
+                    self.runs[run] = None
+                    self.perform(self.peer.handle(RunStarted(run), self.now))
+                case FeedRun(run=run, number=number):
+                    rows = self.engine.feed(effect)
+                    self.perform(self.peer.handle(RunResults(run, number, rows), self.now))
+                case StopRun(run=run):
+                    self.engine.stop(run)
+                    del self.runs[run]
+                case _:
+                    super().perform([effect])
+
+    def rows(self, request: int, schema: Schema) -> list[Row]:
+        heard = [answer for answer in self.answers.get(request, []) if isinstance(answer, Rows)]
+        return [row for rows in heard for batch in rows.batches for row in schema.decode(batch.rows)]

@@ -1,0 +1,72 @@
+"""Plans cut into subgraphs: what runs where, and what travels between."""
+
+from __future__ import annotations
+
+from protocols.execution.messages import FlowInput, StreamInput
+from queries.plan import Join, Project, Select, WindowAggregate, walk
+from tests.protocols.execution.parts import JOIN, NORTH, PROXY, PUBLISHERS, SELECT, SOUTH, WINDOWS, WORKER, cut_of
+
+
+def shape(text: str, **where: object) -> list[tuple[int, object, str, int | None]]:
+    found = cut_of(text, **where)  # type: ignore[arg-type]
+    return [
+        (each.number, host, each.engine, each.consumer) for each, host in zip(found.subgraphs, found.hosts, strict=True)
+    ]
+
+
+def test_a_selection_runs_where_its_stream_is_published_and_hands_on_what_is_needed():
+    found = cut_of(SELECT, publishers=PUBLISHERS)
+    maker, last = found.subgraphs
+    assert found.hosts == (NORTH, PROXY)
+    assert maker.inputs == (StreamInput("left", "left", 7, "at", 0),)
+    assert [each.name for each in maker.plan.outputs] == ["number", "$time"]
+    assert (maker.consumer, maker.consumer_alias) == (0, "left")
+    assert last.inputs == (FlowInput("left", 1),)
+
+
+def test_a_stream_published_here_is_not_moved():
+    assert shape(SELECT, publishers={"left": PROXY}) == [(0, PROXY, "inline", None)]
+
+
+def test_a_stream_of_which_everything_is_needed_is_read_as_it_is():
+    assert shape("SELECT number, part, at FROM left", publishers=PUBLISHERS) == [(0, PROXY, "inline", None)]
+
+
+def test_what_has_state_runs_at_the_worker_and_the_proxy_hands_its_results_on():
+    assert shape(JOIN, publishers=PUBLISHERS, worker=WORKER) == [
+        (2, NORTH, "inline", 1),
+        (3, SOUTH, "inline", 1),
+        (1, WORKER, "spark", 0),
+        (0, PROXY, "inline", None),
+    ]
+
+
+def test_without_state_no_worker_is_needed():
+    assert shape(SELECT, worker=WORKER) == [(0, PROXY, "inline", None)]
+
+
+def test_below_state_selections_stay_in_the_daemon_even_where_spark_is_asked_for():
+    """They must hand on rows of before, for the state, which an engine does not tell."""
+    assert [each[2] for each in shape(JOIN, publishers=PUBLISHERS, engine="spark")] == ["inline", "inline", "spark"]
+    assert [each[2] for each in shape(SELECT, publishers=PUBLISHERS, engine="spark")] == ["spark", "spark"]
+
+
+def test_rows_are_ranked_before_they_are_selected():
+    text = "SELECT count(*) AS n FROM left [ROWS 4 SLIDE 2] WHERE part = 1"
+    (last,) = cut_of(text, publishers=PUBLISHERS).subgraphs
+    assert isinstance(last.inputs[0], StreamInput)
+    assert any(isinstance(each, Select) for each in walk(last.plan))
+
+
+def test_the_operators_of_the_plan_are_all_there_once():
+    for text, kind in ((JOIN, Join), (WINDOWS, WindowAggregate)):
+        for worker in (PROXY, WORKER):
+            subgraphs = cut_of(text, publishers=PUBLISHERS, worker=worker).subgraphs
+            assert sum(isinstance(each, kind) for subgraph in subgraphs for each in walk(subgraph.plan)) == 1
+            assert all(isinstance(subgraph.plan, Project) for subgraph in subgraphs)
+
+
+def test_two_sources_of_one_stream_are_two_inputs():
+    text = "SELECT number FROM left WHERE part = 1 UNION ALL SELECT number FROM left WHERE part = 2"
+    last = cut_of(text, publishers=PUBLISHERS).subgraphs[-1]
+    assert last.inputs == (FlowInput("left", 1), FlowInput("left_2", 2))

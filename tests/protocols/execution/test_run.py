@@ -1,0 +1,217 @@
+"""One subgraph: rows in, results out in order, and what is said to be covered by them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from protocols.clock import COUNT_BITS
+from protocols.delivery.messages import Batch, Missed, Origin, Position
+from protocols.execution.cut import cut
+from protocols.execution.engine import FeedRun, StartRun
+from protocols.execution.messages import Progress
+from protocols.execution.progress import IDLE_MS
+from protocols.execution.run import AWAIT_MS, FEED_ROWS_MAX, Results, Run, decode_rows, encode_rows
+from queries.catalogue import Stream
+from queries.expressions import EPOCH
+from queries.query import parse
+from queries.schema import Schema
+from tests.protocols.execution.parts import (
+    JOIN,
+    LEFT,
+    PROXY,
+    PUBLISHERS,
+    RIGHT,
+    SELECT,
+    SOUTH,
+    WINDOWS,
+    WORKER,
+    at,
+    batch,
+    deploy_of,
+    flow,
+    numbered,
+    reach,
+    rows_of,
+    run_of,
+)
+
+SECOND = 1_000_000
+
+
+def test_results_come_with_what_they_cover():
+    run = run_of(SELECT)
+    effects, results = run.take_batch("left", batch(LEFT, 0, (1, 1, at(1)), (2, 0, at(2)), (3, 1, at(3))), now=0)
+    covers = (reach("left", LEFT, 3),)
+    assert effects == []
+    progress = Progress(covers, covers, 3 * SECOND, 3 * SECOND)
+    assert results == [Results([(1,), (3,)], True, progress, progress)]
+    assert run.behind == {"left": {LEFT: Position(LEFT, 3)}}
+
+
+def test_parts_of_a_large_batch_cover_no_more_than_themselves():
+    """Else a crash between the first part and the second would lose the second."""
+    _, results = run_of(SELECT).take_batch("left", numbered(LEFT, 0, FEED_ROWS_MAX + 5), now=0)
+    assert [(len(each.rows), each.reached.covers) for each in results if each.reached is not None] == [
+        (FEED_ROWS_MAX, (reach("left", LEFT, FEED_ROWS_MAX),)),
+        (5, (reach("left", LEFT, FEED_ROWS_MAX + 5),)),
+    ]
+
+
+def test_a_run_without_state_begins_behind_what_was_told():
+    run = run_of(SELECT, resume=Progress((reach("left", LEFT, 4),), (reach("left", LEFT, 4),)))
+    assert run.start_positions("left") == (Position(LEFT, 4),)
+
+
+def test_two_sources_of_one_stream_go_on_each_where_it_was():
+    text = "SELECT number FROM left WHERE part = 1 UNION ALL SELECT number + 9 FROM left"
+    run = run_of(text)
+    run.take_batch("left", numbered(LEFT, 0, 5), now=0)
+    assert run.reached.covers == (reach("left", LEFT, 5),)
+    again = run_of(text, resume=run.reached)
+    assert again.start_positions("left") == (Position(LEFT, 5),)
+    assert again.start_positions("left_2") == (), "from the beginning"
+    _, results = again.take_batch("left_2", numbered(LEFT, 0, 2), now=0)
+    assert [each.rows for each in results] == [[(9,), (10,)]]
+
+
+def test_state_is_fed_the_rows_it_had_and_told_which_are_new():
+    resume = Progress((reach("l", LEFT, 4),), (reach("l", LEFT, 2),), watermark_us=5)
+    run = run_of(JOIN, resume=resume)
+    assert run.start() == [StartRun("q.1.0~1", run.plan, 5)]
+    assert run.start_positions("l") == (Position(LEFT, 2),)
+    effects, _ = run.take_batch("l", numbered(LEFT, 2, 4), now=0)
+    assert [(each.number, len(each.rows), each.is_new) for each in effects if isinstance(each, FeedRun)] == [
+        (1, 2, False),
+        (2, 2, True),
+    ]
+
+
+def test_what_is_covered_is_not_said_until_the_rows_of_before_are_back():
+    resume = Progress((reach("l", LEFT, 2), reach("r", RIGHT, 2)))
+    run = run_of(JOIN, resume=resume)
+    run.take_batch("l", numbered(LEFT, 0, 3), now=0)
+    assert [each.reached for each in run.finished(2, [(2, 2)])] == [None]
+    run.take_batch("r", numbered(RIGHT, 0, 2), now=0)
+    (whole,) = run.finished(3, [])
+    assert whole.reached is not None
+    assert whole.reached.covers == (reach("l", LEFT, 3), reach("r", RIGHT, 2))
+
+
+def test_a_publisher_that_does_not_come_back_is_not_waited_for_for_ever():
+    run = run_of(JOIN, resume=Progress((reach("l", LEFT, 2), reach("r", RIGHT, 2))))
+    run.take_batch("l", numbered(LEFT, 0, 3), now=AWAIT_MS)
+    assert [each.reached is not None for each in run.finished(2, [])] == [True]
+    effects, _ = run.take_batch("r", numbered(RIGHT, 0, 2), now=AWAIT_MS + 1)
+    assert [each.is_new for each in effects if isinstance(each, FeedRun)] == [False], "should it, it is known"
+
+
+def test_what_comes_of_old_rows_and_new_ones_is_new():
+    """A relay drops what is not: a new row may be there before the old one that it meets."""
+    run = run_of(JOIN, number=1, worker=WORKER, resume=Progress((reach("r", RIGHT, 2),)))
+    run.take_batch("l", numbered(LEFT, 0, 1), now=0)
+    run.finished(1, [])
+    run.take_batch("r", numbered(RIGHT, 0, 1), now=0)
+    assert [each.is_new for each in run.finished(2, [(0, 0, at(0))])] == [True]
+
+
+def test_no_window_closes_before_the_rows_are_back_that_were_in_it():
+    other = Origin(SOUTH, "left", 1)
+    run = run_of(WINDOWS, resume=Progress((reach("left", LEFT, 1), reach("left", other, 1))))
+    effects, _ = run.take_batch("left", numbered(LEFT, 0, 9), now=IDLE_MS)
+    assert [each.watermark_us for each in effects if isinstance(each, FeedRun)] == [None, None]
+    run.take_batch("left", numbered(other, 0, 1), now=IDLE_MS)
+    run.take_batch("left", numbered(LEFT, 9, 1), now=2 * IDLE_MS)
+    assert run.watermark_us == 9 * SECOND
+
+
+def test_a_relay_hands_on_what_the_state_elsewhere_needs():
+    """Not what it has itself: the next attempt would begin without the state."""
+    relay = run_of(JOIN, worker=WORKER)
+    progress = Progress((reach("l", LEFT, 9),), (reach("l", LEFT, 4),))
+    rows = encode_rows(relay.sources[""].columns, [(1, 2, at(1))])
+    _, (results,) = relay.take_flow("", flow(rows, 1, progress), now=0)
+    assert results.rows == [(1, 2)]
+    assert (relay.reached.covers, relay.reached.lows) == (progress.covers, progress.lows)
+
+
+def test_a_flow_in_parts_covers_nothing_until_its_last():
+    relay = run_of(JOIN, worker=WORKER)
+    rows = encode_rows(relay.sources[""].columns, [(1, 2, at(1))])
+    _, (first,) = relay.take_flow("", flow(rows, 1, Progress(), is_whole=False), now=0)
+    assert first.reached is None
+    _, (last,) = relay.take_flow("", flow(rows, 1, Progress((reach("l", LEFT, 9),)), sequence=1), now=0)
+    assert last.reached == relay.reached
+
+
+def test_lows_follow_what_is_out_not_what_is_in():
+    run = run_of(JOIN)
+    for upto in range(20):
+        run.take_batch("l", numbered(LEFT, upto, 1), now=0)
+        run.take_batch("r", numbered(RIGHT, upto, 1), now=0)
+    (results,) = run.finished(10, [])
+    assert results.progress.lows == (reach("l", LEFT, 1), reach("r", RIGHT, 1)), "at second 4, of windows of 3 s"
+    (results,) = run.finished(30, [])
+    assert results.progress.lows == (reach("l", LEFT, 11), reach("r", RIGHT, 11)), "at second 14"
+
+
+def test_a_row_that_comes_too_late_for_every_window_is_counted_and_left_out():
+    run = run_of(WINDOWS)
+    run.take_batch("left", numbered(LEFT, 10, 5), now=0)
+    effects, _ = run.take_batch("left", batch(LEFT, 15, (1, 1, at(1)), (2, 1, at(14))), now=0)
+    assert [row[0] for row in rows_of(effects)] == [2]
+    assert run.status(7, now=0).inputs[0].late == 1
+
+
+def test_a_row_without_a_time_is_of_when_it_was_published():
+    schema = Schema.parse("number int, at timestamp null")
+    plan = parse("SELECT count(*) AS n FROM s [RANGE 2 SECONDS]", {"s": Stream("s", schema, "at")}).plan
+    (subgraph,) = cut("q.1", plan, 7, {}, PROXY, PROXY, "auto").subgraphs
+    run = Run(deploy_of(subgraph), "q.1.0~1", now=0)
+    effects, _ = run.take_batch("s", Batch(LEFT, 0, 1, 5000 << COUNT_BITS, schema.encode([(1, None)])), now=0)
+    assert rows_of(effects) == [(1, None, EPOCH + timedelta(seconds=5))]
+
+
+def test_rows_that_are_gone_are_passed_over_and_counted():
+    run = run_of(SELECT, resume=Progress((reach("left", LEFT, 4),), (reach("left", LEFT, 4),)))
+    _, (results,) = run.take_gap("left", Missed(origin=LEFT, first=4, next=9), now=0)
+    assert results.reached is not None
+    assert results.reached.covers == (reach("left", LEFT, 9),)
+    assert run.behind == {"left": {LEFT: Position(LEFT, 9)}}
+    assert run.status(7, now=0).inputs[0].missed == 5
+
+
+def test_old_rows_that_are_gone_have_had_their_effect():
+    run = run_of(JOIN, resume=Progress((reach("l", LEFT, 9),)))
+    effects, _ = run.take_gap("l", Missed(origin=LEFT, first=0, next=12), now=0)
+    assert [each.rows for each in effects if isinstance(each, FeedRun)] == [()]
+    assert run.status(7, now=0).inputs[0].missed == 3
+    assert [each.reached is not None for each in run.finished(1, [])] == [True]
+
+
+def test_time_goes_on_between_two_flows_without_forgetting_the_first():
+    run = run_of(JOIN, publishers=PUBLISHERS)
+    columns = run.sources["l"].columns
+    for sequence, alias in enumerate(("l", "r")):
+        rows = encode_rows(columns, [(1, 1, at(1))])
+        run.take_flow(alias, flow(rows, 1, Progress((), (), SECOND, SECOND), sequence=0), now=0)
+        assert run.finished(sequence + 1, []) != []
+    run.clocks["l"].said = run.clocks["r"].said = Progress((), (), 2 * SECOND, 2 * SECOND)
+    effects, _ = run.tick(now=1)
+    assert [each.watermark_us for each in effects if isinstance(each, FeedRun)] == [2 * SECOND]
+    run.finished(3, [])
+    assert run.behind == {"l": 1, "r": 1}
+
+
+def test_a_maker_that_hears_rows_again_is_not_silent_any_more():
+    run = run_of(SELECT, number=1, publishers=PUBLISHERS)
+    run.take_batch("left", numbered(LEFT, 0, 1), now=0)
+    _, (silent,) = run.tick(now=IDLE_MS)
+    assert silent.progress.is_idle
+    _, (heard,) = run.take_batch("left", numbered(LEFT, 1, 1), now=IDLE_MS + 1)
+    assert not heard.progress.is_idle
+
+
+def test_rows_between_subgraphs_are_encoded_by_position():
+    columns = run_of(JOIN, publishers=PUBLISHERS).sources["l"].columns
+    rows = [(1, 2, at(3)), (4, 5, at(6))]
+    assert decode_rows(columns, encode_rows(columns, rows)) == rows
