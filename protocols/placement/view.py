@@ -1,0 +1,43 @@
+"""What is known of the network: some peers, and the distance between any two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from protocols.ids import PeerId
+from protocols.placement.tree import Distance
+
+
+class NetworkView:
+    """Distances as a matrix: asked for once, read many times."""
+
+    def __init__(self, peers: Sequence[PeerId], rows: Sequence[Sequence[float]]) -> None:
+        self.peers = tuple(peers)
+        self.rows = rows
+        self.index = {peer: number for number, peer in enumerate(self.peers)}
+        assert len(self.index) == len(rows), "a row for each peer, and no peer twice"
+
+    @classmethod
+    def of(cls, peers: Iterable[PeerId], distance: Distance) -> NetworkView:
+        ordered = sorted(set(peers))
+        return cls(ordered, [[0.0 if a == b else distance(a, b) for b in ordered] for a in ordered])
+
+    def distance(self, a: PeerId, b: PeerId) -> float:
+        return self.rows[self.index[a]][self.index[b]]
+
+    def shortest_from(self, peer: PeerId) -> list[float]:
+        """How far every peer is by the best way there is: measured distances can be longer than a way round."""
+        best = list(self.rows[self.index[peer]])
+        waiting = dict.fromkeys(range(len(best)))
+        while waiting:
+            nearest = min(waiting, key=best.__getitem__)
+            del waiting[nearest]
+            base = best[nearest]
+            best = [min(known, base + ms) for known, ms in zip(best, self.rows[nearest], strict=True)]
+        return best
+
+    def among(self, peers: Iterable[PeerId]) -> NetworkView:
+        """The same distances, among some of the peers only."""
+        numbers = sorted({self.index[peer] for peer in peers})
+        rows = [[row[number] for number in numbers] for row in (self.rows[number] for number in numbers)]
+        return NetworkView([self.peers[number] for number in numbers], rows)
