@@ -1,8 +1,8 @@
 """The cheapest placement there is, without a delay bound: dynamic programming over operators and peers.
 
 cost(o, v) = Σ over children c of min over u of cost(c, u) + β(c) · d(u, v). The minimum over u is taken row by row, for
-all v at once, and only for the u that can still be part of something cheaper than a placement already known. No
-triangle inequality is assumed: measured distances often break it.
+all v at once, and only for the u that can still be part of something cheaper than a placement already known. Measured
+distances often break the triangle inequality, so it is used only where the view says that it holds.
 """
 
 from __future__ import annotations
@@ -62,6 +62,8 @@ class _Pass:
         spared = self._ceiling - rest(self._tree, child, self._least)
         best = [math.inf] * len(rows)
         for cost, place in sorted((cost, place) for place, cost in enumerate(costs) if cost <= spared):
+            if self._view.is_metric and best[place] <= cost:
+                continue  # Made elsewhere and carried here it costs no more, and by the direct way to any other place.
             best = [
                 known if known <= (carried := cost + beta * ms) else carried
                 for known, ms in zip(best, rows[place], strict=True)

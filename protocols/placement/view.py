@@ -9,18 +9,24 @@ from protocols.placement.tree import Distance
 
 
 class NetworkView:
-    """Distances as a matrix: asked for once, read many times."""
+    """Distances as a matrix: asked for once, read many times.
 
-    def __init__(self, peers: Sequence[PeerId], rows: Sequence[Sequence[float]]) -> None:
+    Distances from coordinates, or along shortest paths, are a metric: no way round is shorter than the direct one. Of
+    measured ones that is not known. Who says so lets the exact search leave out much.
+    """
+
+    def __init__(self, peers: Sequence[PeerId], rows: Sequence[Sequence[float]], *, is_metric: bool = False) -> None:
+        self.is_metric = is_metric
         self.peers = tuple(peers)
         self.rows = rows
         self.index = {peer: number for number, peer in enumerate(self.peers)}
         assert len(self.index) == len(rows), "a row for each peer, and no peer twice"
 
     @classmethod
-    def of(cls, peers: Iterable[PeerId], distance: Distance) -> NetworkView:
+    def of(cls, peers: Iterable[PeerId], distance: Distance, *, is_metric: bool = False) -> NetworkView:
         ordered = sorted(set(peers))
-        return cls(ordered, [[0.0 if a == b else distance(a, b) for b in ordered] for a in ordered])
+        rows = [[0.0 if a == b else distance(a, b) for b in ordered] for a in ordered]
+        return cls(ordered, rows, is_metric=is_metric)
 
     def distance(self, a: PeerId, b: PeerId) -> float:
         return self.rows[self.index[a]][self.index[b]]
@@ -28,6 +34,8 @@ class NetworkView:
     def shortest_from(self, peer: PeerId) -> list[float]:
         """How far every peer is by the best way there is: measured distances can be longer than a way round."""
         best = list(self.rows[self.index[peer]])
+        if self.is_metric:
+            return best
         waiting = dict.fromkeys(range(len(best)))
         while waiting:
             nearest = min(waiting, key=best.__getitem__)
@@ -40,4 +48,4 @@ class NetworkView:
         """The same distances, among some of the peers only."""
         numbers = sorted({self.index[peer] for peer in peers})
         rows = [[row[number] for number in numbers] for row in (self.rows[number] for number in numbers)]
-        return NetworkView([self.peers[number] for number in numbers], rows)
+        return NetworkView([self.peers[number] for number in numbers], rows, is_metric=self.is_metric)

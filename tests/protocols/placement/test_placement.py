@@ -152,7 +152,7 @@ def test_exact_is_the_cheapest_of_all_mappings(block: int):
     for case in range(100):
         seed = f"{SEED} {block} {case}"
         luck = random.Random(seed)
-        view = random_view(luck, luck.randint(2, 5))
+        view = random_view(luck, luck.randint(2, 5), is_metric=luck.random() < 0.5)
         tree = random_tree(luck, view, luck.randint(1, 4))
         rated = [
             (overlay_cost(tree, hosts, view.distance), path_delay(tree, hosts, view.distance))
@@ -175,7 +175,7 @@ def test_heuristics_are_never_below_the_optimum_nor_over_the_bound(block: int):
     for case in range(25):
         seed = f"{SEED} heuristics {block} {case}"
         luck = random.Random(seed)
-        view = random_view(luck, luck.randint(3, 25))
+        view = random_view(luck, luck.randint(3, 25), is_metric=luck.random() < 0.5)
         tree = random_tree(luck, view, luck.randint(1, 12), luck.randint(1, 8))
         baseline = place("baseline", tree, view)
         assert isinstance(baseline, Placement)

@@ -15,8 +15,8 @@ def peer(number: int) -> PeerId:
     return PeerId(number.to_bytes(20, "big"))
 
 
-def random_view(luck: random.Random, peers: int) -> NetworkView:
-    """Peers in a square; some distances are longer than the way round, as measured ones are."""
+def random_view(luck: random.Random, peers: int, *, is_metric: bool = False) -> NetworkView:
+    """Peers in a square; unless it is to be a metric, some distances are longer than the way round."""
     places = {peer(number): (luck.uniform(0, 100), luck.uniform(0, 100)) for number in range(peers)}
     drawn: dict[tuple[PeerId, PeerId], float] = {}
 
@@ -24,11 +24,11 @@ def random_view(luck: random.Random, peers: int) -> NetworkView:
         a, b = min(a, b), max(a, b)
         if (a, b) not in drawn:
             (x, y), (p, q) = places[a], places[b]
-            detour = luck.choice((1.0, 1.0, 1.0, luck.uniform(1, 3)))
+            detour = 1.0 if is_metric else luck.choice((1.0, 1.0, 1.0, luck.uniform(1, 3)))
             drawn[a, b] = ((x - p) ** 2 + (y - q) ** 2) ** 0.5 * detour
         return drawn[a, b]
 
-    return NetworkView.of(places, distance)
+    return NetworkView.of(places, distance, is_metric=is_metric)
 
 
 def random_tree(luck: random.Random, view: NetworkView, operators: int, source_peers: int = 0) -> ProcessingTree:
