@@ -114,6 +114,8 @@ class ProcessingTree:
     def _meeting(self, index: int) -> tuple[PeerId, ...]:
         """The locations that two inputs or more have in common; for two inputs that is the paper's cl."""
         children = self.vertices[index].children
+        if self.vertices[index].peer is not None:
+            return ()  # The delivery goes nowhere else, whatever its input has below it.
         return _in_several([self.below[child] for child in children], min(2, len(children)))
 
 

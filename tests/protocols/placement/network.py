@@ -28,6 +28,7 @@ class PlacementNetwork:
         self.machines = {each: PlacementMachine(each) for each in self.peers}
         self.placed: list[OperatorsPlaced] = []
         self.sent: Counter[str] = Counter()
+        self.arrived: list[tuple[PeerId, Received]] = []
         self.time: Millis = 0
         self._agenda: list[tuple[Millis, int, Callable[[], None]]] = []
         self._sequence = 0
@@ -78,7 +79,11 @@ class PlacementNetwork:
             self._after(TIMEOUT_MS, lambda: self.give(me, failed))
             return
         for _ in range(2 if self.luck.random() < self.repeat else 1):
-            self._after(self.luck.randint(1, 150), lambda: self.give(to, event))
+            self._after(self.luck.randint(1, 150), lambda: self._arrive(to, event))
+
+    def _arrive(self, to: PeerId, event: Received) -> None:
+        self.arrived.append((to, event))
+        self.give(to, event)
 
     def _set(self, me: PeerId, name: str, after_ms: Millis) -> None:
         self._sequence += 1

@@ -13,7 +13,7 @@ from protocols.effects import SetTimer
 from protocols.events import Received
 from protocols.ids import Key, PeerId
 from protocols.placement.events import PlacementAsked
-from protocols.placement.messages import Distributed, OperatorRemapped, PlacementMessage, Terms, zone_key
+from protocols.placement.messages import Distributed, Map, OperatorRemapped, PlacementMessage, Terms, zone_key
 from protocols.placement.place import Placement, place
 from protocols.placement.tree import ProcessingTree, overlay_cost, path_delay
 from protocols.placement.view import NetworkView
@@ -107,7 +107,7 @@ def test_loss_repetition_and_dead_coordinators_change_nothing(block: int):
         assert isinstance(expected, Placement)
         network = PlacementNetwork(luck, 24, loss=luck.uniform(0, 0.3), repeat=luck.uniform(0, 0.3))
         ask(network, tree, terms_of(tree, view, "edge"), levels=luck.randint(1, 2))
-        deaths = luck.randint(0, 3)
+        deaths = luck.randint(0, 6)
         for _ in range(deaths):  # Those that are neither source nor proxy, while the mapping goes on.
             network.run(network.time + luck.randint(1, 1_500))
             idle = [each for each in network.machines if each not in (*tree.source_peers, tree.proxy)]
@@ -119,6 +119,26 @@ def test_loss_repetition_and_dead_coordinators_change_nothing(block: int):
         if not deaths:  # A dead coordinator may leave a row behind at a host; what runs is what the proxy says.
             hosted = at_hosts(network, 1)
             assert all(hosted[index] == [expected.hosts[index]] for index in tree.operators), f"seed={seed}"
+
+
+def test_a_child_is_told_again_where_it_goes_when_its_own_word_comes_again():
+    """Its coordinator may have died with the first remapping, and another one taken over that never heard of it."""
+    luck = random.Random(SEED)
+    view = random_view(luck, 12)
+    tree = random_tree(luck, view, 20, 3)
+    network = PlacementNetwork(luck, 12)
+    ask(network, tree, terms_of(tree, view, "edge"))
+    network.run(LONG_MS)
+    remapped = {event.message for _, event in network.arrived if isinstance(event.message, OperatorRemapped)}
+    assert remapped
+    earlier, network.arrived = network.arrived, []
+    for to, event in earlier:
+        if isinstance(event.message, Map):
+            network.give(to, event)
+    network.run(network.time + 1_000)
+    said_again = {event.message for _, event in network.arrived if isinstance(event.message, OperatorRemapped)}
+    latest = {each.operator: each.decided_by for each in sorted(remapped, key=lambda each: each.decided_by)}
+    assert {each for each in remapped if each.decided_by == latest[each.operator]} <= said_again
 
 
 def test_a_later_attempt_replaces_an_earlier_one_everywhere():
