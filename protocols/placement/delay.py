@@ -23,7 +23,10 @@ _SLACK: Final = 1e-9  # Sums in another order differ in their last bits; nothing
 
 
 class Infeasible(msgspec.Struct, frozen=True):
-    """No placement can keep the bound: a source is farther than that from the proxy."""
+    """The bound cannot be kept: a source is farther than that from the proxy.
+
+    Where a way round is shorter than the direct one a placement might exist all the same; it is not looked for.
+    """
 
     bound_ms: float
     source: PeerId

@@ -182,13 +182,10 @@ class PlacementMachine:
             case OperatorRemapped():
                 return self._remap(message)
             case OperatorMapped():
-                gathered = self._gather(message)
-                if message.configuration.location == self.me:
-                    self._note(message, message.configuration)
-                return gathered
+                noted = self._note(message, message.configuration) if message.configuration.location == self.me else []
+                return [*noted, *self._gather(message)]
             case InvalidateMap():
-                self._note(message, None)
-                return []
+                return self._note(message, None)
 
     def _send(self, peer: PeerId, message: PlacementMessage) -> list[Effect]:
         return self._receive(message) if peer == self.me else [Send(peer, message)]
@@ -208,12 +205,13 @@ class PlacementMachine:
             return Send(message.terms.proxy, onward)
         return Route(zone_key(message.placement, path[0]), onward)
 
-    def _note(self, message: OperatorMapped | InvalidateMap, configuration: Configuration | None) -> None:
+    def _note(self, message: OperatorMapped | InvalidateMap, configuration: Configuration | None) -> list[Effect]:
         place = message.placement, message.operator
         row = Row(message.attempt, message.decided_by, configuration)
         known = self.mapped.get(place)
         if known is None or known.order < row.order:
             self.mapped[place] = row
+        return self._remember(message.placement)
 
     # As coordinator.
 
@@ -338,8 +336,9 @@ class PlacementMachine:
         return [SetTimer(FORGET + placement, self.forget_ms)]
 
     def _forget(self, placement: PlacementId) -> list[Effect]:
-        """A coordinator is needed while the placement goes on; a later attempt brings everything it needs again."""
+        """Zones and rows are needed while the placement goes on; a later attempt brings everything again."""
         self._zones.pop(placement, None)
+        self.mapped = {place: row for place, row in self.mapped.items() if place[0] != placement}
         return []
 
     def validate(self) -> None:

@@ -20,12 +20,14 @@ TIMEOUT_MS = 3_000
 class PlacementNetwork:
     """Drives the machines through virtual time."""
 
-    def __init__(self, luck: random.Random, peers: int, loss: float = 0.0, repeat: float = 0.0) -> None:
+    def __init__(
+        self, luck: random.Random, peers: int, loss: float = 0.0, repeat: float = 0.0, forget_ms: Millis = 1_000_000
+    ) -> None:
         self.luck, self.loss, self.repeat = luck, loss, repeat
         self.peers = [peer(number) for number in range(peers)]
         # Their places among the keys are drawn, so that zones spread; the tests' trees name them by number.
         self.keys = {each: Key(luck.randbytes(20)) for each in self.peers}
-        self.machines = {each: PlacementMachine(each) for each in self.peers}
+        self.machines = {each: PlacementMachine(each, forget_ms=forget_ms) for each in self.peers}
         self.placed: list[OperatorsPlaced] = []
         self.sent: Counter[str] = Counter()
         self.arrived: list[tuple[PeerId, Received]] = []

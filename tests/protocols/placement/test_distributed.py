@@ -12,7 +12,8 @@ import pytest
 from protocols.effects import SetTimer
 from protocols.events import Received
 from protocols.ids import Key, PeerId
-from protocols.placement.events import PlacementAsked
+from protocols.placement.events import PlacementAsked, PlacementStopped
+from protocols.placement.machine import PlacementMachine
 from protocols.placement.messages import Distributed, Map, OperatorRemapped, PlacementMessage, Terms, zone_key
 from protocols.placement.place import Placement, place
 from protocols.placement.tree import ProcessingTree, overlay_cost, path_delay
@@ -157,6 +158,20 @@ def test_a_later_attempt_replaces_an_earlier_one_everywhere():
     assert {operator: hosted[operator] for operator in second.operators} == {
         operator: [expected.hosts[operator]] for operator in second.operators
     }
+
+
+def test_once_placed_and_stopped_nothing_is_left_of_it():
+    luck = random.Random(SEED)
+    view = random_view(luck, 10)
+    tree = random_tree(luck, view, 8, 4)
+    network = PlacementNetwork(luck, 10, loss=0.1, repeat=0.1, forget_ms=30_000)
+    ask(network, tree, terms_of(tree, view, "edge+"))
+    network.run(LONG_MS)
+    assert hosts_of(network)
+    network.give(tree.proxy, PlacementStopped("q"))
+    network.run(10 * LONG_MS)
+    for each, machine in network.machines.items():
+        assert machine == PlacementMachine(each, forget_ms=30_000)
 
 
 def test_larger_zones_need_fewer_messages():
