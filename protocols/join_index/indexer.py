@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from protocols.effects import Effect, Route
 from protocols.events import Event, Unroutable
 from protocols.ids import Millis
 from protocols.join_index.events import TuplePublished
+from protocols.join_index.interests import Interest, Interests
 from protocols.join_index.keys import NULL, at_path, attribute_key, leaves, value_key, value_text
 from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import AlIndex, Attribute, VlIndex
@@ -19,14 +20,13 @@ class TupleIndexer:
 
     In:        TuplePublished
     Out:       AL_INDEX to one rewriter of each attribute, VL_INDEX to the evaluator of each value that is not null
-    Keeps:     which attributes anybody is interested in; None: all, the paper's way
+    Keeps:     what queries are interested in; None: every attribute of every tuple, the paper's way
     Invariant: a tuple goes to the same replica of a rewriter however often it is sent: duplicates meet
     Paper:     section 3.1; section 7 chooses the replica at random, here the sequence does: as even, and repeatable
     """
 
     limits: JoinLimits
-    interests: dict[Attribute, None] | None = None
-    indexed: int = field(default=0)  # Messages sent.
+    interests: Interests | None = None
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:
         match event:
@@ -43,12 +43,13 @@ class TupleIndexer:
         effects: list[Effect] = []
         for path in leaves(event.schema):
             at = Attribute(each.id.stream, path)
-            if self.interests is not None and at not in self.interests:
+            interest = Interest(True, event.keep_ms) if self.interests is None else self.interests.of(at)
+            if interest is None:
                 continue
             value = value_text(at_path(event.schema, row, path))
             effects.append(Route(attribute_key(at, replica), AlIndex(tuple=each, at=at, value=value)))
-            if value != NULL:  # Null equals nothing.
-                message = VlIndex(tuple=each, at=at, value=value, keep_ms=event.keep_ms)
+            if interest.by_value and value != NULL:  # Null equals nothing.
+                keep_ms = min(event.keep_ms, interest.keep_ms)
+                message = VlIndex(tuple=each, at=at, value=value, keep_ms=keep_ms)
                 effects.append(Route(value_key(at, value), message))
-        self.indexed += len(effects)
         return effects

@@ -24,6 +24,7 @@ from protocols.ids import Millis
 from protocols.join_index.evaluator import Evaluator
 from protocols.join_index.events import QueryPosed, QueryStopped, TuplePublished
 from protocols.join_index.indexer import TupleIndexer
+from protocols.join_index.interests import Interests
 from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import (
     AlIndex,
@@ -57,13 +58,14 @@ class JoinIndex:
     """
 
     limits: JoinLimits = field(default_factory=JoinLimits)
+    interests: Interests | None = None
     indexer: TupleIndexer = field(init=False)
     subscriber: JoinSubscriber = field(init=False)
     rewriter: Rewriter = field(init=False)
     evaluator: Evaluator = field(init=False)
 
     def __post_init__(self) -> None:
-        self.indexer = TupleIndexer(self.limits)
+        self.indexer = TupleIndexer(self.limits, self.interests)
         self.subscriber = JoinSubscriber(self.limits)
         self.rewriter = Rewriter(self.limits)
         self.evaluator = Evaluator(self.limits)

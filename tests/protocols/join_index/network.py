@@ -18,6 +18,7 @@ from protocols.effects import Effect, Route, Send, SetTimer, Tell
 from protocols.events import Event, Received, Started, TimerFired, Unreachable, Unroutable
 from protocols.ids import Key, Millis, PeerId, distance
 from protocols.join_index.events import Notified, QueryPosed, QueryStopped, TuplePublished
+from protocols.join_index.interests import Interests
 from protocols.join_index.limits import JoinLimits
 from protocols.join_index.machine import JoinIndex
 from protocols.join_index.messages import Algorithm, JoinQuery, Notification, StreamTuple, TupleId
@@ -51,6 +52,7 @@ class Network:
     seed: int = 0
     weather: Weather = field(default_factory=Weather)
     limits: JoinLimits = field(default_factory=JoinLimits)
+    interests: Interests | None = None  # Known to all peers at once; None: tuples are indexed in the paper's way.
     now: Millis = START_MS
     nodes: dict[PeerId, JoinIndex] = field(default_factory=dict)
     sent: Counter[str] = field(default_factory=Counter)
@@ -66,7 +68,7 @@ class Network:
         self._stamp = START_MS << COUNT_BITS
         self._sequences: Counter[tuple[PeerId, str]] = Counter()
         for number in range(self.peers):
-            self.nodes[PeerId.of_public_key(b"%d %d" % (self.seed, number))] = JoinIndex(self.limits)
+            self.nodes[PeerId.of_public_key(b"%d %d" % (self.seed, number))] = JoinIndex(self.limits, self.interests)
         for peer in self.nodes:
             self._later(peer, Started(), 0)
         self.run(for_ms=1)
@@ -91,6 +93,8 @@ class Network:
         stamp = self.stamp()
         self.plans[name] = (stamp, plan)
         query = JoinQuery(name, peer, stamp, algorithm, plan, HOUR_MS, **more)
+        if self.interests is not None:
+            self.interests.add(query)
         self._happen(peer, QueryPosed(query))
         return name
 

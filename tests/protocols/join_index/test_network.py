@@ -7,9 +7,12 @@ from typing import Any, get_args
 
 import pytest
 
+from protocols.ids import PeerId
 from protocols.join_index.events import QueryInPlace
+from protocols.join_index.interests import Interests
 from protocols.join_index.limits import JoinLimits
-from protocols.join_index.messages import Algorithm
+from protocols.join_index.messages import Algorithm, Notify
+from protocols.messages import Message
 from queries.catalogue import Stream
 from queries.schema import Schema
 from tests.protocols.join_index.network import Network, Weather
@@ -80,7 +83,8 @@ def test_every_result_is_told_once_in_a_storm(algorithm: Algorithm, seed: int) -
         choose_by=luck.choice(["rate", "skew"]),
         fingers_max=luck.choice([2, 1000]),
     )
-    network = Network(STREAMS, seed=seed, weather=STORM, limits=limits)
+    interests = luck.choice([None, Interests()])
+    network = Network(STREAMS, seed=seed, weather=STORM, limits=limits, interests=interests)
     names = []
     for _ in range(40):
         if luck.random() < 0.15:
@@ -165,3 +169,26 @@ def test_where_equal_results_may_be_told_once_dai_t_tells_the_same_set(seed: int
     told = [each.id for each in network.told(name)]
     assert len(set(told)) == len(told), f"seed={seed}"
     assert {known[each] for each in told} == set(known.values()), f"seed={seed}"
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("seed", range(5))
+def test_no_result_is_even_sent_twice_where_no_message_is(algorithm: Algorithm, seed: int) -> None:
+    """However messages overtake each other, only one evaluator tells a pair: figure 3's problem."""
+    network = Network(STREAMS, seed=seed, weather=Weather(latency_ms=(1, 400)), limits=LIMITS)
+    sent: list[str] = []
+
+    def listen(_sender: PeerId, _to: PeerId, message: Message) -> None:
+        if isinstance(message, Notify):
+            sent.extend(each.id for each in message.notifications)
+
+    network.on_message = listen
+    luck = random.Random(f"{algorithm} {seed}")
+    names = [network.pose(any_query(luck, algorithm), algorithm) for _ in range(4)]
+    for _ in range(40):
+        stream = luck.choice(list(STREAMS))
+        network.publish(stream, any_row(luck, stream))
+        network.run(for_ms=luck.choice([0, 50, 400]))
+    network.run(for_ms=15_000)
+    expected = [result.notification_id(name) for name in names for result in network.expected(name)]
+    assert sorted(sent) == sorted(expected), f"seed={seed}"
