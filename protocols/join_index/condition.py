@@ -166,10 +166,6 @@ class Prepared:
         if query.algorithm != "dai-v" and condition.type == "T2":
             raise NotIndexed(f"{query.algorithm} needs an attribute on each side of the equality; dai-v does not")
         plan = condition.plan
-        try:
-            schema = output_schema(plan)
-        except ValueError as error:
-            raise NotIndexed(f"the results are no stream: {error}") from error
         expressions = (*(each.expression for each in plan.outputs), condition.predicate)
         left, right = condition.sides
         return cls(
@@ -179,7 +175,7 @@ class Prepared:
             (_selection(condition, LEFT), _selection(condition, RIGHT)),
             on_row(condition.predicate, plan.input.columns),
             tuple(on_row(each.expression, plan.input.columns) for each in plan.outputs),
-            schema,
+            output_schema(plan),
             (_needed(expressions, left.source), _needed(expressions, right.source)),
         )
 
