@@ -15,6 +15,7 @@ from protocols.delivery import messages as delivery
 from protocols.errors import RemoteProtocolError
 from protocols.execution import messages as execution
 from protocols.ids import Key
+from protocols.join_index import messages as join_index
 from protocols.messages import Answer, Command, Done, Message, Record, Refused
 from protocols.store import messages as store
 
@@ -27,7 +28,7 @@ _VERSION_BYTE: Final = bytes([VERSION])
 def kinds_of(base: type[msgspec.Struct]) -> tuple[type[msgspec.Struct], ...]:
     """Every kind of message (or record, command, answer) there is, by the name it has on the wire."""
     found: dict[str, type[msgspec.Struct]] = {}
-    for module in (catalogue, delivery, execution, store):
+    for module in (catalogue, delivery, execution, join_index, store):
         for thing in vars(module).values():
             if isinstance(thing, type) and issubclass(thing, base) and thing is not base:
                 found[str(thing.__struct_config__.tag)] = thing

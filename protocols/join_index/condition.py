@@ -1,0 +1,255 @@
+"""The join of a query as the index sees it: two sides that must be equal, and what else must hold.
+
+T1: a side is an attribute, so the other side's tuples can be found by its value. T2: a side is any expression; both
+sides go to the peer of the value they have (DAI-V). Only what two tuples decide alone can be indexed: a window of time
+without SLIDE over publication time. A window of rows, of event time, or one that slides needs the stream in one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Literal
+
+import msgspec
+
+from protocols.clock import Stamp, wall_ms
+from protocols.errors import RemoteProtocolError
+from protocols.ids import Millis
+from protocols.join_index.keys import value_text
+from protocols.join_index.messages import (
+    LEFT,
+    RIGHT,
+    Attribute,
+    JoinQuery,
+    Notification,
+    Side,
+    StreamTuple,
+    TupleId,
+    ValueText,
+)
+from queries.binder import is_equi_join
+from queries.canonical import flattened
+from queries.compile import OnRow, on_row
+from queries.expressions import (
+    EPOCH,
+    Call,
+    Column,
+    Expression,
+    columns_of,
+    conjunction,
+    conjuncts,
+    inputs_of,
+    rewritten,
+)
+from queries.plan import Operator, Project, Source, output_schema
+from queries.reference import Result
+from queries.schema import Row, Schema
+
+Order = tuple[Stamp, TupleId, Side]
+
+
+class NotIndexed(RemoteProtocolError):
+    """The join index cannot run this query; says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinSide:
+    """One side of the join condition."""
+
+    source: Source
+    expression: Expression
+    attribute: Attribute  # Its tuples are looked for under this one: the paper's IndexA.
+    signature: bytes  # What the expression says, whatever the alias.
+
+    @property
+    def window_ms(self) -> Millis | None:
+        window = self.source.window
+        return None if window is None else -(-int(window.size) // 1000)
+
+
+@dataclass(frozen=True, slots=True)
+class JoinCondition:
+    """The equality that a query is indexed by, and everything that must hold of a pair."""
+
+    sides: tuple[JoinSide, JoinSide]
+    type: Literal["T1", "T2"]
+    predicate: Expression
+    plan: Project
+
+    @property
+    def signature(self) -> bytes:
+        """The same for queries with equivalent join conditions, written alike."""
+        return msgspec.msgpack.encode([[str(side.attribute), side.signature] for side in self.sides])
+
+
+def condition_of(plan: Operator) -> JoinCondition:
+    """The join condition of a plan; raises NotIndexed."""
+    if not isinstance(plan, Project):
+        raise NotIndexed("only a plain join can be indexed: no aggregate, no union, no XML")
+    inputs, parts = flattened(plan.input)
+    if len(inputs) != 2 or not all(isinstance(each, Source) for each in inputs):
+        raise NotIndexed("only a join of two streams can be indexed")
+    sources = tuple(each for each in inputs if isinstance(each, Source))
+    for source in sources:
+        _check_window(source)
+    every = tuple(part for each in parts for part in conjuncts(each))
+    equalities = [part for part in every if isinstance(part, Call) and is_equi_join(part)]
+    if not equalities:
+        raise NotIndexed("a join is indexed by an equality between an expression of each stream; there is none")
+    plain = [part for part in equalities if all(map(_is_attribute, part.arguments))]
+    chosen = (plain or equalities)[0]
+    by_alias = {inputs_of(side)[0]: side for side in chosen.arguments}
+    left, right = (_side(source, by_alias[source.alias]) for source in sources)
+    predicate = conjunction(every)
+    assert predicate is not None, "the equality is a part of it"
+    return JoinCondition((left, right), "T1" if plain else "T2", predicate, plan)
+
+
+def _check_window(source: Source) -> None:
+    window = source.window
+    if window is None:
+        return
+    if window.kind != "time" or window.slide is not None:
+        raise NotIndexed(f"{window} of {source.alias} needs the stream in one place; [RANGE …] without SLIDE does not")
+    if source.event_time is not None:
+        raise NotIndexed(f"{source.alias} goes by event time: who is late is only known with the stream in one place")
+
+
+def _is_attribute(side: Expression) -> bool:
+    return isinstance(side, Column) and not side.path[0].startswith("$")
+
+
+def _side(source: Source, expression: Expression) -> JoinSide:
+    paths = [column.path for column in columns_of(expression) if not column.path[0].startswith("$")]
+    path = paths[0] if paths else (source.schema.fields[0].name,)
+
+    def without_alias(node: Expression) -> Expression:
+        return msgspec.structs.replace(node, input="") if isinstance(node, Column) else node
+
+    signature = msgspec.msgpack.encode(rewritten(expression, without_alias))
+    return JoinSide(source, expression, Attribute(source.stream, path), signature)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A tuple in a place of a join, read: its row with TIME."""
+
+    tuple: StreamTuple
+    side: Side
+    row: Row
+
+    @property
+    def order(self) -> Order:
+        """One order of all tuples that every peer knows; a tuple that meets itself is on the left first."""
+        return self.tuple.published_at, self.tuple.id, self.side
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Prepared:
+    """A query ready to look at tuples."""
+
+    query: JoinQuery
+    condition: JoinCondition
+    values: tuple[OnRow, OnRow]  # Of the sides of the equality.
+    selections: tuple[OnRow, OnRow]  # What must hold of a side alone.
+    predicate: OnRow
+    outputs: tuple[OnRow, ...]
+    schema: Schema  # Of the results.
+    needed: tuple[tuple[OnRow, ...], tuple[OnRow, ...]] = field(repr=False)  # The columns of each side it reads.
+
+    @classmethod
+    def of(cls, query: JoinQuery) -> Prepared:
+        """Compile a query; raises NotIndexed."""
+        condition = condition_of(query.plan)
+        if query.algorithm != "dai-v" and condition.type == "T2":
+            raise NotIndexed(f"{query.algorithm} needs an attribute on each side of the equality; dai-v does not")
+        plan = condition.plan
+        expressions = (*(each.expression for each in plan.outputs), condition.predicate)
+        left, right = condition.sides
+        return cls(
+            query,
+            condition,
+            (on_row(left.expression, left.source.columns), on_row(right.expression, right.source.columns)),
+            (_selection(condition, LEFT), _selection(condition, RIGHT)),
+            on_row(condition.predicate, plan.input.columns),
+            tuple(on_row(each.expression, plan.input.columns) for each in plan.outputs),
+            output_schema(plan),
+            (_needed(expressions, left.source), _needed(expressions, right.source)),
+        )
+
+    def side(self, side: Side) -> JoinSide:
+        return self.condition.sides[side]
+
+    def read(self, each: StreamTuple, side: Side) -> Item:
+        """A tuple as one side of the join has it."""
+        (row,) = self.side(side).source.schema.decode(each.row)
+        return Item(each, side, (*row, time_of(each.published_at)))
+
+    def is_triggered(self, item: Item) -> bool:
+        """Whether a tuple alone allows a result: published after the query was posed, and selected."""
+        return item.tuple.published_at >= self.query.inserted_at and self.selections[item.side](item.row) is True
+
+    def value(self, item: Item) -> ValueText:
+        """valJC: what the side of the equality is for this tuple."""
+        return value_text(self.values[item.side](item.row))
+
+    def part_read(self, item: Item) -> bytes:
+        """What of a tuple shows in results: tuples that agree in it lead to the same rewritten query."""
+        return repr([each(item.row) for each in self.needed[item.side]]).encode()
+
+    def meet(self, one: Item, other: Item) -> Notification | None:
+        """The result that two tuples on different sides make, if they do."""
+        left, right = (one, other) if one.side == LEFT else (other, one)
+        if min(left.tuple.published_at, right.tuple.published_at) < self.query.inserted_at:
+            return None
+        if not self._share_a_window(left, right):
+            return None
+        row = left.row + right.row
+        if self.predicate(row) is not True:
+            return None
+        return self._notification(left, right, row)
+
+    def keep_ms(self, side: Side) -> Millis:
+        """How long after its publication a tuple on this side can meet a later one."""
+        window = self.side(side).window_ms
+        return self.query.retention_ms if window is None else window
+
+    def _share_a_window(self, left: Item, right: Item) -> bool:
+        """Whether the later tuple was published while the earlier was in its window; both ends count."""
+        earlier, later = sorted((left, right), key=lambda item: item.row[-1])
+        window = self.side(earlier.side).source.window
+        age: timedelta = later.row[-1] - earlier.row[-1]
+        return window is None or age <= timedelta(microseconds=int(window.size))
+
+    def _notification(self, left: Item, right: Item, row: Row) -> Notification:
+        made_of = tuple(sorted((self.side(item.side).source.alias, item.tuple.id) for item in (left, right)))
+        named = tuple((alias, (bytes(i.publisher), i.stream, i.epoch, i.sequence)) for alias, i in made_of)
+        due = max(left.row[-1], right.row[-1])
+        shown = tuple(output(row) for output in self.outputs)
+        return Notification(
+            self.query.id,
+            Result(shown, due, named).notification_id(self.query.id),
+            made_of,
+            max(left.tuple.published_at, right.tuple.published_at),
+            self.schema.encode([shown]),
+        )
+
+
+def _selection(condition: JoinCondition, side: Side) -> OnRow:
+    """What must hold of one side alone, as a value for its rows."""
+    source = condition.sides[side].source
+    own = tuple(part for part in conjuncts(condition.predicate) if inputs_of(part) in ((), (source.alias,)))
+    predicate = conjunction(own)
+    return (lambda _: True) if predicate is None else on_row(predicate, source.columns)
+
+
+def _needed(expressions: Sequence[Expression], source: Source) -> tuple[OnRow, ...]:
+    columns = (column for each in expressions for column in columns_of(each) if column.input == source.alias)
+    return tuple(on_row(column, source.columns) for column in dict.fromkeys(columns))
+
+
+def time_of(stamp: Stamp) -> datetime:
+    """TIME of a tuple without event time."""
+    return EPOCH + timedelta(milliseconds=wall_ms(stamp))

@@ -1,0 +1,251 @@
+"""The value level: rewritten queries and tuples with the same value meet, and make notifications."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
+
+from protocols.clock import wall_ms
+from protocols.effects import Effect, Send
+from protocols.events import Event, Received, Unreachable
+from protocols.ids import Millis, PeerId
+from protocols.join_index.condition import Item, Prepared
+from protocols.join_index.expiry import Expiry, Recently
+from protocols.join_index.keys import value_key
+from protocols.join_index.limits import JoinLimits
+from protocols.join_index.messages import (
+    Algorithm,
+    Attribute,
+    Finger,
+    ForgetQuery,
+    Join,
+    JoinQuery,
+    Notification,
+    Notify,
+    QueryId,
+    Side,
+    StreamTuple,
+    TupleId,
+    ValueText,
+    VlIndex,
+)
+
+_Place = tuple[Attribute | None, ValueText]
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """What the triggers of one query have left at one place: the tuples that took its left, and its right side."""
+
+    prepared: Prepared
+    triggers: tuple[dict[TupleId, Item], dict[TupleId, Item]] = field(default_factory=lambda: ({}, {}))
+
+
+@dataclass(slots=True)
+class Evaluator:
+    """Evaluates rewritten queries, now simple selections, against the tuples of its values.
+
+    In:        JOIN, VL_INDEX, FORGET_QUERY; Unreachable for what it sent
+    Out:       NOTIFY to subscribers, FINGER to a rewriter that came through the DHT
+    Keeps:     VLQT: rewritten queries, by value and query; VLTT: tuples, by value. For how long: the table below
+    Invariant: two tuples make a notification of a query at one evaluator, once, whatever the order in which what they
+               caused arrives
+    Paper:     sections 4 to 6
+
+                rewritten queries     tuples              two tuples meet
+    SAI         while they can meet   while they can      always: only one side is rewritten
+    DAI-Q       recent                while they can      when the rewritten query's trigger is the later one
+    DAI-T       while they can        recent              when the tuple is the later one
+    DAI-V       while they can        none                always: both sides are rewritten, to the same place
+
+    The paper's DAI-Q and DAI-T rely on messages arriving in the order of publication. Here the order of publication
+    itself decides which of the two evaluators of a pair tells it, and what is recent is kept by both, so that neither
+    a late tuple nor a late rewritten query is missed.
+    """
+
+    limits: JoinLimits
+    _queries: dict[_Place, dict[QueryId, _Waiting]] = field(default_factory=dict)
+    _tuples: dict[_Place, dict[TupleId, StreamTuple]] = field(default_factory=dict)
+    _prepared: WeakValueDictionary[QueryId, Prepared] = field(default_factory=WeakValueDictionary)
+    _old_queries: Expiry[tuple[_Place, QueryId, Side, TupleId]] = field(default_factory=Expiry)
+    _old_tuples: Expiry[tuple[_Place, TupleId]] = field(default_factory=Expiry)
+    _removed: Recently[QueryId] = field(default_factory=Recently)
+    stored_queries: int = 0  # ES, the evaluator storage load, is the sum of
+    stored_tuples: int = 0  # these two.
+    filtered: int = 0  # EF, the evaluator filtering load: what arrived and was compared with what is stored.
+    refused: int = 0  # What a full table had no room for: only what was there already could meet it.
+
+    def handle(self, event: Event, now: Millis) -> list[Effect]:
+        match event:
+            case Received(sender=sender, message=Join() as message):
+                return self._finger(sender, message) + self._join(message, now)
+            case Received(message=VlIndex() as message):
+                return self._index(message, now)
+            case Received(message=ForgetQuery() as message):
+                self._forget(message, now)
+                return []
+            case Unreachable(peer=peer, message=Notify() as message):
+                return [Send(peer, message)]
+            case Unreachable(message=Finger()):
+                return []  # The next JOIN asks again.
+        raise AssertionError(f"no rule for {event}")
+
+    def _finger(self, sender: PeerId, message: Join) -> list[Effect]:
+        if not message.asks_finger:
+            return []
+        return [Send(sender, Finger(key=value_key(message.at, message.value)))]
+
+    # Rewritten queries.
+
+    def _join(self, message: Join, now: Millis) -> list[Effect]:
+        place = (message.at, message.value)
+        told = _Told()
+        item: Item | None = None
+        for rewritten in message.rewritten:
+            query, side = rewritten.query, rewritten.side
+            if query.id in self._removed:
+                continue
+            known = self._queries.get(place, {}).get(query.id)
+            if known is not None and message.trigger.id in known.triggers[side]:  # It came twice.
+                continue
+            prepared = self._prepare(query)
+            if item is None or item.side != side:
+                item = prepared.read(message.trigger, side)
+            self.filtered += query.algorithm != "dai-t"
+            told.add(query, self._met_by_query(place, prepared, item))
+            self._keep_query(place, prepared, item, now)
+        return told.effects()
+
+    def _prepare(self, query: JoinQuery) -> Prepared:
+        found = self._prepared.get(query.id)
+        if found is None:
+            found = self._prepared[query.id] = Prepared.of(query)
+        return found
+
+    def _met_by_query(self, place: _Place, prepared: Prepared, item: Item) -> Iterator[Notification]:
+        other: Side = 1 if item.side == 0 else 0
+        if prepared.query.algorithm == "dai-v":
+            known = self._queries.get(place, {}).get(prepared.query.id)
+            others = [] if known is None else list(known.triggers[other].values())
+        else:
+            others = [prepared.read(each, other) for each in self._tuples.get(place, {}).values()]
+        for each in others:
+            if _is_told_here(prepared.query.algorithm, item, each) and (found := prepared.meet(item, each)):
+                yield found
+
+    def _keep_query(self, place: _Place, prepared: Prepared, item: Item, now: Millis) -> None:
+        if self.stored_queries >= self.limits.rewritten_max:
+            self.refused += 1
+            return
+        waiting = self._queries.setdefault(place, {}).setdefault(prepared.query.id, _Waiting(prepared))
+        waiting.triggers[item.side][item.tuple.id] = item
+        self.stored_queries += 1
+        keep_ms = 0 if prepared.query.algorithm == "dai-q" else prepared.keep_ms(item.side)
+        until = max(now, wall_ms(item.tuple.published_at) + keep_ms) + self.limits.recent_ms
+        self._old_queries.add(until, (place, prepared.query.id, item.side, item.tuple.id))
+
+    def _forget(self, message: ForgetQuery, now: Millis) -> None:
+        self._removed.add(message.query, now + self.limits.recent_ms)
+        place = (message.at, message.value)
+        waiting = self._queries.get(place, {}).pop(message.query, None)
+        if waiting is not None:
+            self.stored_queries -= sum(map(len, waiting.triggers))
+            if not self._queries[place]:
+                del self._queries[place]
+
+    # Tuples.
+
+    def _index(self, message: VlIndex, now: Millis) -> list[Effect]:
+        place, each = (message.at, message.value), message.tuple
+        if each.id in self._tuples.get(place, {}):
+            return []
+        told = _Told()
+        is_compared = False
+        for waiting in self._queries.get(place, {}).values():
+            prepared = waiting.prepared
+            is_compared |= prepared.query.algorithm != "dai-q"
+            told.add(prepared.query, _met_by_tuple(waiting, each))
+        self.filtered += is_compared
+        self._keep_tuple(place, message, now)
+        return told.effects()
+
+    def _keep_tuple(self, place: _Place, message: VlIndex, now: Millis) -> None:
+        if self.stored_tuples >= self.limits.tuples_max:
+            self.refused += 1
+            return
+        each = message.tuple
+        self._tuples.setdefault(place, {})[each.id] = each
+        self.stored_tuples += 1
+        until = max(now, wall_ms(each.published_at) + message.keep_ms) + self.limits.recent_ms
+        self._old_tuples.add(until, (place, each.id))
+
+    # Time.
+
+    def sweep(self, now: Millis) -> None:
+        """Let go of what has ended."""
+        for place, query, side, trigger in self._old_queries.due(now):
+            waiting = self._queries.get(place, {}).get(query)
+            if waiting is None or waiting.triggers[side].pop(trigger, None) is None:
+                continue  # The query was removed.
+            self.stored_queries -= 1
+            if not any(waiting.triggers):
+                del self._queries[place][query]
+                if not self._queries[place]:
+                    del self._queries[place]
+        for place, name in self._old_tuples.due(now):
+            tuples = self._tuples[place]
+            del tuples[name]
+            self.stored_tuples -= 1
+            if not tuples:
+                del self._tuples[place]
+        self._removed.sweep(now)
+
+    def is_empty(self) -> bool:
+        """Whether nothing of any query is left."""
+        return not self._queries and not self._prepared
+
+    def validate(self) -> None:
+        every = [waiting for queries in self._queries.values() for waiting in queries.values()]
+        assert self.stored_queries == sum(len(side) for waiting in every for side in waiting.triggers)
+        assert self.stored_tuples == sum(map(len, self._tuples.values()))
+        assert self.stored_queries <= self.limits.rewritten_max
+        assert self.stored_tuples <= self.limits.tuples_max
+        assert all(self._queries.values()), "no place without queries"
+        assert all(any(waiting.triggers) for waiting in every), "no query without triggers"
+
+
+def _is_told_here(algorithm: Algorithm, trigger: Item, each: Item) -> bool:
+    """Whether this is the evaluator that tells a pair: in DAI-Q and DAI-T there are two that could."""
+    match algorithm:
+        case "dai-q":
+            return each.order < trigger.order
+        case "dai-t":
+            return trigger.order < each.order
+    return True
+
+
+def _met_by_tuple(waiting: _Waiting, each: StreamTuple) -> Iterator[Notification]:
+    prepared = waiting.prepared
+    for side, triggers in enumerate(waiting.triggers):
+        if not triggers:
+            continue
+        item = prepared.read(each, 0 if side == 1 else 1)
+        for trigger in triggers.values():
+            if _is_told_here(prepared.query.algorithm, trigger, item) and (found := prepared.meet(trigger, item)):
+                yield found
+
+
+@dataclass(slots=True)
+class _Told:
+    """Notifications on their way: one message for each subscriber."""
+
+    by_subscriber: dict[PeerId, list[Notification]] = field(default_factory=dict)
+
+    def add(self, query: JoinQuery, found: Iterator[Notification]) -> None:
+        notifications = list(found)
+        if notifications:
+            self.by_subscriber.setdefault(query.subscriber, []).extend(notifications)
+
+    def effects(self) -> list[Effect]:
+        return [Send(peer, Notify(notifications=tuple(found))) for peer, found in self.by_subscriber.items()]

@@ -1,0 +1,53 @@
+"""What is kept for a time only: a heap of what ends when."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Generic, TypeVar
+
+from protocols.ids import Millis
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class Expiry(Generic[T]):
+    """Names of things and when they end. Who takes a thing away earlier leaves its name to run out."""
+
+    _heap: list[tuple[Millis, int, T]] = field(default_factory=list)
+    _count: int = 0
+
+    def add(self, ends_at: Millis, name: T) -> None:
+        self._count += 1
+        heappush(self._heap, (ends_at, self._count, name))
+
+    def due(self, now: Millis) -> Iterator[T]:
+        """The names of what has ended, earliest first; each is given once."""
+        while self._heap and self._heap[0][0] <= now:
+            yield heappop(self._heap)[2]
+
+
+@dataclass(slots=True)
+class Recently(Generic[T]):
+    """A set that forgets: for what may arrive a second time, or after its end."""
+
+    _until: dict[T, Millis] = field(default_factory=dict)
+    _expiry: Expiry[T] = field(default_factory=Expiry)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._until
+
+    def __len__(self) -> int:
+        return len(self._until)
+
+    def add(self, name: T, until: Millis) -> None:
+        if until > self._until.get(name, 0):
+            self._until[name] = until
+            self._expiry.add(until, name)
+
+    def sweep(self, now: Millis) -> None:
+        for name in self._expiry.due(now):
+            if self._until.get(name, now + 1) <= now:
+                del self._until[name]

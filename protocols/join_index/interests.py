@@ -1,0 +1,52 @@
+"""Which attributes anybody is interested in: a publisher that knows it need not index a tuple under all the others.
+
+How publishers come to know it is not said here: with the catalogue, beside the statistics of a stream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from protocols.ids import Millis
+from protocols.join_index.condition import Prepared
+from protocols.join_index.messages import LEFT, RIGHT, Attribute, JoinQuery, QueryId
+
+
+class Interest(NamedTuple):
+    """What queries want of the tuples of an attribute."""
+
+    by_value: bool  # At the value level too: all but DAI-V.
+    keep_ms: Millis  # How long evaluators must be able to find them: windows bound it, and DAI-T needs it not at all.
+
+
+@dataclass(slots=True)
+class Interests:
+    """The interests of all queries, by attribute and query."""
+
+    _queries: dict[Attribute, dict[QueryId, Interest]] = field(default_factory=dict)
+
+    def add(self, query: JoinQuery) -> None:
+        prepared = Prepared.of(query)
+        for side in (LEFT, RIGHT):
+            is_kept = query.algorithm in ("sai", "dai-q")
+            interest = Interest(query.algorithm != "dai-v", prepared.keep_ms(side) if is_kept else 0)
+            mine = self._queries.setdefault(prepared.side(side).attribute, {})
+            mine[query.id] = _either(interest, mine.get(query.id, interest))  # Both sides may have one attribute.
+
+    def remove(self, query: QueryId) -> None:
+        for at in [at for at, queries in self._queries.items() if query in queries]:
+            del self._queries[at][query]
+            if not self._queries[at]:
+                del self._queries[at]
+
+    def of(self, at: Attribute) -> Interest | None:
+        """What is wanted of an attribute; None: nothing."""
+        found: Interest | None = None
+        for each in self._queries.get(at, {}).values():
+            found = each if found is None else _either(found, each)
+        return found
+
+
+def _either(one: Interest, other: Interest) -> Interest:
+    return Interest(one.by_value or other.by_value, max(one.keep_ms, other.keep_ms))

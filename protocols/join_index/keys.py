@@ -1,0 +1,98 @@
+"""Where the join index keeps things: the paper's AIndex and VIndex, for any type of value.
+
+Equality between numbers is exact in queries/, so the text of a number is that of its exact value: 7, 7.0 and 7.00 meet
+at one evaluator, and no rounding brings together or apart what `=` would not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from decimal import Decimal
+from fractions import Fraction
+from hashlib import sha256
+from typing import Any, Final
+
+from protocols.ids import ID_BITS, ID_BYTES, Key
+from protocols.join_index.messages import Attribute, ValueText
+from queries.expressions import EPOCH, MICROSECOND
+from queries.schema import Field, Row, Schema
+
+NULL: Final[ValueText] = ""
+_TEXT_MAX: Final = 64  # Longer values go by their digest.
+
+
+def value_text(value: Any) -> ValueText:
+    """The text that all values equal to this one share; null for what equals nothing, not even itself.
+
+    >>> value_text(7) == value_text(7.0) == value_text(Decimal("7.00")), value_text(0.5), value_text("7")
+    (True, 'n1/2', 's7')
+    """
+    match value:
+        case None:
+            return NULL
+        case bool():
+            return f"b{value:d}"
+        case int():
+            return f"n{value}"
+        case float() if not math.isfinite(value):
+            return NULL if math.isnan(value) else f"f{value}"
+        case float() | Decimal():
+            return f"n{Fraction(value)}"
+        case str():
+            return _short("s", value.encode(), value)
+        case bytes():
+            return _short("x", value, value.hex())
+        case datetime():
+            return f"t{(value - EPOCH) // MICROSECOND}"
+        case timedelta():
+            return f"i{value // MICROSECOND}"
+    raise AssertionError(f"no text for a {type(value).__name__}")
+
+
+def _short(kind: str, raw: bytes, text: str) -> ValueText:
+    return kind + text if len(text) <= _TEXT_MAX else f"{kind}#{sha256(raw).hexdigest()}"
+
+
+def attribute_key(at: Attribute, replica: int = 0) -> Key:
+    """AIndex, and the replication identifiers of section 7.
+
+    A replica differs from the others in its highest bits, so that each lies in a part of the key space of its own:
+    where every part has a peer, no peer has two. The paper moves peers to the same end.
+    """
+    first = Key.of("attribute", at.relation, *at.path)
+    if not replica:
+        return first
+    turned = int(f"{replica:b}"[::-1], 2) << (ID_BITS - replica.bit_length())
+    return Key((first.number ^ turned).to_bytes(ID_BYTES, "big"))
+
+
+def value_key(at: Attribute | None, value: ValueText) -> Key:
+    """VIndex: by relation, attribute and value; in DAI-V by the value alone."""
+    return Key.of("value", value) if at is None else Key.of("value", at.relation, *at.path, value)
+
+
+def leaves(schema: Schema) -> Iterator[tuple[str, ...]]:
+    """The paths of a relation's attributes: fields, and fields of records."""
+
+    def below(fields: tuple[Field, ...], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        for each in fields:
+            if each.fields:
+                yield from below(each.fields, (*path, each.name))
+            else:
+                yield (*path, each.name)
+
+    return below(schema.fields, ())
+
+
+def at_path(schema: Schema, row: Row, path: tuple[str, ...]) -> Any:
+    """The value of an attribute; inside a record that is null, null."""
+    fields = schema.fields
+    value: Any = row
+    for name in path:
+        if value is None:
+            return None
+        place = next(place for place, each in enumerate(fields) if each.name == name)
+        fields, value = fields[place].fields, value[place]
+    return value

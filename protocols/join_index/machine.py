@@ -1,0 +1,121 @@
+"""The join index of one peer: publisher's, subscriber's, rewriter's and evaluator's part side by side.
+
+Not here yet, and what it rests on when it comes:
+
+* ALQT, VLQT and VLTT become entries of protocols/store under the keys they are indexed by, on the three owners of each
+  key: queries, tuples and rewritten queries are immutable and only added, so owners that differ unite. An owner that
+  takes over a key evaluates the pairs it had not seen; ids of notifications make that harmless.
+* AL_INDEX and VL_INDEX leave the publisher's outbox only when the owners have them; JOIN leaves the rewriter's journal
+  likewise. Until then a message that could not be delivered is sent again by the role that sent it.
+* Notifications go through protocols/delivery, as a stream of results of the query, so that a subscriber that was away
+  catches up, and NOTIFY is no longer sent again and again to a peer that is gone.
+* A finger that points to a peer that is no longer nearest to its key: that peer, which knows its neighbourhood, will
+  say so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocols.effects import Effect, SetTimer
+from protocols.events import Event, Received, Started, TimerFired, Unreachable, Unroutable
+from protocols.ids import Millis
+from protocols.join_index.evaluator import Evaluator
+from protocols.join_index.events import QueryPosed, QueryStopped, TuplePublished
+from protocols.join_index.indexer import TupleIndexer
+from protocols.join_index.interests import Interests
+from protocols.join_index.limits import JoinLimits
+from protocols.join_index.messages import (
+    AlIndex,
+    AskRate,
+    Finger,
+    ForgetQuery,
+    Join,
+    Notify,
+    Query,
+    QueryIndexed,
+    QueryRefused,
+    Rate,
+    RemoveQuery,
+    VlIndex,
+)
+from protocols.join_index.rewriter import Rewriter
+from protocols.join_index.subscriber import JoinSubscriber
+from protocols.messages import Message
+
+SWEEP: Final = "join_index.sweep"
+
+
+@dataclass(slots=True)
+class JoinIndex:
+    """Every role of the join index at one peer.
+
+    In:        what its roles take; Started and its own timer
+    Out:       what they give
+    Keeps:     the roles
+    Invariant: that of each role
+    """
+
+    limits: JoinLimits = field(default_factory=JoinLimits)
+    interests: Interests | None = None
+    indexer: TupleIndexer = field(init=False)
+    subscriber: JoinSubscriber = field(init=False)
+    rewriter: Rewriter = field(init=False)
+    evaluator: Evaluator = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.indexer = TupleIndexer(self.limits, self.interests)
+        self.subscriber = JoinSubscriber(self.limits)
+        self.rewriter = Rewriter(self.limits)
+        self.evaluator = Evaluator(self.limits)
+
+    def handle(self, event: Event, now: Millis) -> list[Effect]:
+        match event:
+            case Started():
+                return [SetTimer(SWEEP, self.limits.sweep_ms)]
+            case TimerFired(name=name) if name == SWEEP:
+                self.subscriber.sweep(now)
+                self.rewriter.sweep(now)
+                self.evaluator.sweep(now)
+                return [SetTimer(SWEEP, self.limits.sweep_ms)]
+            case TuplePublished():
+                return self.indexer.handle(event, now)
+            case QueryPosed() | QueryStopped():
+                return self.subscriber.handle(event, now)
+            case Received(message=message):
+                return self._receiver(message).handle(event, now)
+            case Unroutable(message=message) | Unreachable(message=message):
+                return self._sender(message).handle(event, now)
+        raise AssertionError(f"no rule for {event}")
+
+    def _receiver(self, message: Message) -> JoinSubscriber | Rewriter | Evaluator:
+        match message:
+            case AlIndex() | Query() | RemoveQuery() | AskRate() | Finger():
+                return self.rewriter
+            case VlIndex() | Join() | ForgetQuery():
+                return self.evaluator
+            case Rate() | QueryIndexed() | QueryRefused() | Notify():
+                return self.subscriber
+        raise AssertionError(f"no role for {message}")
+
+    def _sender(self, message: Message) -> TupleIndexer | JoinSubscriber | Rewriter | Evaluator:
+        match message:
+            case AlIndex() | VlIndex():
+                return self.indexer
+            case Query() | RemoveQuery() | AskRate():
+                return self.subscriber
+            case Join() | ForgetQuery() | Rate() | QueryIndexed() | QueryRefused():
+                return self.rewriter
+            case Notify() | Finger():
+                return self.evaluator
+        raise AssertionError(f"no role for {message}")
+
+    def is_empty(self) -> bool:
+        """Whether nothing of any query is left here."""
+        return self.subscriber.is_empty() and self.rewriter.is_empty() and self.evaluator.is_empty()
+
+    def validate(self) -> None:
+        self.subscriber.validate()
+        self.rewriter.validate()
+        self.evaluator.validate()

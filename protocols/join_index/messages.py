@@ -1,0 +1,193 @@
+"""Messages of the join index, named as in the paper.
+
+publisher ── AL_INDEX ──▶ rewriter ── JOIN ──▶ evaluator ── NOTIFY ──▶ subscriber
+publisher ── VL_INDEX ──▶ evaluator ── FINGER ──▶ rewriter
+subscriber ── ASK_RATE, QUERY, REMOVE_QUERY ──▶ rewriter ── RATE, QUERY_INDEXED, QUERY_REFUSED ──▶ subscriber
+                                                rewriter ── FORGET_QUERY ──▶ evaluator
+
+A tuple travels with the row as the stream's schema writes it: who keeps it need not understand it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from protocols.clock import Stamp
+from protocols.delivery.messages import Origin
+from protocols.ids import Key, Millis, PeerId, StreamName
+from protocols.messages import Message
+from queries.plan import Operator
+
+QueryId = str
+Algorithm = Literal["sai", "dai-q", "dai-t", "dai-v"]
+Side = Literal[0, 1]  # Of a join: left or right.
+LEFT: Final[Side] = 0
+RIGHT: Final[Side] = 1
+ValueText = str  # A value as keys have it: equal values have equal texts, whatever their types. Empty: null.
+
+
+class Attribute(msgspec.Struct, frozen=True, array_like=True):
+    """An attribute of a relation; its path is longer than one name inside records."""
+
+    relation: StreamName
+    path: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return ".".join((self.relation, *self.path))
+
+
+class TupleId(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """Names one tuple for ever."""
+
+    publisher: PeerId
+    stream: StreamName
+    epoch: Millis
+    sequence: int
+
+    @classmethod
+    def of(cls, origin: Origin, sequence: int) -> TupleId:
+        return cls(origin.publisher, origin.stream, origin.epoch, sequence)
+
+
+class StreamTuple(msgspec.Struct, frozen=True, array_like=True):
+    """One tuple of a relation, and pubT: when it was published."""
+
+    id: TupleId
+    published_at: Stamp
+    row: bytes  # A batch of one row.
+
+
+class JoinQuery(msgspec.Struct, frozen=True, array_like=True):
+    """A continuous equi-join, and insT: when it was posed. Tuples published earlier do not trigger it."""
+
+    id: QueryId
+    subscriber: PeerId
+    inserted_at: Stamp
+    algorithm: Algorithm
+    plan: Operator
+    retention_ms: Millis  # Tuples further apart than this need not meet, where no window says less.
+    is_set: bool = False  # Equal results may be told once: so DAI-T sends a rewritten query once, as in the paper.
+
+
+class Rewritten(msgspec.Struct, frozen=True, array_like=True):
+    """A query of which one side has been replaced by the tuple that triggered it."""
+
+    query: JoinQuery
+    side: Side  # The side that the trigger takes.
+
+
+class Notification(msgspec.Struct, frozen=True, array_like=True):
+    """One result of a query: what it was made of, and its row as the schema of the result writes it."""
+
+    query: QueryId
+    id: str  # Every peer and every replay derives the same.
+    sources: tuple[tuple[str, TupleId], ...]  # Alias and tuple, by alias.
+    published_at: Stamp  # Of the later tuple.
+    row: bytes
+
+
+# Tuples.
+
+
+class AlIndex(Message, frozen=True, kw_only=True, tag="AL_INDEX"):
+    """A tuple at the attribute level: trigger the queries that wait for it."""
+
+    tuple: StreamTuple
+    at: Attribute
+    value: ValueText
+
+
+class VlIndex(Message, frozen=True, kw_only=True, tag="VL_INDEX"):
+    """A tuple at the value level: meet the rewritten queries that ask for this value."""
+
+    tuple: StreamTuple
+    at: Attribute
+    value: ValueText
+    keep_ms: Millis  # How long after its publication it can be needed.
+
+
+# Queries.
+
+
+class Query(Message, frozen=True, kw_only=True, tag="QUERY"):
+    """Index a query by one of its sides, at one of the rewriters of an attribute."""
+
+    query: JoinQuery
+    side: Side
+    replica: int
+
+
+class QueryIndexed(Message, frozen=True, kw_only=True, tag="QUERY_INDEXED"):
+    """From now on no tuple published after the query passes it by here."""
+
+    query: QueryId
+    side: Side
+    replica: int
+
+
+class QueryRefused(Message, frozen=True, kw_only=True, tag="QUERY_REFUSED"):
+    """The query is not kept here."""
+
+    query: QueryId
+    reason: str
+
+
+class RemoveQuery(Message, frozen=True, kw_only=True, tag="REMOVE_QUERY"):
+    """The query is over: forget it, and have its evaluators forget it."""
+
+    query: QueryId
+
+
+class ForgetQuery(Message, frozen=True, kw_only=True, tag="FORGET_QUERY"):
+    """The query is over: forget what was made of it."""
+
+    query: QueryId
+    at: Attribute | None
+    value: ValueText
+
+
+class AskRate(Message, frozen=True, kw_only=True, tag="ASK_RATE"):
+    """How fast do tuples come under this attribute?"""
+
+    query: QueryId
+    side: Side
+    at: Attribute
+
+
+class Rate(Message, frozen=True, kw_only=True, tag="RATE"):
+    """So many came lately, and this share of them had the most frequent value."""
+
+    query: QueryId
+    side: Side
+    tuples: int
+    top_share: float
+
+
+# Rewritten queries and results.
+
+
+class Join(Message, frozen=True, kw_only=True, tag="JOIN"):
+    """Queries rewritten by one trigger, for the one evaluator that can have the tuples they still need.
+
+    In DAI-V the evaluator goes by the value alone: there is no attribute.
+    """
+
+    at: Attribute | None  # The attribute still open.
+    value: ValueText  # What it must equal.
+    trigger: StreamTuple
+    rewritten: tuple[Rewritten, ...]
+    asks_finger: bool  # The rewriter does not know yet who the evaluator is.
+
+
+class Finger(Message, frozen=True, kw_only=True, tag="FINGER"):
+    """I am the evaluator of this key."""
+
+    key: Key
+
+
+class Notify(Message, frozen=True, kw_only=True, tag="NOTIFY"):
+    """Results for queries of one subscriber."""
+
+    notifications: tuple[Notification, ...]
