@@ -7,6 +7,8 @@ import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
+
 from overlay.overlay import Overlay
 from peerd.cli.look import spark_sentence
 from peerd.disk import FileDisk
@@ -29,6 +31,8 @@ from protocols.messages import Done, Refused
 from tests.overlay.networks import started, until
 from tests.peerd.engine import TellingEngine
 from tests.peerd.test_driver import DEADLINE_S, Desk, create, publish
+
+pytestmark = pytest.mark.slow
 
 JOIN = "SELECT a.n FROM a [RANGE 1 HOUR], b [RANGE 1 HOUR] WHERE a.n = b.n"
 

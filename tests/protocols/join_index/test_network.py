@@ -17,6 +17,8 @@ from queries.catalogue import Stream
 from queries.schema import Schema
 from tests.protocols.join_index.network import Network, Weather
 
+pytestmark = pytest.mark.slow
+
 ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
 STREAMS = {
     "R": Stream("R", Schema.parse("A int, B int, C decimal null, N string null")),

@@ -23,6 +23,8 @@ from tests.protocols.placement.network import PlacementNetwork
 from tests.protocols.placement.trees import peer, random_tree, random_view
 from tests.protocols.things import make
 
+pytestmark = pytest.mark.slow
+
 SEED = 21
 LONG_MS = 50_000
 
