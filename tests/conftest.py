@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if SYSTEM in item.path.parents:
             item.add_marker(pytest.mark.system)
+
+
+def pytest_collection_finish() -> None:
+    """Many tests look for what was left behind: they need not look through all that was imported."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
