@@ -52,7 +52,8 @@ def on_both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..
     first = inspect.Parameter("loop_name", inspect.Parameter.KEYWORD_ONLY)
     run.__signature__ = signature.replace(parameters=[*signature.parameters.values(), first])  # type: ignore[attr-defined]
     del run.__wrapped__  # type: ignore[attr-defined]
-    return pytest.mark.parametrize("loop_name", LOOPS)(run)
+    loops = [pytest.param("asyncio", marks=pytest.mark.slow), "uvloop"]  # The daemon runs on uvloop.
+    return pytest.mark.parametrize("loop_name", loops)(run)
 
 
 async def until(condition: Callable[[], object], what: str) -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from tests.sim.shelf import play, play_leaving
 
+pytestmark = pytest.mark.slow
+
 ONCE_FAILED: dict[str, list[int]] = tomllib.loads((Path(__file__).parent / "seeds.toml").read_text())["store"]
 
 
@@ -19,13 +21,11 @@ def test_what_was_acknowledged_is_found_again(seed: int):
     assert world.unanswered <= 0, f"seed {seed}: somebody got no answer"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [*range(1, 9), *ONCE_FAILED["hard"]])
 def test_what_was_acknowledged_is_found_again_though_peers_crash_all_the_time(seed: int):
     assert play(seed, is_hard=True).unanswered <= 0, f"seed {seed}: somebody got no answer"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [*range(1, 5), *ONCE_FAILED["disk_loss"]])
 def test_what_was_acknowledged_is_found_again_though_one_disk_is_lost_meanwhile(seed: int):
     world = play(seed, is_hard=True, with_disk_loss=True)
