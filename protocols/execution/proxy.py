@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections import Counter, deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
 from protocols.catalogue.messages import CreateStream, DropStream, ListStreams, ShowStream, StreamShown, StreamsListed
 from protocols.catalogue.refusals import clock_is_off
 from protocols.catalogue.streams import StreamDefinition
-from protocols.clock import HybridClock, Stamp
+from protocols.clock import HybridClock
 from protocols.delivery.messages import Publish, Published
 from protocols.delivery.publisher import Publisher
 from protocols.effects import AfterSync, Append, Effect, Reply, Send, SetTimer, Tell
@@ -30,7 +27,7 @@ from protocols.events import (
     TimerFired,
     Unreachable,
 )
-from protocols.execution.cut import Cut, cut, is_stateful
+from protocols.execution.cut import cut, is_stateful
 from protocols.execution.executor import ResultsReady, ResultsSafe
 from protocols.execution.messages import (
     Deploy,
@@ -38,32 +35,28 @@ from protocols.execution.messages import (
     DeployRefused,
     Lease,
     ListQueries,
-    Progress,
     QueriesListed,
     QueryAccepted,
     QueryId,
     QueryInstalled,
-    QueryListed,
-    QueryShown,
     QueryStarting,
     ResultsNoted,
     ShowQuery,
     StopQuery,
-    SubgraphShown,
     SubgraphStatus,
     SubmitQuery,
     Undeploy,
 )
-from protocols.execution.progress import merged
+from protocols.execution.running import RETRY_MIN_MS, Running
 from protocols.ids import Key, Millis, PeerId, RequestId, StreamName
 from protocols.inside import Inside
 from protocols.limits import Limits
 from protocols.messages import Answer, Done, Message, Record, Refused
 from queries.catalogue import Stream
 from queries.errors import QueryError
-from queries.plan import Restructure, output_schema, sources
-from queries.query import Query, parse
-from queries.schema import Row, Schema
+from queries.plan import output_schema, sources
+from queries.query import parse
+from queries.schema import Schema
 
 ROLE: Final = "queries"
 TICK: Final = "queries/tick"
@@ -72,78 +65,13 @@ LEASE_EVERY_MS: Final = 3000
 RESEND_MS: Final = 2000
 SILENT_MS: Final = 5000  # A host that has not said a word for so long is taken for lost.
 START_MS: Final = 90_000  # The engine may have to start first.
-RETRY_MIN_MS: Final = 500
 RETRY_MAX_MS: Final = 15_000
 SHUN_MS: Final = 30_000  # A host that was lost is not chosen again for a while.
-NOTE_MS: Final = 60_000  # How often the journal hears how far a query without results has come.
 QUERIES_MAX: Final = 1000
 PUBLISH_BYTES: Final = 512 << 10
 PUBLISH_RETRY_MS: Final = 50
-DIGEST_BYTES: Final = 16
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
-
-
-@dataclass(slots=True)
-class _Outgoing:
-    """Results on their way into the query's stream."""
-
-    rows: Sequence[Row]
-    progress: Progress | None
-    beyond: tuple[bytes, ...]  # What an earlier attempt has told and this one, with these, has not made again.
-
-
-@dataclass(slots=True)
-class _Running:
-    """A query of this peer."""
-
-    query: QueryId
-    text: str
-    engine: str
-    inserted_at: Stamp
-    state: str = "starting"  # Then running; waiting after a loss, until the next attempt; ending.
-    request: RequestId | None = None  # The client that waits for the acknowledgement.
-    is_begun: bool = False  # The journal knows of it: something may have been made for it.
-    is_creating: bool = False  # The stream of its results may be made any moment.
-    is_installed: bool = False  # Acknowledged.
-    ending_for: RequestId | None = None  # The client that wants it stopped.
-    parsed: Query | None = None
-    schema: Schema | None = None
-    cut: Cut | None = None
-    worker: PeerId | None = None
-    attempt: int = 0
-    attempted_at: Millis = 0
-    sent_at: Millis = 0
-    leased_at: Millis = 0
-    reason: str = ""
-    retry_at: Millis = 0
-    retry_ms: Millis = RETRY_MIN_MS
-    deployed: dict[int, Millis] = field(default_factory=dict)  # When each subgraph was last heard of.
-    lives: dict[int, Millis] = field(default_factory=dict)
-    status: dict[int, SubgraphStatus] = field(default_factory=dict)
-    looking_for: dict[str, None] = field(default_factory=dict)  # Streams whose publishers are being looked up.
-    publishers: dict[str, PeerId] = field(default_factory=dict)
-    refused_by: dict[PeerId, None] = field(default_factory=dict)  # Without Spark.
-    resume: Progress = field(default_factory=Progress)
-    resumed_from: Progress = field(default_factory=Progress)  # By this attempt.
-    beyond: tuple[bytes, ...] = ()  # Digests of the results told beyond what `resume` covers.
-    told: Counter[bytes] = field(default_factory=Counter)  # Those of them that this attempt has not made again.
-    results: int = 0  # In the query's stream, or on their way into it.
-    outgoing: deque[_Outgoing] = field(default_factory=deque)
-    in_flight: ResultsNoted | None = None
-    groups: int = 0  # How many groups of results it ends.
-    noted_at: Millis = 0
-    notes: list[ResultsNoted] = field(default_factory=list)  # The last one that is safe, and those after it.
-
-    @property
-    def stream(self) -> StreamName:
-        """Of its results: never one that an earlier query of the same name had."""
-        return f"{self.query}.{self.inserted_at:x}"
-
-    @property
-    def envelope(self) -> tuple[str, ...]:
-        plan = self.parsed.plan if self.parsed is not None else None
-        return plan.envelope if isinstance(plan, Restructure) else ()
 
 
 @dataclass(slots=True)
@@ -161,8 +89,8 @@ class QueryProxy:
     clock: HybridClock
     publisher: Publisher
     limits: Limits
-    running: dict[QueryId, _Running] = field(default_factory=dict)
-    _asked: dict[RequestId, tuple[_Running, str]] = field(default_factory=dict)
+    running: dict[QueryId, Running] = field(default_factory=dict)
+    _asked: dict[RequestId, tuple[Running, str]] = field(default_factory=dict)
     _lost: dict[PeerId, Millis] = field(default_factory=dict)
     _near: tuple[PeerId, ...] = ()
     _is_ticking: bool = False
@@ -173,17 +101,17 @@ class QueryProxy:
                 self.running.pop(record.query, None)
             case QueryInstalled():
                 query = self.running.setdefault(
-                    record.query, _Running(record.query, record.text, record.engine, record.inserted_at)
+                    record.query, Running(record.query, record.text, record.engine, record.inserted_at)
                 )
                 query.is_begun, query.is_installed = True, record.state == "acknowledged"
             case ResultsNoted() if record.query in self.running:
-                self.running[record.query].notes.append(record)
+                self.running[record.query].results.notes.append(record)
 
     def snapshot(self) -> list[Record]:
         records: list[Record] = []
         for each in self.running.values():
             if each.is_begun:
-                records += [_record(each, "acknowledged" if each.is_installed else "begun"), *each.notes]
+                records += [each.record("acknowledged" if each.is_installed else "begun"), *each.results.notes]
         return records
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:  # noqa: C901 - one branch for each thing that happens
@@ -193,7 +121,7 @@ class QueryProxy:
             case Requested(request=request, command=StopQuery() as command):
                 return self._stop(request, command.query, now)
             case Requested(request=request, command=ListQueries()):
-                return [Reply(request, self._list())]
+                return [Reply(request, QueriesListed(queries=tuple(each.listed() for each in self.running.values())))]
             case Requested(request=request, command=ShowQuery() as command):
                 return [Reply(request, self._show(command.query))]
             case Answered(request=request, answer=answer):
@@ -238,16 +166,16 @@ class QueryProxy:
             return [Reply(request, Refused(code="exists", error=error, hint=hint))]
         if len(self.running) >= QUERIES_MAX:
             return [Reply(request, Refused(code="full", error=f"this peer runs {QUERIES_MAX} queries already"))]
-        query = _Running(name, command.text, command.engine, inserted_at, request=request)
+        query = Running(name, command.text, command.engine, inserted_at, request=request)
         self.running[name] = query
         return [*self._ask(query, "streams", ListStreams()), *self._start_ticking()]
 
-    def _ask(self, query: _Running, purpose: str, command: object) -> list[Effect]:
+    def _ask(self, query: Running, purpose: str, command: object) -> list[Effect]:
         request, effect = self.inside.ask(ROLE, command)  # type: ignore[arg-type]
         self._asked[request] = (query, purpose)
         return [effect]
 
-    def _stop_asking(self, query: _Running) -> None:
+    def _stop_asking(self, query: Running) -> None:
         """Answers still to come are of no use any more; that to a publish or a creation is."""
         for request, (asker, purpose) in list(self._asked.items()):
             if asker is query and purpose in ("streams", "stream"):
@@ -281,7 +209,7 @@ class QueryProxy:
                 return self._give_up(query, answer, now)
         return []
 
-    def _plan(self, query: _Running, listed: StreamsListed, now: Millis) -> list[Effect]:
+    def _plan(self, query: Running, listed: StreamsListed, now: Millis) -> list[Effect]:
         streams = {each.name: _stream(each) for each in listed.streams if each.name != query.stream}
         try:
             query.parsed = parse(query.text, streams)
@@ -294,19 +222,19 @@ class QueryProxy:
             if schema != self._schema_of_results(query, schema):
                 refusal = Refused(code="invalid", error="its streams no longer have the columns they had")
                 return self._give_up(query, refusal, now)
-            query.schema = schema
+            query.results.schema = schema
             return self._find_publishers(query, now)
-        query.schema = schema
+        query.results.schema = schema
         query.is_begun = query.is_creating = True
-        definition = StreamDefinition(name=query.stream, schema=query.schema)
+        definition = StreamDefinition(name=query.stream, schema=query.results.schema)
         create = self._ask(query, "results", CreateStream(definition=definition))
-        return [Append(_record(query, "begun")), AfterSync(tuple(create))]
+        return [Append(query.record("begun")), AfterSync(tuple(create))]
 
-    def _schema_of_results(self, query: _Running, otherwise: Schema) -> Schema:
+    def _schema_of_results(self, query: Running, otherwise: Schema) -> Schema:
         outbox = self.publisher.outboxes.get(query.stream)
-        return outbox.definition.schema if outbox is not None else query.schema or otherwise
+        return outbox.definition.schema if outbox is not None else query.results.schema or otherwise
 
-    def _find_publishers(self, query: _Running, now: Millis) -> list[Effect]:
+    def _find_publishers(self, query: Running, now: Millis) -> list[Effect]:
         assert query.parsed is not None
         query.publishers.clear()
         query.looking_for = dict.fromkeys(source.stream for source in sources(query.parsed.plan))
@@ -314,7 +242,7 @@ class QueryProxy:
             effect for stream in query.looking_for for effect in self._ask(query, "stream", ShowStream(name=stream))
         ]
 
-    def _found(self, query: _Running, shown: StreamShown, now: Millis) -> list[Effect]:
+    def _found(self, query: Running, shown: StreamShown, now: Millis) -> list[Effect]:
         """Where a stream is published most."""
         stream = shown.definition.name
         live = [each for each in shown.publishers if not self._is_shunned(each.peer, now)]
@@ -325,11 +253,11 @@ class QueryProxy:
 
     # Deploying.
 
-    def _deploy(self, query: _Running, now: Millis) -> list[Effect]:
+    def _deploy(self, query: Running, now: Millis) -> list[Effect]:
         assert query.parsed is not None
         query.worker = self._worker(query, now)
         query.attempt, query.attempted_at = self.clock.tick(now), now
-        query.resumed_from, query.told = query.resume, Counter(query.beyond)
+        query.resumed_from = query.results.begin_attempt()
         query.state = "starting"
         query.deployed.clear()
         query.lives.clear()
@@ -349,7 +277,7 @@ class QueryProxy:
             effects.append(Reply(query.request, QueryStarting(query=query.query, waits_for=waits_for), last=False))
         return effects
 
-    def _worker(self, query: _Running, now: Millis) -> PeerId:
+    def _worker(self, query: Running, now: Millis) -> PeerId:
         """Who runs what has state: this peer, or the nearest that can."""
         assert query.parsed is not None
         if self.peer_id not in query.refused_by or not is_stateful(query.parsed.plan):
@@ -357,7 +285,7 @@ class QueryProxy:
         able = [peer for peer in self._near if peer not in query.refused_by and not self._is_shunned(peer, now)]
         return able[0] if able else self.peer_id
 
-    def _send_deploys(self, query: _Running, now: Millis) -> list[Effect]:
+    def _send_deploys(self, query: Running, now: Millis) -> list[Effect]:
         assert query.cut is not None
         query.sent_at = now
         hosts = dict(zip((each.number for each in query.cut.subgraphs), query.cut.hosts, strict=True))
@@ -379,7 +307,7 @@ class QueryProxy:
     def _send(self, peer: PeerId, message: Message) -> Effect:
         return Tell(Received(self.peer_id, message)) if peer == self.peer_id else Send(peer, message)
 
-    def _query_of(self, stream: StreamName) -> _Running | None:
+    def _query_of(self, stream: StreamName) -> Running | None:
         """The query whose results make a stream."""
         query = self.running.get(stream.rpartition(".")[0])
         return query if query is not None and query.stream == stream else None
@@ -397,18 +325,18 @@ class QueryProxy:
         query.state, query.retry_ms = "running", RETRY_MIN_MS
         return self._acknowledge(query, now)
 
-    def _acknowledge(self, query: _Running, now: Millis) -> list[Effect]:
+    def _acknowledge(self, query: Running, now: Millis) -> list[Effect]:
         effects: list[Effect] = []
         if not query.is_installed:
             query.is_installed = True
-            effects.append(Append(_record(query, "acknowledged")))
+            effects.append(Append(query.record("acknowledged")))
         if query.request is not None:
-            assert query.schema is not None
+            assert query.results.schema is not None
             accepted = QueryAccepted(
                 query=query.query,
                 stream=query.stream,
                 stamp=self.clock.tick(now),
-                schema=query.schema,
+                schema=query.results.schema,
                 envelope=query.envelope,
             )
             effects.append(AfterSync((Reply(query.request, accepted),)))
@@ -434,7 +362,7 @@ class QueryProxy:
             return self._give_up(query, refusal, now)
         return self._wait(query, f"peer {sender.short}: {message.reason}", now)
 
-    def _give_up(self, query: _Running, refusal: Refused, now: Millis) -> list[Effect]:
+    def _give_up(self, query: Running, refusal: Refused, now: Millis) -> list[Effect]:
         """A new query is refused; one that was acknowledged is tried again."""
         if query.is_installed:
             return self._wait(query, refusal.error, now)
@@ -454,7 +382,7 @@ class QueryProxy:
                 return self._give_up(query, Refused(code="unavailable", error="nobody waits for it"), now)
         return []
 
-    def _undeploy(self, query: _Running) -> list[Effect]:
+    def _undeploy(self, query: Running) -> list[Effect]:
         hosts = dict.fromkeys(query.cut.hosts) if query.cut is not None else {}
         return [self._send(host, Undeploy(query=query.stream, attempt=query.attempt)) for host in hosts]
 
@@ -472,7 +400,7 @@ class QueryProxy:
     def _is_shunned(self, peer: PeerId, now: Millis) -> bool:
         return now - self._lost.get(peer, -SHUN_MS) < SHUN_MS
 
-    def _wait(self, query: _Running, reason: str, now: Millis) -> list[Effect]:
+    def _wait(self, query: Running, reason: str, now: Millis) -> list[Effect]:
         """This attempt is over; the next begins soon."""
         effects = self._undeploy(query)
         self._stop_asking(query)
@@ -480,18 +408,14 @@ class QueryProxy:
         query.retry_at = now + query.retry_ms
         query.retry_ms = min(query.retry_ms * 2, RETRY_MAX_MS)
         query.cut, query.attempt = None, 0
-        query.outgoing.clear()  # The next attempt makes them again.
+        query.results.end_attempt()
         return effects
 
     def _restart_all(self, now: Millis) -> list[Effect]:
         """After a start of this peer: what is in a query's stream says where to go on."""
         for query in self.running.values():
             outbox = self.publisher.outboxes.get(query.stream)
-            query.results = outbox.feed.next if outbox is not None else 0
-            safe = [note for note in query.notes if note.next <= query.results]
-            query.notes = safe[-1:]
-            for note in query.notes:
-                query.resume, query.beyond = note.progress, note.beyond
+            query.results.restart(outbox.feed.next if outbox is not None else 0)
             query.state = "waiting" if query.is_installed else "ending"
             query.retry_at, query.reason = now, "this peer was restarted"
         return self._start_ticking()
@@ -509,18 +433,18 @@ class QueryProxy:
         self._is_ticking = bool(self.running)
         return [*effects, SetTimer(TICK, TICK_MS)] if self.running else effects
 
-    def _look_after(self, query: _Running, now: Millis) -> list[Effect]:
+    def _look_after(self, query: Running, now: Millis) -> list[Effect]:
         if query.state == "ending":
             if now < query.retry_at or query.is_creating:
                 return []
             query.retry_at = now + RETRY_MAX_MS
             return self._ask(query, "drop", DropStream(name=query.stream))
         if query.state == "waiting":
-            if now < query.retry_at or query.in_flight is not None:
+            if now < query.retry_at or query.results.in_flight is not None:
                 return []
             query.state = "starting"
             return self._ask(query, "streams", ListStreams())
-        effects = self._publish(query, now) if now >= query.retry_at else []
+        effects = self._publish(query, now)
         if query.cut is None:
             return effects
         hosts = dict(zip((each.number for each in query.cut.subgraphs), query.cut.hosts, strict=True))
@@ -558,82 +482,43 @@ class QueryProxy:
         query = self._query_of(event.query)
         if query is None or query.attempt != event.attempt or not query.attempt:
             return []
-        rows = event.rows
-        if query.told:
-            rows = [row for row in rows if not self._was_told(query, row)]
-        query.outgoing.append(_Outgoing(rows, event.progress, tuple(query.told.elements())))
+        query.results.add(event.rows, event.progress)
         return self._publish(query, now)
 
-    def _was_told(self, query: _Running, row: Row) -> bool:
-        digest = self._digest(query, row)
-        if not query.told[digest]:
-            return False
-        query.told[digest] -= 1
-        return True
-
-    def _digest(self, query: _Running, row: Row) -> bytes:
-        assert query.schema is not None
-        return sha256(query.schema.encode([row])).digest()[:DIGEST_BYTES]
-
-    def _publish(self, query: _Running, now: Millis) -> list[Effect]:
-        """Put what waits into the query's stream, one batch at a time: a note of what it is made of, then the rows."""
-        if query.in_flight is not None or not query.outgoing or now < query.retry_at:
+    def _publish(self, query: Running, now: Millis) -> list[Effect]:
+        """Put what waits into the query's stream: a note of what it is made of, then the rows."""
+        results = query.results
+        batch = (
+            results.next_batch(min(PUBLISH_BYTES, self.limits.publish_bytes_max)) if now >= query.publish_at else None
+        )
+        if batch is None:
             return []
-        assert query.schema is not None
-        bytes_max = min(PUBLISH_BYTES, self.limits.publish_bytes_max)
-        rows: list[Row] = []
-        beyond = query.beyond
-        groups, size, progress = 0, 0, query.resume
-        for group in query.outgoing:
-            encoded = len(query.schema.encode(group.rows))
-            if groups and size + encoded > bytes_max:
-                break
-            if size + encoded > bytes_max and len(group.rows) > 1:  # A part of it now.
-                count = max(1, bytes_max * len(group.rows) // encoded // 2)
-                part, group.rows = group.rows[:count], group.rows[count:]
-                rows += part
-                beyond = (*beyond, *(self._digest(query, row) for row in part))
-                break
-            rows += group.rows
-            size += encoded
-            groups += 1
-            if group.progress is None:
-                beyond = (*beyond, *(self._digest(query, row) for row in group.rows))
-            else:
-                progress, beyond = merged(progress, group.progress), group.beyond
-        note = ResultsNoted(query=query.query, next=query.results + len(rows), progress=progress, beyond=beyond)
+        note, rows = batch
         if not rows:
-            effects = self._settled(query, groups, note)
-            if now - query.noted_at >= NOTE_MS:
-                query.noted_at, query.notes = now, [note]
+            effects = self._settle(query, note)
+            if results.wants_note(now):
+                results.noted_at, results.notes = now, [note]
                 effects.append(Append(note))
             return effects
-        query.groups, query.in_flight, query.noted_at = groups, note, now
-        query.notes.append(note)
-        command = Publish(stream=query.stream, rows=query.schema.encode(rows), count=len(rows))
+        assert results.schema is not None
+        results.noted_at = now
+        command = Publish(stream=query.stream, rows=results.schema.encode(rows), count=len(rows))
         return [Append(note), *self._ask(query, "publish", command)]
 
-    def _published(self, query: _Running, now: Millis) -> list[Effect]:
-        note = query.in_flight
-        assert note is not None
-        query.in_flight = None
-        query.results, query.notes = note.next, [note]
+    def _published(self, query: Running, now: Millis) -> list[Effect]:
+        note = query.results.is_in()
         if query.state == "running" or query.state == "starting":
-            return self._settled(query, query.groups, note) + self._publish(query, now)
-        query.resume, query.beyond = note.progress, note.beyond  # The attempt that made them is over.
+            return self._settle(query, note) + self._publish(query, now)
+        query.results.go_on_from(note)  # The attempt that made them is over.
         return []
 
-    def _not_published(self, query: _Running, refusal: Refused, now: Millis) -> list[Effect]:
-        """Not now: the rows still wait, and their note is void."""
-        query.notes = [note for note in query.notes if note is not query.in_flight]
-        query.in_flight, query.retry_at = None, now + max(refusal.retry_after_ms, PUBLISH_RETRY_MS)
+    def _not_published(self, query: Running, refusal: Refused, now: Millis) -> list[Effect]:
+        query.results.is_not_in()
+        query.publish_at = now + max(refusal.retry_after_ms, PUBLISH_RETRY_MS)
         return []
 
-    def _settled(self, query: _Running, groups: int, note: ResultsNoted) -> list[Effect]:
-        query.resume, query.beyond = note.progress, note.beyond
-        for _ in range(groups):
-            query.outgoing.popleft()
-        return [Tell(ResultsSafe(query.stream, query.attempt)) for _ in range(groups)]
+    def _settle(self, query: Running, note: ResultsNoted) -> list[Effect]:
+        return [Tell(ResultsSafe(query.stream, query.attempt)) for _ in range(query.results.settle(note))]
 
     # What people ask.
 
@@ -648,69 +533,32 @@ class QueryProxy:
         query.ending_for = request
         return effects + (self._end(query) if query.is_begun else self._ended(query, now))
 
-    def _end(self, query: _Running) -> list[Effect]:
+    def _end(self, query: Running) -> list[Effect]:
         """Take away what was made for a query: its subgraphs, then its stream, then the memory of it."""
         effects = self._undeploy(query)
         self._stop_asking(query)
         if query.is_installed:  # Should we crash from here on, it still ends.
             query.is_installed = False
-            effects.append(Append(_record(query, "begun")))
+            effects.append(Append(query.record("begun")))
         query.state, query.cut, query.attempt, query.retry_at = "ending", None, 0, 0
-        query.outgoing.clear()
+        query.results.end_attempt()
         return effects
 
-    def _ended(self, query: _Running, now: Millis) -> list[Effect]:
+    def _ended(self, query: Running, now: Millis) -> list[Effect]:
         del self.running[query.query]
-        effects: list[Effect] = [Append(_record(query, "ended"))] if query.is_begun else []
+        effects: list[Effect] = [Append(query.record("ended"))] if query.is_begun else []
         if query.ending_for is not None:
             effects.append(AfterSync((Reply(query.ending_for, Done(stamp=self.clock.tick(now))),)))
         return effects
 
-    def _list(self) -> QueriesListed:
-        return QueriesListed(
-            queries=tuple(
-                QueryListed(
-                    each.query, each.stream, each.text, each.state, each.attempt, each.results, each.inserted_at
-                )
-                for each in self.running.values()
-            )
-        )
-
     def _show(self, name: QueryId) -> Answer:
         query = self.running.get(name)
-        if query is None:
-            return _unknown(name, list(self.running))
-        subgraphs: tuple[SubgraphShown, ...] = ()
-        if query.cut is not None:
-            subgraphs = tuple(
-                SubgraphShown(subgraph, host, query.status.get(subgraph.number))
-                for subgraph, host in zip(query.cut.subgraphs, query.cut.hosts, strict=True)
-            )
-        return QueryShown(
-            query=query.query,
-            stream=query.stream,
-            text=query.text,
-            state=query.state,
-            attempt=query.attempt,
-            reason=query.reason,
-            inserted_at=query.inserted_at,
-            results=query.results,
-            subgraphs=subgraphs,
-            envelope=query.envelope,
-        )
+        return query.shown() if query is not None else _unknown(name, list(self.running))
 
     def validate(self) -> None:
         for query in self.running.values():
             assert (query.cut is None) == (query.attempt == 0), "an attempt has subgraphs"
-            if query.in_flight is not None:
-                assert query.notes
-                assert query.notes[-1] is query.in_flight
-
-
-def _record(query: _Running, state: Literal["begun", "acknowledged", "ended"]) -> QueryInstalled:
-    return QueryInstalled(
-        query=query.query, text=query.text, engine=query.engine, inserted_at=query.inserted_at, state=state
-    )
+            query.results.validate()
 
 
 def _stream(definition: StreamDefinition) -> Stream:

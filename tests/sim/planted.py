@@ -450,8 +450,8 @@ def covered_before_it_is_safe() -> Patch:
         effects = results(proxy, event, now)
         query = proxy._query_of(event.query)
         if query is not None and query.attempt == event.attempt and event.progress is not None:
-            progress = merged(query.resume, event.progress)
-            effects.append(Append(ResultsNoted(query=query.query, next=query.results, progress=progress)))
+            progress = merged(query.results.resume, event.progress)
+            effects.append(Append(ResultsNoted(query=query.query, next=query.results.count, progress=progress)))
         return effects
 
     return patch.object(QueryProxy, "_results", note_at_once)
@@ -491,7 +491,7 @@ def a_note_without_its_results() -> Patch:
 
     def believe(proxy: QueryProxy, now: Millis) -> list[Effect]:
         for query in proxy.running.values():
-            query.notes = [msgspec.structs.replace(note, next=0) for note in query.notes]
+            query.results.notes = [msgspec.structs.replace(note, next=0) for note in query.results.notes]
         return restart_all(proxy, now)
 
     return patch.object(QueryProxy, "_restart_all", believe)
@@ -503,7 +503,8 @@ def a_resumed_attempt_without_its_state() -> Patch:
     deploy = QueryProxy._deploy
 
     def forget(proxy: QueryProxy, query: Any, now: Millis) -> list[Effect]:
-        query.resume = msgspec.structs.replace(query.resume, lows=query.resume.covers)
+        resume = query.results.resume
+        query.results.resume = msgspec.structs.replace(resume, lows=resume.covers)
         return deploy(proxy, query, now)
 
     return patch.object(QueryProxy, "_deploy", forget)

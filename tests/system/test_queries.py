@@ -21,6 +21,7 @@ import pytest
 from peerd.client import Client, ConnectionLost, PeerRefused
 from peerd.cluster import Cluster
 from peerd.datadir import DataDir
+from protocols.limits import Limits
 from tests.system.test_streams import DEADLINE_S, client, peer, until
 
 PORTS = itertools.count(28_200 + os.getpid() % 200 * 30, 10)
@@ -56,7 +57,7 @@ async def nothing_left(one: Client, *streams: str) -> None:
         derived = [each.name for each in await one.streams() if "." in each.name]
         return queries + derived + [f"readers of {each}" for each in streams if (await one.stream(each)).subscriptions]
 
-    deadline_at = time.monotonic() + DEADLINE_S
+    deadline_at = time.monotonic() + DEADLINE_S + Limits().passing_life_ms / 1000  # Of a host that was killed.
     while found := await left():
         assert time.monotonic() < deadline_at, found
         await asyncio.sleep(0.05)

@@ -42,7 +42,9 @@ from protocols.execution.messages import (
     SubmitQuery,
     Undeploy,
 )
-from protocols.execution.proxy import NOTE_MS, RETRY_MIN_MS, SHUN_MS, TICK, TICK_MS, QueryProxy
+from protocols.execution.proxy import SHUN_MS, TICK, TICK_MS, QueryProxy
+from protocols.execution.results import NOTE_MS
+from protocols.execution.running import RETRY_MIN_MS
 from protocols.ids import PeerId
 from protocols.messages import Answer, Command, Done, Message, Record, Refused
 from protocols.peer import Peer
@@ -148,10 +150,10 @@ class Proxy:
     def publish(self) -> list[int]:
         """Let the publish under way succeed; what was in it."""
         query = self.proxy.running["q"]
-        assert query.schema is not None
+        assert query.results.schema is not None
         command = self.answer(Publish, Published(first=0, count=1, stamp=1))
         assert isinstance(command, Publish)
-        return [row[0] for row in query.schema.decode(command.rows)]
+        return [row[0] for row in query.results.schema.decode(command.rows)]
 
     def notes(self) -> list[ResultsNoted]:
         return [record for record in self.journal if isinstance(record, ResultsNoted)]
@@ -382,7 +384,7 @@ def test_a_refused_publish_leaves_no_note_in_memory_and_is_tried_later():
         proxy.answer(Publish, Refused(code="full", error="the disk is full", retry_after_ms=400))
         proxy.results(deploy, [99], covers=99)
         assert proxy.take(Publish) == [], "not before the time"
-        assert proxy.proxy.running["q"].notes == []
+        assert proxy.proxy.running["q"].results.notes == []
         proxy.tick()
     assert proxy.publish()[:20] == list(range(20))
 
@@ -390,7 +392,7 @@ def test_a_refused_publish_leaves_no_note_in_memory_and_is_tried_later():
 def test_a_query_without_results_gets_on_and_says_so_now_and_then():
     proxy, deploy = running()
     proxy.results(deploy, [], covers=5)
-    assert proxy.proxy.running["q"].resume.covers == (reach("left", LEFT, 5),)
+    assert proxy.proxy.running["q"].results.resume.covers == (reach("left", LEFT, 5),)
     first = len(proxy.notes())
     for upto in range(6, 60):
         proxy.results(deploy, [], covers=upto)
@@ -399,7 +401,7 @@ def test_a_query_without_results_gets_on_and_says_so_now_and_then():
     proxy.results(deploy, [], covers=70)
     assert len(proxy.notes()) == first + 1
     proxy.start(proxy.journal)
-    assert proxy.proxy.running["q"].resume.covers == (reach("left", LEFT, 70),)
+    assert proxy.proxy.running["q"].results.resume.covers == (reach("left", LEFT, 70),)
 
 
 def test_results_whose_cover_cannot_be_said_are_remembered_until_it_can():

@@ -1,0 +1,141 @@
+"""The results of a query on their way into its stream, and the notes of what they are made of."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Final
+
+from protocols.execution.messages import Progress, QueryId, ResultsNoted
+from protocols.execution.progress import merged
+from protocols.ids import Millis
+from queries.schema import Row, Schema
+
+NOTE_MS: Final = 60_000  # How often the journal hears how far a query without results has come.
+DIGEST_BYTES: Final = 16
+
+
+@dataclass(slots=True)
+class _Group:
+    """Results that came together."""
+
+    rows: Sequence[Row]
+    progress: Progress | None  # None: it cannot be said yet what they cover.
+    beyond: tuple[bytes, ...]  # What an earlier attempt has told and this one, with these, has not made again.
+
+
+@dataclass(slots=True)
+class QueryResults:
+    """One query's results.
+
+    Keeps:     what its stream has, and what of the query's inputs that covers
+    Invariant: a note is written before the results it speaks of; one that is not followed by them is void
+    """
+
+    query: QueryId
+    schema: Schema | None = None
+    count: int = 0  # In the query's stream, or on their way into it.
+    resume: Progress = field(default_factory=Progress)  # What all of them cover.
+    beyond: tuple[bytes, ...] = ()  # Digests of the results told beyond what `resume` covers.
+    told: Counter[bytes] = field(default_factory=Counter)  # Those of them that this attempt has not made again.
+    notes: list[ResultsNoted] = field(default_factory=list)  # The last one that is safe, and those after it.
+    noted_at: Millis = 0
+    in_flight: ResultsNoted | None = None
+    _waiting: deque[_Group] = field(default_factory=deque)
+    _ends: int = 0  # How many groups are over with what is in flight.
+
+    def restart(self, count: int) -> None:
+        """After a crash: of the notes, that counts which speaks of no more results than are there."""
+        self.count = count
+        safe = [note for note in self.notes if note.next <= count]
+        self.notes = safe[-1:]
+        for note in self.notes:
+            self.resume, self.beyond = note.progress, note.beyond
+
+    def begin_attempt(self) -> Progress:
+        """Where the attempt goes on; what has been told beyond that it makes again."""
+        self.told = Counter(self.beyond)
+        return self.resume
+
+    def end_attempt(self) -> None:
+        """What waits is made again by the next attempt."""
+        self._waiting.clear()
+
+    def add(self, rows: Sequence[Row], progress: Progress | None) -> None:
+        if self.told:
+            rows = [row for row in rows if not self._was_told(row)]
+        self._waiting.append(_Group(rows, progress, tuple(self.told.elements())))
+
+    def _was_told(self, row: Row) -> bool:
+        digest = self._digest(row)
+        if not self.told[digest]:
+            return False
+        self.told[digest] -= 1
+        return True
+
+    def _digest(self, row: Row) -> bytes:
+        assert self.schema is not None
+        return sha256(self.schema.encode([row])).digest()[:DIGEST_BYTES]
+
+    def next_batch(self, bytes_max: int) -> tuple[ResultsNoted, list[Row]] | None:
+        """What can go into the stream now, one batch at a time, with the note of what it is made of."""
+        if self.in_flight is not None or not self._waiting:
+            return None
+        assert self.schema is not None
+        rows: list[Row] = []
+        beyond, progress = self.beyond, self.resume
+        self._ends, size = 0, 0
+        for group in self._waiting:
+            encoded = len(self.schema.encode(group.rows))
+            if self._ends and size + encoded > bytes_max:
+                break
+            if size + encoded > bytes_max and len(group.rows) > 1:  # A part of it now.
+                count = max(1, bytes_max * len(group.rows) // encoded // 2)
+                part, group.rows = group.rows[:count], group.rows[count:]
+                rows += part
+                beyond = (*beyond, *map(self._digest, part))
+                break
+            rows += group.rows
+            size += encoded
+            self._ends += 1
+            if group.progress is None:
+                beyond = (*beyond, *map(self._digest, group.rows))
+            else:
+                progress, beyond = merged(progress, group.progress), group.beyond
+        note = ResultsNoted(query=self.query, next=self.count + len(rows), progress=progress, beyond=beyond)
+        if rows:
+            self.in_flight = note
+            self.notes.append(note)
+        return note, rows
+
+    def wants_note(self, now: Millis) -> bool:
+        return now - self.noted_at >= NOTE_MS
+
+    def is_in(self) -> ResultsNoted:
+        """What was in flight is in the stream."""
+        note, self.in_flight = self.in_flight, None
+        assert note is not None
+        self.count, self.notes = note.next, [note]
+        return note
+
+    def is_not_in(self) -> None:
+        """Not now: the rows still wait, and their note is void."""
+        self.notes = [note for note in self.notes if note is not self.in_flight]
+        self.in_flight = None
+
+    def go_on_from(self, note: ResultsNoted) -> None:
+        self.resume, self.beyond = note.progress, note.beyond
+
+    def settle(self, note: ResultsNoted) -> int:
+        """The groups that a note ends are behind us; say how many."""
+        self.go_on_from(note)
+        for _ in range(self._ends):
+            self._waiting.popleft()
+        return self._ends
+
+    def validate(self) -> None:
+        if self.in_flight is not None:
+            assert self.notes
+            assert self.notes[-1] is self.in_flight

@@ -1,0 +1,102 @@
+"""A query as the peer it was submitted at knows it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from protocols.clock import Stamp
+from protocols.execution.cut import Cut
+from protocols.execution.messages import (
+    Progress,
+    QueryId,
+    QueryInstalled,
+    QueryListed,
+    QueryShown,
+    SubgraphShown,
+    SubgraphStatus,
+)
+from protocols.execution.results import QueryResults
+from protocols.ids import Millis, PeerId, RequestId, StreamName
+from queries.plan import Restructure
+from queries.query import Query
+
+RETRY_MIN_MS: Final = 500
+
+
+@dataclass(slots=True)
+class Running:
+    """A query of this peer."""
+
+    query: QueryId
+    text: str
+    engine: str
+    inserted_at: Stamp
+    results: QueryResults = field(init=False)
+    state: str = "starting"  # Then running; waiting after a loss, until the next attempt; ending.
+    request: RequestId | None = None  # The client that waits for the acknowledgement.
+    is_begun: bool = False  # The journal knows of it: something may have been made for it.
+    is_creating: bool = False  # The stream of its results may be made any moment.
+    is_installed: bool = False  # Acknowledged.
+    ending_for: RequestId | None = None  # The client that wants it stopped.
+    parsed: Query | None = None
+    cut: Cut | None = None
+    worker: PeerId | None = None
+    attempt: int = 0
+    attempted_at: Millis = 0
+    sent_at: Millis = 0
+    leased_at: Millis = 0
+    reason: str = ""
+    retry_at: Millis = 0
+    retry_ms: Millis = RETRY_MIN_MS
+    deployed: dict[int, Millis] = field(default_factory=dict)  # When each subgraph was last heard of.
+    lives: dict[int, Millis] = field(default_factory=dict)
+    status: dict[int, SubgraphStatus] = field(default_factory=dict)
+    looking_for: dict[str, None] = field(default_factory=dict)  # Streams whose publishers are being looked up.
+    publishers: dict[str, PeerId] = field(default_factory=dict)
+    refused_by: dict[PeerId, None] = field(default_factory=dict)  # Without Spark.
+    resumed_from: Progress = field(default_factory=Progress)  # By this attempt.
+    publish_at: Millis = 0  # Not before.
+
+    def __post_init__(self) -> None:
+        self.results = QueryResults(self.query)
+
+    @property
+    def stream(self) -> StreamName:
+        """Of its results: never one that an earlier query of the same name had."""
+        return f"{self.query}.{self.inserted_at:x}"
+
+    @property
+    def envelope(self) -> tuple[str, ...]:
+        plan = self.parsed.plan if self.parsed is not None else None
+        return plan.envelope if isinstance(plan, Restructure) else ()
+
+    def record(self, state: Literal["begun", "acknowledged", "ended"]) -> QueryInstalled:
+        return QueryInstalled(
+            query=self.query, text=self.text, engine=self.engine, inserted_at=self.inserted_at, state=state
+        )
+
+    def listed(self) -> QueryListed:
+        return QueryListed(
+            self.query, self.stream, self.text, self.state, self.attempt, self.results.count, self.inserted_at
+        )
+
+    def shown(self) -> QueryShown:
+        subgraphs: tuple[SubgraphShown, ...] = ()
+        if self.cut is not None:
+            subgraphs = tuple(
+                SubgraphShown(subgraph, host, self.status.get(subgraph.number))
+                for subgraph, host in zip(self.cut.subgraphs, self.cut.hosts, strict=True)
+            )
+        return QueryShown(
+            query=self.query,
+            stream=self.stream,
+            text=self.text,
+            state=self.state,
+            attempt=self.attempt,
+            reason=self.reason,
+            inserted_at=self.inserted_at,
+            results=self.results.count,
+            subgraphs=subgraphs,
+            envelope=self.envelope,
+        )
