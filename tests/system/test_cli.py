@@ -21,10 +21,9 @@ from peerd.cluster import free_ports
 from peerd.datadir import DataDir
 from peerd.errors import Exit
 from peerd.process import stop_daemons
+from tests.system.ports import PORTS
 
 DEADLINE_S = 20.0
-# Each test process begins at ports of its own; below the range that the kernel hands out.
-PORTS = itertools.count(10_000 + os.getpid() % 400 * 50, 10)
 
 
 class Machine:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import subprocess
 import sys
@@ -14,9 +13,9 @@ import pytest
 from peerd.client import Client
 from peerd.cluster import Cluster
 from peerd.datadir import DataDir
+from tests.system.ports import PORTS
 
 STREAMS = 40
-PORTS = itertools.count(28_000 + os.getpid() % 200 * 20, 10)
 
 pytestmark = pytest.mark.system
 

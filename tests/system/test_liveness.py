@@ -12,14 +12,13 @@ import pytest
 
 from peerd.cluster import Cluster
 from peerd.datadir import DataDir
-
-FIRST_PORT = 30_000 + os.getpid() % 200 * 10
+from tests.system.ports import PORTS
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster = Cluster(DataDir(tmp_path))
-    cluster.start(5, first_port=FIRST_PORT)
+    cluster.start(5, first_port=next(PORTS))
     cluster.wait_until_up()
     yield cluster
     cluster.stop()

@@ -21,9 +21,9 @@ import pytest
 from peerd.client import Client, ConnectionLost, PeerRefused
 from peerd.cluster import Cluster
 from peerd.datadir import DataDir
+from tests.system.ports import PORTS
 from tests.system.test_streams import DEADLINE_S, client, peer, until
 
-PORTS = itertools.count(28_200 + os.getpid() % 200 * 30, 10)
 FIRST_RESULT_S = 0.1
 FLIGHTS = "id int, flight string, delay float null"
 

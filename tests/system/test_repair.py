@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import re
 import time
@@ -16,12 +15,12 @@ import pytest
 from peerd.client import Client
 from peerd.cluster import Cluster
 from peerd.datadir import DataDir
+from tests.system.ports import PORTS
 
 ENTRIES = int(os.environ.get("PEER_REPAIR_ENTRIES", "10000"))
 AT_ONCE = 64
 OWNERS = 3
 GOAL_S = 30.0
-PORTS = itertools.count(26_000 + os.getpid() % 200 * 10, 10)
 
 pytestmark = pytest.mark.system
 

@@ -25,9 +25,9 @@ from peerd.cluster import Cluster
 from peerd.datadir import DataDir
 from peerd.errors import Exit
 from protocols.catalogue.streams import Durability
+from tests.system.ports import PORTS
 
 DEADLINE_S = 30.0
-PORTS = itertools.count(22_000 + os.getpid() % 200 * 30, 10)
 
 
 @pytest.fixture(scope="module")
