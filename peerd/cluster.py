@@ -23,7 +23,7 @@ from peerd.process import POLL_S, DaemonProcess, wait_until_member
 from peerd.words import count as counted
 
 HOST: Final = "127.0.0.1"
-UP_TIMEOUT_S: Final = 30.0
+UP_TIMEOUT_S: Final = 60.0
 _PORTS_TRIED: Final = 2000
 _SHARED_SETTINGS: Final = ("log_level", "log_format", "spark", "spark_master", "spark_memory")
 

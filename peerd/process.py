@@ -18,7 +18,8 @@ from peerd.datadir import DataDir
 from peerd.errors import Exit, PeerError
 
 POLL_S: Final = 0.03
-STOP_TIMEOUT_S: Final = 15.0
+START_TIMEOUT_S: Final = 60.0  # Until it listens: a busy machine takes long to load a program.
+STOP_TIMEOUT_S: Final = 30.0
 LOG_TAIL_LINES: Final = 15
 
 
@@ -57,7 +58,7 @@ class DaemonProcess:
             return cls(data, process, log.tell())
 
     def status(self) -> dict[str, Any] | None:
-        """What the daemon says of itself, None while it is not listening yet; raise PeerError once it has died."""
+        """What the daemon says of itself, None while it does not answer yet; raise PeerError once it has died."""
         # Asked first: a process that is alive now and silent below was alive when it was silent.
         code = self.process.poll()
         if code is not None:
@@ -67,7 +68,7 @@ class DaemonProcess:
         try:
             answer: dict[str, Any] = ControlClient(self.data).get("/status", timeout_s=5)
         except PeerError as error:
-            if error.exit_code != Exit.UNREACHABLE:
+            if error.exit_code not in (Exit.UNREACHABLE, Exit.TIMEOUT):
                 raise
             return None
         return answer
@@ -111,20 +112,28 @@ class DaemonProcess:
 
 
 def wait_until_member(daemon: DaemonProcess, timeout_s: float) -> dict[str, Any]:
-    """Wait until a daemon is a member of its network. The last status is returned, member or not; dying raises."""
-    deadline_at = time.monotonic() + timeout_s
+    """Wait until a daemon is a member of its network. The last status is returned, member or not; dying raises.
+
+    The time counts from when the daemon answers: how long a machine takes to load it says nothing of its network.
+    """
+    deadline_at = time.monotonic() + START_TIMEOUT_S
+    last: dict[str, Any] | None = None
     while True:
         status = daemon.status()
-        if status is not None and status["state"] == "running":
-            return status
+        if status is not None:
+            if last is None:
+                deadline_at = time.monotonic() + timeout_s
+            if status["state"] == "running":
+                return status
+            last = status
         if time.monotonic() > deadline_at:
-            if status is None:
+            if last is None:
                 raise PeerError(
-                    f"the daemon is not ready after {timeout_s:.0f} s",
+                    f"the daemon is not ready after {START_TIMEOUT_S:.0f} s",
                     hint=f'Its log is "{daemon.data.log_file}".',
                     exit_code=Exit.TIMEOUT,
                 )
-            return status
+            return last
         time.sleep(POLL_S)
 
 

@@ -21,13 +21,13 @@ from overlay.links import LinkLimits, Links
 from overlay.shaping import Shaper
 from overlay.tls import LinkCredentials
 from protocols.ids import PeerId
+from tests.overlay.networks import PATIENCE_S
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,
     "uvloop": uvloop.new_event_loop,
 }
 NETWORK = Network("test", b"n" * 32)
-PATIENCE_S = 20.0  # A busy machine makes a test slow, not wrong.
 
 
 def on_both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -54,14 +54,6 @@ def on_both_loops(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..
     del run.__wrapped__  # type: ignore[attr-defined]
     loops = [pytest.param("asyncio", marks=pytest.mark.slow), "uvloop"]  # The daemon runs on uvloop.
     return pytest.mark.parametrize("loop_name", loops)(run)
-
-
-async def until(condition: Callable[[], object], what: str) -> None:
-    """Wait for a condition that is bound to hold soon."""
-    deadline = asyncio.get_running_loop().time() + PATIENCE_S
-    while not condition():
-        assert asyncio.get_running_loop().time() < deadline, f"not within {PATIENCE_S:g} s: {what}"
-        await asyncio.sleep(0.005)
 
 
 class LinkedPeer:

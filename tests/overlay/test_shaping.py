@@ -7,7 +7,8 @@ import random
 import socket
 
 from overlay.shaping import RETRANSMISSION_S, ShapedWriter, Shaper
-from tests.overlay.linked import on_both_loops, until
+from tests.overlay.linked import on_both_loops
+from tests.overlay.networks import until
 
 HERE = ("127.0.0.1", 7401)
 THERE = ("127.0.0.1", 7402)

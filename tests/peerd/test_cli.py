@@ -39,7 +39,7 @@ def run(*arguments: str, data: Path | None = None, environ: dict[str, str] | Non
         capture_output=True,
         text=True,
         env={**own, **(environ or {})},
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert "Traceback" not in done.stderr

@@ -34,7 +34,7 @@ async def test_what_is_sent_in_one_turn_travels_in_few_frames_and_in_order():
         courier, heard = Courier(one.router, failures.append), listen(two)
         for number in range(3000):
             courier.send(two.peer_id, news(number))
-        await until(lambda: len(heard) == 3000, 5, "all have arrived")
+        await until(lambda: len(heard) == 3000, "all have arrived")
         assert heard == [(one.peer_id, str(number)) for number in range(3000)]
         assert one.router.counters["frames_out_total"] <= 5
         assert failures == []
@@ -48,7 +48,7 @@ async def test_a_message_for_a_key_reaches_its_owner():
         keys = [Key.of("test", str(number)) for number in range(20)]
         for number, key in enumerate(keys):
             courier.route(key, news(number))
-        await until(lambda: sum(map(len, heard.values())) == 20, 5, "all have arrived")
+        await until(lambda: sum(map(len, heard.values())) == 20, "all have arrived")
         for number, key in enumerate(keys):
             assert (peers[0].peer_id, str(number)) in heard[true_owner(key, peers)]
         await courier.stop()
@@ -61,7 +61,7 @@ async def test_what_cannot_be_delivered_comes_back():
         nobody = PeerId(bytes(20))
         courier.send(nobody, news(1))
         courier.send(nobody, news(2))
-        await until(lambda: len(failures) == 2, 15, "both have failed")
+        await until(lambda: len(failures) == 2, "both have failed")
         assert failures == [Unreachable(nobody, news(1)), Unreachable(nobody, news(2))]
         await courier.stop()
 
@@ -74,7 +74,7 @@ async def test_a_lane_that_is_full_takes_no_more(monkeypatch):
         for number in range(5):
             courier.send(two.peer_id, news(number))
         assert failures == [Unreachable(two.peer_id, news(number)) for number in (3, 4)]
-        await until(lambda: len(heard) == 3, 5, "those that fitted have arrived")
+        await until(lambda: len(heard) == 3, "those that fitted have arrived")
         await courier.stop()
 
 
@@ -86,7 +86,7 @@ async def test_a_key_that_cannot_be_reached_comes_back(monkeypatch):
         monkeypatch.setattr(one.router, "multisend", _with_timeout(one.router.multisend, 0.3))
         two.links.on_control = lambda peer, body: None  # It is there, and says nothing.
         courier.route(theirs, news(1))
-        await until(lambda: failures, 5, "it has failed")
+        await until(lambda: failures, "it has failed")
         assert failures == [Unroutable(theirs, news(1))]
         await courier.stop()
 

@@ -24,10 +24,9 @@ from protocols.journal.disk import DiskFull
 from protocols.limits import Limits
 from protocols.messages import Answer, Command, Done, Refused
 from queries.schema import Schema
-from tests.overlay.networks import started, until
+from tests.overlay.networks import PATIENCE_S, started, until
 
 SCHEMA = Schema.parse("n int")
-DEADLINE_S = 5.0
 
 
 class Desk:
@@ -47,7 +46,7 @@ class Desk:
 
     async def answer(self, command: Command) -> Answer:
         number = self.ask(command)
-        await until(lambda: self.answers[number], DEADLINE_S, f"an answer to {command}")
+        await until(lambda: self.answers[number], f"an answer to {command}")
         return self.answers[number][0]
 
     def _reply(self, request: RequestId, answer: Answer, _last: bool) -> None:
@@ -85,7 +84,7 @@ async def test_what_was_acknowledged_is_there_after_a_restart(tmp_path: Path):
                 answers = [answer for answer in desk.answers[reading] if isinstance(answer, Rows)]
                 return [row[0] for rows in answers for batch in rows.batches for row in SCHEMA.decode(batch.rows)]
 
-            await until(lambda: len(read()) == 3, DEADLINE_S, "the tuples of before")
+            await until(lambda: len(read()) == 3, "the tuples of before")
             assert read() == [1, 2, 3]
 
 
@@ -95,7 +94,7 @@ async def test_publishes_that_come_together_are_committed_together(tmp_path: Pat
         await desk.answer(publish("a", 0))
         before = desk.driver.counters["commits_total"]
         numbers = [desk.ask(publish("a", number)) for number in range(500)]
-        await until(lambda: all(desk.answers[number] for number in numbers), DEADLINE_S, "all answers")
+        await until(lambda: all(desk.answers[number] for number in numbers), "all answers")
         assert [desk.answers[number][0].first for number in numbers] == list(range(1, 501))
         assert desk.driver.counters["commits_total"] - before < 20
 
@@ -115,9 +114,9 @@ async def test_nothing_is_acknowledged_while_the_disk_is_full(tmp_path: Path, mo
         with monkeypatch.context() as patched:
             patched.setattr(FileDisk, "append", full)
             waiting = desk.ask(publish("a", 1))
-            await until(lambda: tries >= 3, DEADLINE_S, "it tries again")
+            await until(lambda: tries >= 3, "it tries again")
             assert desk.answers[waiting] == []
-        await until(lambda: desk.answers[waiting], DEADLINE_S, "there is room again")
+        await until(lambda: desk.answers[waiting], "there is room again")
         assert isinstance(desk.answers[waiting][0], Published)
 
 
@@ -134,7 +133,7 @@ async def test_a_machine_that_fails_stops_the_driver_and_leaves_its_trace(
 
         monkeypatch.setattr(desk.driver._peer, "handle", broken)
         desk.ask(publish("a", 1))
-        await asyncio.wait([desk.driver.failure], timeout=DEADLINE_S)
+        await asyncio.wait([desk.driver.failure], timeout=PATIENCE_S)
         with pytest.raises(AssertionError, match="this machine is broken"):
             desk.driver.failure.result()
         assert not desk.driver.is_running

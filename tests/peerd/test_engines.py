@@ -30,7 +30,7 @@ from protocols.limits import Limits
 from protocols.messages import Done, Refused
 from tests.overlay.networks import started, until
 from tests.peerd.engine import TellingEngine
-from tests.peerd.test_driver import DEADLINE_S, Desk, create, publish
+from tests.peerd.test_driver import Desk, create, publish
 
 pytestmark = pytest.mark.slow
 
@@ -56,7 +56,7 @@ async def running(overlay: Overlay, path: Path, engines: list[TellingEngine] | N
 
 async def submitted(desk: Desk, text: str) -> QueryAccepted:
     asked = desk.ask(SubmitQuery(text=text, name="q"))
-    await until(lambda: len(desk.answers[asked]) == 2, DEADLINE_S, "the query is accepted")
+    await until(lambda: len(desk.answers[asked]) == 2, "the query is accepted")
     starting, accepted = desk.answers[asked]
     assert isinstance(starting, QueryStarting)
     assert isinstance(accepted, QueryAccepted)
@@ -75,7 +75,7 @@ class Reader:
         return [row for rows in answers for batch in rows.batches for row in self._schema.decode(batch.rows)]
 
     async def has(self, *rows: tuple[object, ...]) -> None:
-        await until(lambda: len(self.rows()) >= len(rows), DEADLINE_S, f"{len(rows)} rows")
+        await until(lambda: len(self.rows()) >= len(rows), f"{len(rows)} rows")
         assert self.rows() == list(rows)
 
 
@@ -119,7 +119,7 @@ async def test_a_peer_without_spark_refuses_a_join_and_says_so(tmp_path: Path):
         await desk.answer(create("a"))
         await desk.answer(create("b"))
         asked = desk.ask(SubmitQuery(text=JOIN, name="q"))
-        await until(lambda: len(desk.answers[asked]) == 2, DEADLINE_S, "an answer")
+        await until(lambda: len(desk.answers[asked]) == 2, "an answer")
         refused = desk.answers[asked][1]
         assert isinstance(refused, Refused)
         assert "without Spark" in refused.error

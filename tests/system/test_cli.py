@@ -21,10 +21,9 @@ from peerd.cluster import free_ports
 from peerd.datadir import DataDir
 from peerd.errors import Exit
 from peerd.process import stop_daemons
+from tests.system.ports import PORTS
 
-DEADLINE_S = 20.0
-# Each test process begins at ports of its own; below the range that the kernel hands out.
-PORTS = itertools.count(10_000 + os.getpid() % 400 * 50, 10)
+DEADLINE_S = 60.0  # A busy machine makes a test slow, not wrong.
 
 
 class Machine:
@@ -60,7 +59,7 @@ class Machine:
             input=typed,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         assert "Traceback" not in done.stderr
@@ -112,17 +111,16 @@ def port() -> int:
     return free_ports(1, next(PORTS))[0]
 
 
-def eventually(condition: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> float:
-    """Wait for a condition; returns after how many seconds it held."""
-    started_at = time.monotonic()
+def eventually(condition: Callable[[], bool], what: str) -> None:
+    """Wait for a condition."""
+    deadline_at = time.monotonic() + DEADLINE_S
     while not condition():
-        assert time.monotonic() - started_at < deadline_s, f"{what}: not within {deadline_s} s"
+        assert time.monotonic() < deadline_at, f"{what}: not within {DEADLINE_S:g} s"
         time.sleep(0.05)
-    return time.monotonic() - started_at
 
 
 def http_get(address: str, path: str) -> tuple[int, str]:
-    connection = http.client.HTTPConnection(address, timeout=5)
+    connection = http.client.HTTPConnection(address, timeout=DEADLINE_S)
     try:
         connection.request("GET", path)
         response = connection.getresponse()
@@ -223,9 +221,7 @@ def test_a_killed_peer_is_dead_and_one_that_leaves_has_left(machine: Machine):
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     for number in ("1", "2"):
-        eventually(
-            lambda number=number: machine.statuses("-p", number)[address] == "dead", "the killed peer is dead", 5
-        )
+        eventually(lambda number=number: machine.statuses("-p", number)[address] == "dead", "the killed peer is dead")
     machine.run("force-leave", row["peer_id"][:10])
     for number in ("1", "2"):
         eventually(lambda number=number: machine.statuses("-p", number)[address] == "left", "everyone lists it as left")

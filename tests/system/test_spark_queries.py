@@ -19,11 +19,11 @@ import pytest
 from peerd.client import Client, ConnectionLost, RunningQuery
 from peerd.cluster import Cluster
 from peerd.datadir import DataDir
+from tests.system.ports import PORTS
 from tests.system.test_queries import nothing_left
 from tests.system.test_streams import client, until
 
-PORTS = itertools.count(35_000 + os.getpid() % 200 * 10, 10)
-SPARK_S = 120.0  # To start, on a machine that does other things too.
+SPARK_S = 300.0  # To start, on a machine that does other things too.
 READER = 5
 BASE = datetime(2026, 5, 1, 12, tzinfo=UTC)
 JOIN = "SELECT l.n AS l, r.n AS r FROM lefts [RANGE 1 HOUR] l, rights [RANGE 1 HOUR] r WHERE l.k = r.k"
