@@ -11,6 +11,7 @@ from overlay.table import Candidate
 from protocols.ids import PeerId
 
 Status = Literal["alive", "suspect", "left", "dead"]
+STATUSES: Final[tuple[Status, ...]] = ("alive", "suspect", "left", "dead")
 
 GONE_MAX: Final = 1024
 GONE_LIFE_S: Final = 24 * 3600

@@ -18,11 +18,11 @@ import structlog
 from aiohttp import web
 
 from overlay.identity import format_address
+from overlay.members import STATUSES
 from overlay.overlay import Member
 from peerd import __version__
 from peerd.addresses import cannot_listen
 from peerd.errors import Exit, PeerError
-from peerd.metrics import CONTENT_TYPE_LATEST, STATUSES, Metrics
 from protocols.ids import ID_BYTES
 
 if TYPE_CHECKING:
@@ -42,7 +42,6 @@ class Control:
 
     def __init__(self, daemon: Daemon) -> None:
         self._daemon = daemon
-        self._metrics = Metrics(daemon)
         self._runners: list[web.AppRunner] = []
 
     async def open(self) -> str | None:
@@ -221,7 +220,9 @@ class Control:
         return web.json_response({"state": daemon.state, "trouble": daemon.trouble}, status=200 if healthy else 503)
 
     async def _metrics_text(self, _request: web.Request) -> web.Response:
-        return web.Response(body=self._metrics.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        from peerd.metrics import CONTENT_TYPE_LATEST, metrics_text  # 1 MB, for those who are asked.
+
+        return web.Response(body=metrics_text(self._daemon), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _find(self, text: str) -> Member:
         """The member that a request names: among those known here, else in the whole network."""

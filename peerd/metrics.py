@@ -4,34 +4,28 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
 
-from overlay.members import Status
+from overlay.members import STATUSES
 from peerd import __version__
 
 if TYPE_CHECKING:
     from peerd.service import Daemon
 
-__all__ = ["CONTENT_TYPE_LATEST", "Metrics"]
-
-STATUSES: Final[tuple[Status, ...]] = ("alive", "suspect", "left", "dead")
+__all__ = ["CONTENT_TYPE_LATEST", "metrics_text"]
 
 
-class Metrics:
-    """The metrics of one daemon, collected when asked for."""
-
-    def __init__(self, daemon: Daemon) -> None:
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_DaemonCollector(daemon))
-        ProcessCollector(registry=self._registry)
-
-    def text(self) -> bytes:
-        return generate_latest(self._registry)
+def metrics_text(daemon: Daemon) -> bytes:
+    """The metrics of one daemon as they are now."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_DaemonCollector(daemon))
+    ProcessCollector(registry=registry)
+    return generate_latest(registry)
 
 
 class _DaemonCollector(Collector):

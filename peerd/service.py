@@ -7,6 +7,9 @@ marks the data directory. A second signal ends the process at once.
 
 from __future__ import annotations
 
+from peerd import lean
+
+# isort: split
 import asyncio
 import os
 import random
@@ -206,6 +209,7 @@ class Daemon:
         if self.config.spark == "warm":
             self.driver.engines.warm()
         await asyncio.to_thread(_learn_languages)
+        lean.give_memory_back()
         while True:
             self._remember_contacts(self._contacts())
             await asyncio.wait([self.driver.failure], timeout=CONTACTS_EVERY_S)

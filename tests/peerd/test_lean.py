@@ -1,0 +1,30 @@
+"""What a daemon does not load, and that nothing else notices."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+SCRIPT = """
+import os, sys
+import peerd.service
+print(*(name in sys.modules for name in ("structlog", "aiohttp", "rich", "prometheus_client", "pyspark")))
+print(os.environ.get("SSL_CERT_FILE"))
+import rich, ssl
+print(rich.__name__, ssl.get_default_verify_paths().cafile)
+"""
+
+
+def said(environ: dict[str, str]) -> list[str]:
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True, env=environ)
+    return done.stdout.splitlines()
+
+
+def test_the_daemon_loads_no_rich_no_prometheus_and_no_spark():
+    environ = {name: value for name, value in os.environ.items() if name != "SSL_CERT_FILE"}
+    assert said(environ)[:2] == ["True True False False False", "None"]
+
+
+def test_rich_and_the_authorities_are_there_for_who_asks_later():
+    assert said({**os.environ, "SSL_CERT_FILE": __file__})[1:] == [__file__, f"rich {__file__}"]
