@@ -9,7 +9,20 @@ from queries import functions
 from queries.catalogue import Stream, Streams, named
 from queries.errors import QueryError, Span, TypeMismatch, nearest
 from queries.expressions import TIME, Call, Column, Expression, conjunction, conjuncts, inputs_of, rewritten
-from queries.plan import Join, Operator, Project, Restructure, Select, Source, Union, WindowAggregate, sources, walk
+from queries.linear import is_t1
+from queries.plan import (
+    Join,
+    Nest,
+    Operator,
+    Project,
+    Restructure,
+    Select,
+    Source,
+    Union,
+    WindowAggregate,
+    sources,
+    walk,
+)
 from queries.query import QueryClass
 from queries.schema import Field
 
@@ -128,10 +141,11 @@ def timed_conjunct(conjunct: Expression, aliases: Sequence[str]) -> Expression:
     return timed(conjunct, own or aliases)
 
 
-def joined(inputs: Sequence[Source], parts: Sequence[Expression]) -> Operator:
-    """The plan of a conjunction over sources: each part as low as it can be, the joins left-deep in the given order.
+def joined(inputs: Sequence[Source | WindowAggregate], parts: Sequence[Expression]) -> Operator:
+    """The plan of a conjunction: each part as low as it can be, the joins left-deep in the given order.
 
-    Rows of a ROWS window are ranked before anything is selected, so in a join what selects among them stays above it.
+    Inputs are streams, or the windows of one with their aggregates. Rows of a ROWS window are ranked before anything
+    is selected, so in a join what selects among them stays above it.
     """
     alone = len(inputs) == 1
     waiting = list(parts)
@@ -146,11 +160,11 @@ def joined(inputs: Sequence[Source], parts: Sequence[Expression]) -> Operator:
 
     tree: Operator | None = None
     bound: list[str] = []
-    for source in inputs:
-        ranked = source.window is not None and source.window.kind == "rows"
-        own = due([source.alias]) if alone or not ranked else None
-        right: Operator = source if own is None else Select(source, own)
-        bound.append(source.alias)
+    for each in inputs:
+        ranked = isinstance(each, Source) and each.window is not None and each.window.kind == "rows"
+        own = due([each.alias]) if alone or not ranked else None
+        right: Operator = each if own is None else Select(each, own)
+        bound.append(each.alias)
         tree = right if tree is None else Join(tree, right, due(bound))
     assert tree is not None, "a query has a source"
     assert not waiting, "every alias of a condition is an alias of a source"
@@ -164,6 +178,8 @@ def classify(plan: Operator) -> QueryClass:
             return max((classify(branch) for branch in branches), key=_HARDER.index)
         case Restructure(input=inner) | Project(input=inner):
             return classify(inner)
+    if any(isinstance(each, Nest) for each in walk(plan)):
+        return "nested"
     if any(isinstance(each, WindowAggregate) for each in walk(plan)):
         return "aggregate"
     inputs = sources(plan)
@@ -176,11 +192,20 @@ def classify(plan: Operator) -> QueryClass:
     return _two_way(plan)
 
 
-_HARDER: Final[tuple[QueryClass, ...]] = ("select", "T1", "T2", "theta", "windowed", "multi-way", "aggregate")
+_HARDER: Final[tuple[QueryClass, ...]] = (
+    "select",
+    "T1",
+    "T2",
+    "theta",
+    "windowed",
+    "multi-way",
+    "aggregate",
+    "nested",
+)
 
 
 def _two_way(plan: Operator) -> QueryClass:
-    """CQ-DHT, section 2: T1 where both sides of an equality are attributes, T2 where a side is an expression."""
+    """CQ-DHT, section 2: T1 where one attribute of each side gives the other, else T2."""
     equalities = [
         part
         for each in walk(plan)
@@ -190,8 +215,7 @@ def _two_way(plan: Operator) -> QueryClass:
     ]
     if not equalities:
         return "theta"
-    plain = any(all(isinstance(side, Column) for side in part.arguments) for part in equalities)
-    return "T1" if plain else "T2"
+    return "T1" if any(map(is_t1, equalities)) else "T2"
 
 
 def is_equi_join(part: Call) -> bool:

@@ -22,6 +22,7 @@ from queries.plan import (
     Each,
     Element,
     Join,
+    Nest,
     Operator,
     Output,
     Project,
@@ -32,6 +33,7 @@ from queries.plan import (
     Union,
     Window,
     WindowAggregate,
+    sources,
 )
 from queries.restructure import expressions_in
 from queries.simplify import order_of, plain_number, simplified, simplified_conjuncts
@@ -42,7 +44,7 @@ _EFFORT: Final = 2048  # Fewer are tried of more than five sources: each takes a
 
 def canonical(plan: Operator) -> Operator:
     """The one plan among all that differ only in writing."""
-    return _canonical(plan, (), hidden=False).plan
+    return _canonical(plan, (), hidden=False, first=0).plan
 
 
 def digest(plan: Operator) -> str:
@@ -55,7 +57,7 @@ def aliases(plan: Operator) -> dict[str, str]:
 
     A join that serves two queries has its columns under these names, whatever the queries call them.
     """
-    return {alias: new for alias, (new, _) in _canonical(plan, (), hidden=False).names.items()}
+    return {alias: new for alias, (new, _) in _canonical(plan, (), hidden=False, first=0).names.items()}
 
 
 # Aliases of inputs, each with its new alias and the columns that have new names.
@@ -69,24 +71,32 @@ class _Canonical(NamedTuple):
     names: _Names
 
 
-def _canonical(plan: Operator, uses: _Uses, *, hidden: bool) -> _Canonical:
-    """The canonical form of an operator; `hidden` if the names of its columns do not reach the result."""
+def _canonical(plan: Operator, uses: _Uses, *, hidden: bool, first: int) -> _Canonical:
+    """The canonical form of an operator; `hidden` if the names of its columns do not reach the result.
+
+    Its aliases are numbered from `first` on.
+    """
     match plan:
         case Source() | Select() | Join():
-            return _of_group(plan, uses, hidden=hidden)
+            return _of_group(plan, uses, hidden=hidden, first=first)
         case Project(input=inner, outputs=outputs, alias=alias):
             places = [(f"{number} {each.name}", each.expression) for number, each in enumerate(outputs)]
-            below = _canonical(inner, places, hidden=True)
-            named = tuple(Named(each.name, _renamed(each.expression, below.names)) for each in outputs)
-            new = _alias_above(alias, below.plan)
-            return _Canonical(Project(below.plan, named, new), {alias: (new, {})})
+            below = _canonical(inner, places, hidden=True, first=first)
+            renamed = {each.name: f"o{number}" for number, each in enumerate(outputs) if hidden}
+            named = tuple(
+                Named(renamed.get(each.name, each.name), _renamed(each.expression, below.names)) for each in outputs
+            )
+            new = _alias_above(alias, below.plan, first)
+            return _Canonical(Project(below.plan, named, new), {alias: (new, renamed)})
+        case Nest():
+            return _of_nest(plan, uses, first=first)
         case WindowAggregate():
-            return _of_aggregate(plan, hidden=hidden)
+            return _of_aggregate(plan, hidden=hidden, first=first)
         case Union(branches=branches):
             return _of_union(branches, hidden=hidden)
         case Restructure(input=inner, content=content, envelope=envelope):
             places = [(str(number), each) for number, each in enumerate(expressions_in(content))]
-            below = _canonical(inner, places, hidden=True)
+            below = _canonical(inner, places, hidden=True, first=first)
             return _Canonical(Restructure(below.plan, _content(content, below.names, 0), envelope), {"": ("", {})})
     assert_never(plan)
 
@@ -104,10 +114,14 @@ def _renamed(expression: Expression, names: _Names) -> Expression:
     return simplified(rewritten(expression, change))
 
 
-def _alias_above(alias: str, plan: Operator) -> str:
+def _alias_above(alias: str, plan: Operator, first: int) -> str:
     """The new alias of what a plan gives to the operators above it."""
-    taken = sum(1 for _ in _named_operators(plan))
-    return f"s{taken}" if alias else ""
+    return f"s{first + _taken(plan)}" if alias else ""
+
+
+def _taken(plan: Operator) -> int:
+    """How many aliases a plan has."""
+    return sum(1 for _ in _named_operators(plan))
 
 
 def _named_operators(plan: Operator) -> Iterable[Operator]:
@@ -119,22 +133,29 @@ def _named_operators(plan: Operator) -> Iterable[Operator]:
 
 # Selections and joins: a group of inputs and the conditions over them, in whatever order they were put together.
 
+_Leaf = Source | WindowAggregate
 
-def _of_group(plan: Operator, uses: _Uses, *, hidden: bool) -> _Canonical:
+
+def _of_group(plan: Operator, uses: _Uses, *, hidden: bool, first: int) -> _Canonical:
     leaves, predicate = flattened(plan)
     parts = simplified_conjuncts(conjunction(predicate))
     if len(leaves) == 1 and not isinstance(leaves[0], Source):
-        below = _canonical(leaves[0], (), hidden=hidden)
+        below = _canonical(leaves[0], (), hidden=hidden, first=first)
         own = _sorted_conjunction(parts, below.names)
         return below if own is None else _Canonical(Select(below.plan, own), below.names)
-    group = [leaf for leaf in leaves if isinstance(leaf, Source)]
-    assert len(group) == len(leaves), "a join reads sources"
+    group = [leaf for leaf in leaves if isinstance(leaf, Source | WindowAggregate)]
+    assert len(group) == len(leaves), "a join reads streams and windows of streams"
     uses = [(place, simplified(each)) for place, each in uses]
-    by_alias = {source.alias: source for source in group}
+    by_alias = {leaf.alias: leaf for leaf in group}
     best: tuple[list[bytes], _Canonical] | None = None
     for order in _orders(group, parts, uses):
-        names: _Names = {alias: (f"s{number}", {}) for number, alias in enumerate(order)}
-        inputs = [_source(by_alias[alias], names[alias][0]) for alias in order]
+        names: dict[str, tuple[str, Mapping[str, str]]] = {}
+        inputs: list[_Leaf] = []
+        for alias in order:
+            leaf = _of_leaf(by_alias[alias], first + sum(map(_taken, inputs)))
+            names |= leaf.names
+            assert isinstance(leaf.plan, Source | WindowAggregate)
+            inputs.append(leaf.plan)
         candidate = _Canonical(joined(inputs, conjuncts(_sorted_conjunction(parts, names))), names)
         shown = sorted(msgspec.msgpack.encode([place, _renamed(each, names)]) for place, each in uses)
         encoded = [msgspec.msgpack.encode(candidate.plan), *shown]
@@ -161,6 +182,13 @@ def _sorted_conjunction(parts: Sequence[Expression], names: _Names) -> Expressio
     return conjunction(tuple(sorted((_renamed(part, names) for part in parts), key=order_of)))
 
 
+def _of_leaf(leaf: _Leaf, first: int) -> _Canonical:
+    """What a join reads, under aliases from a number on."""
+    if isinstance(leaf, Source):
+        return _Canonical(_source(leaf, f"s{first}"), {leaf.alias: (f"s{first}", {})})
+    return _of_aggregate(leaf, hidden=True, first=first)
+
+
 def _source(source: Source, alias: str) -> Source:
     window = None if source.window is None else _window(source.window)
     return msgspec.structs.replace(source, alias=alias, window=window)
@@ -177,15 +205,18 @@ def _plain(number: int | Decimal) -> int | Decimal:
     return plain
 
 
-def _orders(group: list[Source], parts: Sequence[Expression], uses: _Uses) -> Iterable[tuple[str, ...]]:
-    """The orders of sources that say nothing of their aliases: one where no two sources are alike.
+def _orders(group: Sequence[_Leaf], parts: Sequence[Expression], uses: _Uses) -> Iterable[tuple[str, ...]]:
+    """The orders of inputs that say nothing of their aliases: one where no two inputs are alike.
 
     Sources are told apart by what they are, then again and again by what the conditions and the result say of them
     and of those they meet there (colour refinement). Of those still alike, each is tried as the first.
     """
-    places = [*(("", part) for part in parts), *uses]
-    streams = {each.alias: each.stream for each in group}
-    start = {each.alias: _digest(_source(each, "")) for each in group}
+    inside = {each.alias: _of_leaf(each, 0) for each in group}
+    # The columns of windows by what they are; the aliases stay, since they are what is to be ordered.
+    known: _Names = {alias: (alias, leaf.names[alias][1]) for alias, leaf in inside.items()}
+    places = [(place, _renamed(each, known)) for place, each in (*(("", part) for part in parts), *uses)]
+    streams = {alias: sources(leaf.plan)[0].stream for alias, leaf in inside.items()}
+    start = {alias: _digest(leaf.plan) for alias, leaf in inside.items()}
     waiting = [start]
     left = max(1, min(ORDERS_MAX, _EFFORT // len(group) ** 2))
     while waiting and left:
@@ -223,10 +254,21 @@ def _digest(what: object) -> bytes:
 # Aggregates, unions and documents.
 
 
-def _of_aggregate(plan: WindowAggregate, *, hidden: bool) -> _Canonical:
+def _of_nest(plan: Nest, uses: _Uses, *, first: int) -> _Canonical:
+    """The rows first, then the list; what is asked of the list depends on both."""
+    asked = [(f"nest {number}", part) for number, part in enumerate(conjuncts(plan.predicate))]
+    below = _canonical(plan.input, [*uses, *asked], hidden=True, first=first)
+    nested = _canonical(plan.nested, asked, hidden=False, first=first + _taken(below.plan))
+    own = _sorted_conjunction(simplified_conjuncts(plan.predicate), {**below.names, **nested.names})
+    name = f"n{first + _taken(below.plan)}"
+    lists = {**(below.names[""][1] if "" in below.names else {}), plan.name: name}
+    return _Canonical(Nest(below.plan, nested.plan, own, name), {**below.names, "": ("", lists)})
+
+
+def _of_aggregate(plan: WindowAggregate, *, hidden: bool, first: int) -> _Canonical:
     uses = [("key", key.expression) for key in plan.keys]
     uses += [(f"{each.function} {each.distinct}", each.argument) for each in plan.aggregates if each.argument]
-    below = _canonical(_without_window(plan.input), uses, hidden=True)
+    below = _canonical(_without_window(plan.input), uses, hidden=True, first=first)
     keys = [msgspec.structs.replace(key, expression=_renamed(key.expression, below.names)) for key in plan.keys]
     results = [
         msgspec.structs.replace(each, argument=None if each.argument is None else _renamed(each.argument, below.names))
@@ -239,7 +281,7 @@ def _of_aggregate(plan: WindowAggregate, *, hidden: bool) -> _Canonical:
     window = _window(plan.window)
     if window.slide is None:
         window = msgspec.structs.replace(window, slide=window.size)
-    alias = _alias_above(plan.alias, below.plan)
+    alias = _alias_above(plan.alias, below.plan, first)
     return _Canonical(
         WindowAggregate(below.plan, window, tuple(keys), tuple(results), alias), {plan.alias: (alias, renamed)}
     )
@@ -276,7 +318,7 @@ def _of_union(branches: tuple[Operator, ...], *, hidden: bool) -> _Canonical:
     """The branches in order, each with the names of the first: those are the names of the result."""
     names = [column.path[-1] for column in branches[0].columns]
     flat = [leaf for branch in branches for leaf in (branch.branches if isinstance(branch, Union) else (branch,))]
-    every = [_canonical(_with_names(branch, names), (), hidden=hidden) for branch in flat]
+    every = [_canonical(_with_names(branch, names), (), hidden=hidden, first=0) for branch in flat]
     ordered = sorted((each.plan for each in every), key=msgspec.msgpack.encode)
     return _Canonical(Union(tuple(ordered)), every[0].names)
 

@@ -24,6 +24,7 @@ from queries.expressions import RANK, Expression, ValueType, conjuncts, inputs_o
 from queries.plan import (
     Aggregate,
     Join,
+    Nest,
     Operator,
     Project,
     Restructure,
@@ -100,6 +101,8 @@ class Rates:
                 return _of_join(self.estimate(left), self.estimate(right), condition)
             case Project():
                 return _of_project(self.estimate(plan.input), plan)
+            case Nest(input=inner, nested=nested):
+                return _of_nest(self.estimate(inner), self.estimate(nested), plan)
             case WindowAggregate():
                 return _of_aggregate(self.estimate(plan.input), plan)
             case Union(branches=branches):
@@ -117,8 +120,8 @@ class Rates:
     def of_subset(self, plan: Operator, aliases: Collection[str]) -> Estimate:
         """The join of some of the sources of a join, with the conditions among them: what a planner of orders asks."""
         leaves, parts = flattened(plan)
-        chosen = [leaf for leaf in leaves if isinstance(leaf, Source) and leaf.alias in aliases]
-        assert len(chosen) == len(aliases), "every alias is that of a source of the join"
+        chosen = [leaf for leaf in leaves if isinstance(leaf, Source | WindowAggregate) and leaf.alias in aliases]
+        assert len(chosen) == len(aliases), "every alias is that of an input of the join"
         every = [part for each in parts for part in conjuncts(each)]
         return self.estimate(
             joined(chosen, [part for part in every if all(each in aliases for each in inputs_of(part))])
@@ -194,6 +197,14 @@ def _of_join(left: Estimate, right: Estimate, condition: Expression | None) -> E
     whole = Estimate(pairs, left.row_bytes + right.row_bytes, columns, alive)
     met = _of_select(whole, condition)
     return Estimate(met.rate_per_s, met.row_bytes, met.columns, alive, met.rate_per_s)
+
+
+def _of_nest(below: Estimate, nested: Estimate, plan: Nest) -> Estimate:
+    """As many rows as there were, each longer by those of the list that are there and meet the predicate."""
+    share, _ = selected(plan.predicate, {**below.columns, **nested.columns})
+    size = LIST_BYTES + nested.rate_per_s * nested.alive_s * share * nested.row_bytes
+    columns = {**below.columns, ("", (plan.name,)): ColumnStatistics(row_bytes=size)}
+    return Estimate(below.rate_per_s, below.row_bytes + size, columns, below.alive_s, below.arrivals_per_s)
 
 
 def _of_project(below: Estimate, plan: Project) -> Estimate:

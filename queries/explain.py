@@ -8,17 +8,18 @@ import msgspec
 
 from queries.catalogue import Streams
 from queries.expressions import Column
-from queries.plan import Join, Operator, Project, Restructure, Select, Source, WindowAggregate, sources
+from queries.plan import Join, Nest, Operator, Project, Restructure, Select, Source, WindowAggregate, sources
 from queries.query import Query, QueryClass
 
 _CLASSES: dict[QueryClass, str] = {
     "select": "one stream, nothing to remember",
-    "T1": "a join of two streams on a column of each; the DHT can index it",
+    "T1": "a join of two streams by one column of each; the DHT can index it",
     "T2": "a join of two streams on expressions; the DHT can index it by value",
     "theta": "a join of two streams without an equality between them",
     "windowed": "a join of two streams within windows",
     "multi-way": "a join of more than two streams",
     "aggregate": "groups and aggregates of windows",
+    "nested": "results that hold lists of what other streams have brought",
 }
 
 
@@ -30,7 +31,7 @@ def as_text(query: Query, streams: Streams | None = None) -> str:
     >>> from queries.sql import plan
     >>> known = {name: Stream(name, Schema.parse("a int, b string")) for name in ("R", "S")}
     >>> print(as_text(plan("SELECT R.a FROM R, S WHERE R.b = S.b", known)))
-    class    T1: a join of two streams on a column of each; the DHT can index it
+    class    T1: a join of two streams by one column of each; the DHT can index it
     columns  a int
     Project R.a
     └── Join R.b = S.b
@@ -90,7 +91,7 @@ def _column_json(column: Column) -> dict[str, Any]:
 
 
 def _kept(plan: Operator, streams: Streams) -> dict[str, int]:
-    """Streams whose tuples a join keeps for their whole retention, since no window says less."""
+    """Streams whose tuples a join or a list keeps for their whole retention, since no window says less."""
     inputs = sources(plan)
     if not _has_join(plan):
         return {}
@@ -102,7 +103,7 @@ def _kept(plan: Operator, streams: Streams) -> dict[str, int]:
 
 
 def _has_join(plan: Operator) -> bool:
-    return isinstance(plan, Join) or any(_has_join(each) for each in plan.inputs)
+    return isinstance(plan, Join | Nest) or any(_has_join(each) for each in plan.inputs)
 
 
 def _duration(ms: int) -> str:
@@ -126,7 +127,7 @@ def _operator_json(operator: Operator) -> dict[str, Any]:
         case Source():
             said |= {"stream": operator.stream, "alias": operator.alias, "window": _window_json(operator)}
             said |= {"event_time": operator.event_time, "lateness_ms": operator.lateness_ms}
-        case Select() | Join():
+        case Select() | Join() | Nest():
             said["predicate"] = None if operator.predicate is None else str(operator.predicate)
         case Project():
             said["outputs"] = [{"name": each.name, "expression": str(each.expression)} for each in operator.outputs]

@@ -132,6 +132,29 @@ class Join(msgspec.Struct, frozen=True, array_like=True, tag="join", tag_field="
         return f"Join {self.predicate}" if self.predicate is not None else "Join of every pair"
 
 
+class Nest(msgspec.Struct, frozen=True, array_like=True, tag="nest", tag_field="node"):
+    """Each row of `input` once, with a list of the rows of `nested` that it found there and that meet the predicate.
+
+    It finds those that are in their windows at the instant at which it enters its own: what had come by then.
+    """
+
+    input: Operator
+    nested: Operator
+    predicate: Expression | None
+    name: str
+
+    @property
+    def inputs(self) -> tuple[Operator, ...]:
+        return (self.input, self.nested)
+
+    @property
+    def columns(self) -> tuple[Column, ...]:
+        return (*self.input.columns, list_of(self.name, self.nested))
+
+    def __str__(self) -> str:
+        return f"Nest {self.name}{f' where {self.predicate}' if self.predicate is not None else ''}"
+
+
 class Aggregate(msgspec.Struct, frozen=True, array_like=True):
     """One aggregate of a window; without an argument, count counts rows."""
 
@@ -254,7 +277,7 @@ class Restructure(msgspec.Struct, frozen=True, array_like=True, tag="restructure
         return f"Restructure into {'/'.join((*self.envelope, '…'))}"
 
 
-Operator = Source | Select | Project | Join | WindowAggregate | Union | Restructure
+Operator = Source | Select | Project | Join | Nest | WindowAggregate | Union | Restructure
 
 
 def walk(plan: Operator) -> Iterator[Operator]:
@@ -267,6 +290,12 @@ def walk(plan: Operator) -> Iterator[Operator]:
 def sources(plan: Operator) -> tuple[Source, ...]:
     """The sources of a plan, left to right."""
     return tuple(each for each in walk(plan) if isinstance(each, Source))
+
+
+def list_of(name: str, nested: Operator) -> Column:
+    """The column that holds a list of the rows of a plan."""
+    kinds = ((each.path[-1], cast("FieldType", each.type), each.nullable, each.fields) for each in nested.columns)
+    return Column("", (name,), "list", fields=tuple(Field(*kind) for kind in kinds))
 
 
 def output_schema(plan: Operator) -> Schema:

@@ -27,6 +27,7 @@ from queries.plan import (
     Aggregate,
     AggregateFunction,
     Join,
+    Nest,
     Operator,
     Project,
     Restructure,
@@ -126,18 +127,23 @@ def _branches(plan: Operator) -> Iterator[Operator]:
 def _of_branch(plan: Operator) -> Properties:
     inputs = sources(plan)
     meanings = _meanings(plan)
-    aggregate = next((each for each in walk(plan) if isinstance(each, WindowAggregate)), None)
-    below = plan if aggregate is None else aggregate.input
-    conditions = [_expanded(part, meanings) for part in _conditions(below)]
-    grouping = None if aggregate is None else _grouping(plan, aggregate, meanings)
+    of_rows, of_windows = _conditions(plan)
+    conditions = [_expanded(part, meanings) for part in of_rows]
+    across = [_expanded(part, meanings) for part, owner in of_windows if owner is None]
+    groupings: dict[str, Grouping] = {}  # By the input; of an aggregate over several, by none.
+    for each in walk(plan):
+        if isinstance(each, WindowAggregate):
+            having = [part for part, owner in of_windows if owner is each]
+            below = sources(each)
+            groupings[below[0].alias if len(below) == 1 else ""] = _grouping(each, having, meanings)
     outputs = [_expanded(each, meanings) for each in _outputs(plan)]
-    read = [*outputs, *conditions, *(() if grouping is None else _expressions_of(grouping))]
-    parts = tuple(
-        _of_input(source, conditions, outputs, read, grouping if len(inputs) == 1 else None) for source in inputs
-    )
+    read = [*outputs, *conditions, *across, *(_expanded(each, meanings) for each in _listed(plan))]
+    read += [each for grouping in groupings.values() for each in _expressions_of(grouping)]
+    parts = tuple(_of_input(source, conditions, outputs, read, groupings.get(source.alias)) for source in inputs)
     if len(inputs) == 1:
         return Properties(parts)
-    return Properties(parts, tuple(part for part in conditions if len(inputs_of(part)) != 1), grouping)
+    several = (*(part for part in conditions if len(inputs_of(part)) != 1), *across)
+    return Properties(parts, several, groupings.get(""))
 
 
 def _of_input(
@@ -205,13 +211,14 @@ _Meanings = Mapping[tuple[str, str], Expression]
 def _meanings(plan: Operator) -> _Meanings:
     """For each column that an operator names what it is in columns of sources; results of aggregates by their text."""
     known: dict[tuple[str, str], Expression] = {}
+    is_alone = len(sources(plan)) == 1
     for each in walk(plan):
         match each:
             case Project(outputs=outputs, alias=alias):
                 known |= {(alias, named.name): _expanded(named.expression, known) for named in outputs}
             case WindowAggregate(keys=keys, aggregates=results, alias=alias):
                 known |= {(alias, named.name): _expanded(named.expression, known) for named in keys}
-                known |= {(alias, result.name): _result(result, known) for result in results}
+                known |= {(alias, result.name): _result(result, known, is_alone) for result in results}
     return known
 
 
@@ -233,21 +240,38 @@ def _described(result: Aggregate, meanings: _Meanings) -> AggregateProperties:
     return AggregateProperties(result.function, argument, result.distinct, elements)
 
 
-def _result(result: Aggregate, meanings: _Meanings) -> Column:
-    """A result of an aggregate as a column of no input; its text says what it is."""
+def _result(result: Aggregate, meanings: _Meanings, is_alone: bool) -> Column:
+    """A result of an aggregate as a column of no input; its text says what it is, and of which of several inputs."""
     described = _described(result, meanings)
-    if described.argument is not None and len(inputs_of(described.argument)) == 1:
+    if described.argument is not None and is_alone:
         described = msgspec.structs.replace(described, argument=_own(described.argument))
     return Column("", (str(described),), result.type, result.nullable, result.fields)
 
 
-def _conditions(plan: Operator) -> list[Expression]:
-    """The conditions of a plan without aggregates, in order."""
-    found: list[Expression] = []
+def _conditions(plan: Operator) -> tuple[list[Expression], list[tuple[Expression, WindowAggregate | None]]]:
+    """The conditions of a plan: on rows of streams, in order, and on windows, with the only window it is about."""
+    windows = {each.alias: each for each in walk(plan) if isinstance(each, WindowAggregate)}
+    lists: dict[tuple[str, str], Expression] = {}
     for each in walk(plan):
-        if isinstance(each, Select | Join):
-            found += conjuncts(each.predicate)
-    return sorted(found, key=order_of)
+        if isinstance(each, Nest) and isinstance(each.nested, Project):
+            lists |= {(each.nested.alias, named.name): named.expression for named in each.nested.outputs}
+    of_rows: list[Expression] = []
+    of_windows: list[tuple[Expression, WindowAggregate | None]] = []
+    for each in walk(plan):
+        for part in conjuncts(each.predicate if isinstance(each, Select | Join | Nest) else None):
+            part = _expanded(part, lists)
+            aliases = inputs_of(part)
+            if any(alias in windows for alias in aliases):
+                of_windows.append((part, windows[aliases[0]] if len(aliases) == 1 else None))
+            else:
+                of_rows.append(part)
+    return sorted(of_rows, key=order_of), of_windows
+
+
+def _listed(plan: Operator) -> list[Expression]:
+    """What the lists in the result of a plan consist of: they need it, but no one else can read it there."""
+    nests = [each.nested for each in walk(plan) if isinstance(each, Nest)]
+    return [expression for nested in nests for expression in _outputs(nested)]
 
 
 def _outputs(plan: Operator) -> list[Expression]:
@@ -257,16 +281,11 @@ def _outputs(plan: Operator) -> list[Expression]:
     return list(plan.columns)
 
 
-def _grouping(plan: Operator, aggregate: WindowAggregate, meanings: _Meanings) -> Grouping:
-    having = [
-        _expanded(part, meanings)
-        for each in walk(plan)
-        if isinstance(each, Select) and any(inner is aggregate for inner in walk(each))
-        for part in conjuncts(each.predicate)
-    ]
+def _grouping(aggregate: WindowAggregate, having: list[Expression], meanings: _Meanings) -> Grouping:
     keys = tuple(_expanded(key.expression, meanings) for key in aggregate.keys)
     results = tuple(_described(each, meanings) for each in aggregate.aggregates)
-    return Grouping(aggregate.window, keys, results, minimised(conjunction(tuple(having))))
+    kept = tuple(_expanded(part, meanings) for part in having)
+    return Grouping(aggregate.window, keys, results, minimised(conjunction(kept)))
 
 
 def _expressions_of(grouping: Grouping) -> Iterator[Expression]:

@@ -13,7 +13,7 @@ from queries.plan import Operator
 
 Language = Literal["sql", "wxquery"]
 # CQ-DHT, section 2, has T1 and T2: two-way joins on an equality, which the DHT's index can evaluate; theta has none.
-QueryClass = Literal["select", "T1", "T2", "theta", "windowed", "multi-way", "aggregate"]
+QueryClass = Literal["select", "T1", "T2", "theta", "windowed", "multi-way", "aggregate", "nested"]
 
 
 class Query(msgspec.Struct, frozen=True):

@@ -10,7 +10,10 @@ the same multiset of results. In short:
 * In a join each tuple is in its window for a stretch of instants. A combination is a result if the stretches of its
   tuples have an instant in common, and is due at the first such instant. This speaks of all tuples at once, so the
   order of joins does not matter.
-* An aggregate has one result for each of its windows and each group in it, due when the watermark reaches the end.
+* An aggregate has one result for each of its windows and each group in it, due when the watermark reaches the end. In a
+  join it is in its window from then on.
+* A nest looks at its list at the instant at which a row enters its own window. The result waits for the watermark of
+  all streams to reach that time; what comes later is not in the list.
 * A tuple that arrives after all its windows have been closed is late: it is dropped, and `late` counts it.
 """
 
@@ -33,6 +36,7 @@ from queries.expressions import EPOCH, MICROSECOND, RANK, Call, Column, Constant
 from queries.plan import (
     Aggregate,
     Join,
+    Nest,
     Operator,
     Project,
     Restructure,
@@ -147,7 +151,8 @@ class _Item:
     sources: tuple[tuple[str, Any], ...]
     window: tuple[Any, Any] | None = None
     branch: tuple[int, ...] = ()
-    ranked: bool = False  # Whether it depends on the number of a row in its stream.
+    ranked: bool = False  # Whether it depends on the number of a row in its stream, or on all rows before it.
+    beside: tuple[str, ...] = ()  # Aliases that it waits for though nothing of them need be in it.
 
     @property
     def waits(self) -> bool:
@@ -201,6 +206,8 @@ class _Evaluation:
                 ]
             case Join():
                 return list(self._join(plan))
+            case Nest():
+                return list(self._nest(plan))
             case WindowAggregate():
                 return list(self._aggregate(plan))
             case Union():
@@ -211,7 +218,8 @@ class _Evaluation:
                 ]
             case Restructure():
                 to_xml = restructure.on_row(plan)
-                return [replace(item, row=(to_xml(item.row),)) for item in self.items(plan.input)]
+                fragments = [(item, to_xml(item.row)) for item in self.items(plan.input)]
+                return [replace(item, row=(text,)) for item, text in fragments if text]
         assert_never(plan)
 
     # Time.
@@ -246,7 +254,7 @@ class _Evaluation:
 
     def is_complete(self, item: _Item, plan: Operator) -> bool:
         """Whether the watermark of the sources that an item comes from has reached its time."""
-        aliases = {alias for alias, _ in item.sources}
+        aliases = {*item.beside, *(alias for alias, _ in item.sources)}
         return item.time <= self.watermark([source for source in sources(plan) if source.alias in aliases])
 
     # Sources and joins.
@@ -283,6 +291,22 @@ class _Evaluation:
                     made_of = tuple(sorted(left.sources + right.sources, key=lambda source: source[0]))
                     arrival, ranked = max(left.arrival, right.arrival), left.ranked or right.ranked
                     yield _Item(row, enter.time, arrival, enter, leave, made_of, ranked=ranked)
+
+    def _nest(self, plan: Nest) -> Iterator[_Item]:
+        inputs, columns = sources(plan), (*plan.input.columns, *plan.nested.columns)
+        beside = tuple(source.alias for source in sources(plan.nested))
+        nested = sorted(self.items(plan.nested), key=_Item.order)
+        for item in self.items(plan.input):
+            found = [
+                each
+                for each in nested
+                if each.enter <= item.enter < each.leave
+                and (each.arrival <= item.arrival or self.watermark(inputs, each.arrival) < item.time)
+                and (plan.predicate is None or value(plan.predicate, item.row + each.row, columns) is True)
+            ]
+            made_of = (*item.sources, *(source for each in found for source in each.sources))
+            row = (*item.row, tuple(each.row for each in found))
+            yield replace(item, row=row, sources=made_of, ranked=True, beside=(*item.beside, *beside))
 
     # Aggregates.
 

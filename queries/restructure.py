@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from queries.compile import on_row as value_on_row
@@ -35,6 +35,12 @@ def on_row(operator: Restructure) -> Callable[[Row], str]:
         return "".join(pieces)
 
     return fragment
+
+
+def on_batch(operator: Restructure) -> Callable[[Sequence[Row]], list[Row]]:
+    """The results of rows: their fragments. One that holds nothing at all is no result, as in a sequence of XQuery."""
+    fragment = on_row(operator)
+    return lambda rows: [(text,) for row in rows if (text := fragment(row))]
 
 
 def document(envelope: tuple[str, ...], fragments: Iterable[str]) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Final
 
 from queries.aggregates import aggregate
-from queries.errors import TypeMismatch
+from queries.errors import QueryError, TypeMismatch
 from queries.expressions import Column, Constant, Expression, columns_of, conjunction
 from queries.functions import call
 from queries.plan import Aggregate, Choice, Each, Output, Template
@@ -34,11 +34,12 @@ _FUNCTIONS: Final = ("min", "max", "sum", "count", "avg")
 
 @dataclass(slots=True)
 class Content:
-    """Builds the templates of one branch of a query; notes which aggregates of its window they need."""
+    """Builds the templates of one branch of a query; notes which aggregates of its windows they need."""
 
     names: Names
     aliases: list[str]  # Those of the whole query so far.
-    aggregates: dict[str, Aggregate] = field(default_factory=dict)
+    nested: Callable[[Flwr, Scope], tuple[Template, ...]]  # What becomes of a stream inside a result.
+    aggregates: dict[str, dict[str, Aggregate]] = field(default_factory=dict)  # By window, by name.
 
     def alias(self, wanted: str) -> str:
         """A name for rows that nothing else in the query has."""
@@ -50,18 +51,20 @@ class Content:
         if let.function.text not in _FUNCTIONS:
             hint = f"there is {', '.join(_FUNCTIONS)}"
             raise self.names.error(f'unknown aggregate "{let.function.text}"', let.function.span, hint)
-        argument = self._argument(let, scope)
+        items = self._window(let, scope)
+        argument = self._argument(let, items, scope)
+        window = self.aggregates.setdefault(items.alias, {})
         try:
-            made = aggregate(unused(let.variable.text, [ITEMS, *self.aggregates]), let.function.text, argument)
+            made = aggregate(unused(let.variable.text, [ITEMS, *window]), let.function.text, argument)
         except TypeMismatch as mismatch:
             raise self.names.error(mismatch.problem, let.path.span) from None
-        for known in self.aggregates.values():
+        for known in window.values():
             if (known.function, known.argument) == (made.function, made.argument):
                 made = known
-        self.aggregates[made.name] = made
-        return Value(Column("", (made.name,), made.type, made.nullable))
+        window[made.name] = made
+        return Value(Column(items.alias, (made.name,), made.type, made.nullable))
 
-    def _argument(self, let: Let, scope: Scope) -> Expression | None:
+    def _window(self, let: Let, scope: Scope) -> WindowItems:
         origin = let.path.origin
         if isinstance(origin, StreamCall):
             hint = "for $w in stream(…)/… |count 20 step 10| let $a := avg($w/…)"
@@ -71,14 +74,18 @@ class Content:
             problem = f'"${origin.text}" is not a window, so there is nothing to aggregate'
             hint = f"give it one: for ${origin.text} in … |count 20 step 10|"
             raise self.names.error(problem, let.path.span, hint)
-        element, conditions = self.names.walk(meaning.item, let.path.steps, scope)
-        if any(column.input != meaning.item.alias for each in conditions for column in columns_of(each)):
+        return meaning
+
+    def _argument(self, let: Let, items: WindowItems, scope: Scope) -> Expression | None:
+        element, conditions = self.names.walk(items.item, let.path.steps, scope)
+        if any(column.input != items.item.alias for each in conditions for column in columns_of(each)):
             hint = "compare with it where the items are gone through: for $x in $w where …"
             raise self.names.error("an aggregate is computed from its window alone", let.path.span, hint)
         if element.path and element.type != "record":
             counted: Expression = element.column
         elif let.function.text != "count":
-            hint = f"name one: {let.function.text}(${origin.text}/…)"
+            assert isinstance(let.path.origin, Name)
+            hint = f"name one: {let.function.text}(${let.path.origin.text}/…)"
             raise self.names.error(f"{let.function.text} needs an element with a value", let.path.span, hint)
         else:  # What it holds does not matter to count, only that it is there.
             counted, conditions = Constant.of(1), there(element) + conditions
@@ -109,14 +116,15 @@ class Content:
         if not clauses:
             return _guarded(self.names.conditions(where, scope), self.of(result, scope))
         clause, rest = clauses[0], clauses[1:]
+        origin = clause.path.origin
         if isinstance(clause, Let):
             return self.loop(rest, where, result, {**scope, clause.variable.text: self.aggregate(clause, scope)})
-        origin = self._inner_origin(clause.path)
+        if isinstance(origin, StreamCall):
+            return self.nested(Flwr(tuple(clauses), where, result, clause.path.span), scope)
         if clause.window is not None:
-            hint = "a window stands behind the path of a stream"
-            raise self.names.error("only a stream has windows", clause.window.span, hint)
-        match origin, self.names.variable(origin, scope):
-            case _, WindowItems() as items:
+            raise self.refused(clause, scope)
+        match self.names.variable(origin, scope):
+            case WindowItems() as items:
                 alias = self.alias(clause.variable.text)
                 element, conditions = self.names.walk(within(items, alias), clause.path.steps, scope)
                 scope = {**scope, clause.variable.text: element}
@@ -125,18 +133,30 @@ class Content:
                     conditions, where = conditions + self.names.conditions(where, scope), ()
                 inner = self.loop(rest, where, result, scope)
                 return (Each(alias, _items(items), conjunction(conditions), inner),)
-            case _, Element() as start:
+            case Element() as start:
                 element, conditions = self.names.walk(start, clause.path.steps, scope)
                 scope = {**scope, clause.variable.text: element}
                 return _guarded(there(element) + conditions, self.loop(rest, where, result, scope))
-        raise self.names.error(f'"${origin.text}" is a single value', clause.path.span, "use it as it is, without for")
+        raise self.refused(clause, scope)
+
+    def refused(self, clause: For, scope: Scope) -> QueryError:
+        """Why a clause goes through nothing."""
+        assert isinstance(clause.path.origin, Name)
+        if clause.window is not None:
+            hint = "a window stands behind the path of a stream"
+            return self.names.error("only a stream has windows", clause.window.span, hint)
+        meaning = self.names.variable(clause.path.origin, scope)
+        assert isinstance(meaning, Value)
+        problem = f'"${clause.path.origin.text}" is a single value'
+        return self.names.error(problem, clause.path.span, "use it as it is, without for")
 
     def _all(self, texts: Sequence[ExpressionText], scope: Scope) -> tuple[Template, ...]:
         return tuple(template for text in texts for template in self.of(text, scope))
 
     def _output(self, path: Path, scope: Scope) -> tuple[Template, ...]:
-        origin = self._inner_origin(path)
-        match self.names.variable(origin, scope):
+        if isinstance(path.origin, StreamCall):
+            return self.nested(as_flwr(path), scope)
+        match self.names.variable(path.origin, scope):
             case Value(column=column):
                 self.names.no_steps(tuple(step.name for step in path.steps), path.span)
                 return (Output(column),)
@@ -148,12 +168,11 @@ class Content:
                 element, conditions = self.names.walk(start, path.steps, scope)
                 return _guarded(conditions, _shown(element))
 
-    def _inner_origin(self, path: Path) -> Name:
-        if isinstance(path.origin, StreamCall):
-            problem = "a stream inside a result would never let that result end"
-            hint = "to combine streams, put both before return: for $a in stream(…)/… for $b in stream(…)/… where …"
-            raise self.names.error(problem, path.span, hint)
-        return path.origin
+
+def as_flwr(path: Path) -> Flwr:
+    """A path alone is short for a loop that returns what it leads to."""
+    each = path.steps[-1].name if path.steps else Name("item", path.span)
+    return Flwr((For(each, path, None),), (), PathOutput(Path(each, (), path.span), path.span), path.span)
 
 
 def unused(wanted: str, used: Collection[str]) -> str:
@@ -163,7 +182,7 @@ def unused(wanted: str, used: Collection[str]) -> str:
 
 
 def _items(items: WindowItems) -> Column:
-    return Column("", (ITEMS,), "list", nullable=False, fields=items.fields)
+    return Column(items.alias, (ITEMS,), "list", nullable=False, fields=items.fields)
 
 
 def _shown(element: Element) -> tuple[Template, ...]:

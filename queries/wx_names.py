@@ -37,10 +37,14 @@ class Element:
 
 @dataclass(frozen=True, slots=True)
 class WindowItems:
-    """A variable's meaning: the items of a window, `item` standing for each of them; `fields` are those of a row."""
+    """A variable's meaning: the items of a window, `item` standing for each of them; `fields` are those of a row.
+
+    `alias` is that of the windows' own rows: what is computed of a window stands there.
+    """
 
     item: Element
     fields: tuple[Field, ...]
+    alias: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import msgspec
 
 from protocols.execution.engine import FeedRun, RunId, StartRun
 from queries.expressions import EPOCH, MICROSECOND
-from queries.plan import Join, Operator, Project, Select, Source, Union, WindowAggregate, sources, walk
+from queries.plan import Join, Nest, Operator, Project, Select, Source, Union, WindowAggregate, sources, walk
 from queries.reference import Result, Tuple, evaluate
 from queries.schema import Row
 
@@ -38,7 +38,7 @@ class ReferenceEngine:
     def start(self, effect: StartRun) -> None:
         plan = _on_aliases(effect.plan)
         slides = any(each.window is not None and each.window.slide is not None for each in sources(plan))
-        has_windows = any(isinstance(each, WindowAggregate) for each in walk(plan))
+        has_windows = any(isinstance(each, Nest | WindowAggregate) for each in walk(plan))
         run = _Run(plan, not slides and not has_windows, effect.closed_until_us)
         run.tuples = {each.alias: [] for each in sources(plan)}
         self._runs[effect.run] = run
@@ -84,6 +84,8 @@ def _on_aliases(plan: Operator) -> Operator:
             return msgspec.structs.replace(plan, stream=plan.alias, event_time=None, lateness_ms=0)
         case Select() | Project() | WindowAggregate():
             return msgspec.structs.replace(plan, input=_on_aliases(plan.input))
+        case Nest():
+            return msgspec.structs.replace(plan, input=_on_aliases(plan.input), nested=_on_aliases(plan.nested))
         case Join():
             return msgspec.structs.replace(plan, left=_on_aliases(plan.left), right=_on_aliases(plan.right))
         case Union():

@@ -52,7 +52,7 @@ def explain(
 
     \b
         $ peer explain "SELECT a.gate FROM f a, f b WHERE a.num = b.num" --stream "f: num int, gate string"
-        class    T1: a join of two streams on a column of each; the DHT can index it
+        class    T1: a join of two streams by one column of each; the DHT can index it
         columns  gate string
         kept     f for 1 d
         Project a.gate

@@ -18,6 +18,7 @@ from queries.expressions import TIME, Expression, Named, columns_of
 from queries.functions import call
 from queries.plan import (
     Join,
+    Nest,
     Operator,
     Project,
     Restructure,
@@ -41,7 +42,7 @@ class Cut(msgspec.Struct, frozen=True):
 
 def is_stateful(plan: Operator) -> bool:
     """Whether a plan has to remember rows."""
-    return any(isinstance(each, Join | WindowAggregate) for each in walk(plan))
+    return any(isinstance(each, Join | Nest | WindowAggregate) for each in walk(plan))
 
 
 def cut(
@@ -131,6 +132,9 @@ def _replaced_chains(plan: Operator, move: Callable[[Operator, Source], Operator
         case Join():
             left, right = _replaced_chains(plan.left, move), _replaced_chains(plan.right, move)
             return msgspec.structs.replace(plan, left=left, right=right)
+        case Nest():
+            input_, nested = _replaced_chains(plan.input, move), _replaced_chains(plan.nested, move)
+            return msgspec.structs.replace(plan, input=input_, nested=nested)
         case Union():
             branches = tuple(_replaced_chains(branch, move) for branch in plan.branches)
             return msgspec.structs.replace(plan, branches=branches)
@@ -158,7 +162,7 @@ def _reads(operator: Operator) -> tuple[list[Expression], list[str]]:
             return [predicate], []
         case Project(outputs=outputs):
             return [each.expression for each in outputs], []
-        case Join(predicate=predicate) if predicate is not None:
+        case Join(predicate=predicate) | Nest(predicate=predicate) if predicate is not None:
             return [predicate], []
         case WindowAggregate(keys=keys, aggregates=aggregates, window=window):
             arguments = [each.argument for each in aggregates if each.argument is not None]

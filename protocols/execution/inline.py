@@ -25,8 +25,7 @@ def pipelines(plan: Operator) -> dict[str, Step]:
         case Union(branches=branches):
             return {alias: step for branch in branches for alias, step in pipelines(branch).items()}
         case Restructure(input=below):
-            shape = restructure.on_row(plan)
-            return _then(pipelines(below), lambda rows: [(shape(row),) for row in rows])
+            return _then(pipelines(below), restructure.on_batch(plan))
     raise AssertionError(f"{plan} has state")
 
 

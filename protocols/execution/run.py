@@ -14,6 +14,7 @@ import msgspec
 from protocols.clock import COUNT_BITS
 from protocols.delivery.messages import Batch, Missed, Position
 from protocols.effects import Effect
+from protocols.execution.cut import is_stateful
 from protocols.execution.engine import FeedRun, RunId, StartRun
 from protocols.execution.inline import pipelines
 from protocols.execution.messages import (
@@ -30,7 +31,7 @@ from protocols.execution.progress import InputClock, Vector, merged
 from protocols.ids import Millis
 from queries import restructure
 from queries.expressions import EPOCH, MICROSECOND, Column
-from queries.plan import Join, Operator, Restructure, Source, WindowAggregate, sources, walk
+from queries.plan import Join, Nest, Operator, Restructure, Source, WindowAggregate, sources, walk
 from queries.schema import Field, FieldType, Row, Schema
 
 FEED_ROWS_MAX: Final = 2000  # A larger batch is fed in parts, so that results come in parts, too.
@@ -74,13 +75,13 @@ class Run:
         self.plan: Operator = subgraph.plan  # What the engine runs: all but the shape of results, which is made here.
         self._shape = None
         if isinstance(subgraph.plan, Restructure):
-            self.plan, self._shape = subgraph.plan.input, restructure.on_row(subgraph.plan)
+            self.plan, self._shape = subgraph.plan.input, restructure.on_batch(subgraph.plan)
         self.sources = {each.alias: each for each in sources(self.plan)}
-        self.is_stateful = any(isinstance(each, Join | WindowAggregate) for each in walk(self.plan))
+        self.is_stateful = is_stateful(self.plan)
         self.is_inline = subgraph.engine == "inline"
         self._steps = pipelines(self.plan) if self.is_inline else {}
         self._horizon_us = _horizon_us(self.plan) if self.is_stateful else None
-        self._closes_windows = any(isinstance(each, WindowAggregate) for each in walk(self.plan))
+        self._closes_windows = any(isinstance(each, Nest | WindowAggregate) for each in walk(self.plan))
         self.clocks: dict[str, InputClock] = {}
         for each in subgraph.inputs:
             lateness_ms = each.lateness_ms if isinstance(each, StreamInput) else 0
@@ -268,7 +269,7 @@ class Run:
         progress = Progress(progress.covers, lows, watermark_us, floor_us, self.was_idle)
         self.reached = merged(self.reached, progress)
         if self._shape is not None:
-            rows = [(self._shape(row),) for row in rows]
+            rows = self._shape(rows)
         self.rows_out += len(rows)
         return [Results(rows, is_new, progress, self.said())]
 
@@ -317,7 +318,7 @@ class Run:
 def _horizon_us(plan: Operator) -> int | None:
     """How long a row can matter after its time; None: for as long as it is kept."""
     windows = [each.window for each in walk(plan) if isinstance(each, Source | WindowAggregate)]
-    is_join = any(isinstance(each, Join) for each in walk(plan))
+    is_join = any(isinstance(each, Join | Nest) for each in walk(plan))
     if (is_join and any(each.window is None for each in sources(plan))) or not windows:
         return None
     spans = [window for window in windows if window is not None]

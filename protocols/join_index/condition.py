@@ -1,8 +1,9 @@
 """The join of a query as the index sees it: two sides that must be equal, and what else must hold.
 
-T1: a side is an attribute, so the other side's tuples can be found by its value. T2: a side is any expression; both
-sides go to the peer of the value they have (DAI-V). Only what two tuples decide alone can be indexed: a window of time
-without SLIDE over publication time. A window of rows, of event time, or one that slides needs the stream in one place.
+T1: a side is an attribute, or can be solved for one, so its tuples are found by the value of the other side. T2: a side
+is any expression; both sides go to the peer of the value they have (DAI-V). Only what two tuples decide alone can be
+indexed: a window of time without SLIDE over publication time. A window of rows, of event time, or one that slides
+needs the stream in one place.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from queries.expressions import (
     inputs_of,
     rewritten,
 )
+from queries.linear import is_t1, solved
 from queries.plan import Operator, Project, Source, output_schema
 from queries.reference import Result
 from queries.schema import Row, Schema
@@ -99,12 +101,13 @@ def condition_of(plan: Operator) -> JoinCondition:
     if not equalities:
         raise NotIndexed("a join is indexed by an equality between an expression of each stream; there is none")
     plain = [part for part in equalities if all(map(_is_attribute, part.arguments))]
-    chosen = (plain or equalities)[0]
+    one_each = plain or [part for part in equalities if is_t1(part)]
+    chosen = (one_each or equalities)[0]
     by_alias = {inputs_of(side)[0]: side for side in chosen.arguments}
     left, right = (_side(source, by_alias[source.alias]) for source in sources)
     predicate = conjunction(every)
     assert predicate is not None, "the equality is a part of it"
-    return JoinCondition((left, right), "T1" if plain else "T2", predicate, plan)
+    return JoinCondition((left, right), "T1" if one_each else "T2", predicate, plan)
 
 
 def _check_window(source: Source) -> None:
@@ -152,7 +155,7 @@ class Prepared:
 
     query: JoinQuery
     condition: JoinCondition
-    values: tuple[OnRow, OnRow]  # Of the sides of the equality.
+    values: tuple[OnRow, OnRow]  # Of the sides of the equality; for T1, what the other side's attribute must be.
     selections: tuple[OnRow, OnRow]  # What must hold of a side alone.
     predicate: OnRow
     outputs: tuple[OnRow, ...]
@@ -164,14 +167,19 @@ class Prepared:
         """Compile a query; raises NotIndexed."""
         condition = condition_of(query.plan)
         if query.algorithm != "dai-v" and condition.type == "T2":
-            raise NotIndexed(f"{query.algorithm} needs an attribute on each side of the equality; dai-v does not")
+            raise NotIndexed(
+                f"{query.algorithm} needs an equality that one attribute of each side decides; dai-v does not"
+            )
         plan = condition.plan
+        values = [side.expression for side in condition.sides]
+        if query.algorithm != "dai-v":  # The other side's tuples are looked for by their attribute.
+            values = [solved(other, own) for own, other in (values, reversed(values))]
         expressions = (*(each.expression for each in plan.outputs), condition.predicate)
         left, right = condition.sides
         return cls(
             query,
             condition,
-            (on_row(left.expression, left.source.columns), on_row(right.expression, right.source.columns)),
+            (on_row(values[LEFT], left.source.columns), on_row(values[RIGHT], right.source.columns)),
             (_selection(condition, LEFT), _selection(condition, RIGHT)),
             on_row(condition.predicate, plan.input.columns),
             tuple(on_row(each.expression, plan.input.columns) for each in plan.outputs),
@@ -192,7 +200,7 @@ class Prepared:
         return item.tuple.published_at >= self.query.inserted_at and self.selections[item.side](item.row) is True
 
     def value(self, item: Item) -> ValueText:
-        """valJC: what the side of the equality is for this tuple."""
+        """Where the partners of this tuple are: by valJC in DAI-V, else by the attribute of the other side."""
         return value_text(self.values[item.side](item.row))
 
     def part_read(self, item: Item) -> bytes:

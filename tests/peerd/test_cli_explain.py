@@ -27,7 +27,7 @@ def refused(result: Result) -> PeerError:
 def test_a_query_is_explained_as_a_tree():
     result = run("SELECT a.gate FROM flights a, flights b WHERE a.num = b.num", "--stream", FLIGHTS)
     assert result.output.splitlines() == [
-        "class    T1: a join of two streams on a column of each; the DHT can index it",
+        "class    T1: a join of two streams by one column of each; the DHT can index it",
         "columns  gate string",
         "kept     flights for 1 d",
         "Project a.gate",

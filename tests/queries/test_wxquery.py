@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from decimal import Decimal
 
 import msgspec
 import pytest
 
-from queries import query, wxquery
-from queries.canonical import digest
+from queries import query, reference, wxquery
+from queries.canonical import canonical, digest
 from queries.catalogue import Stream
 from queries.plan import Operator, Project, Restructure, Select, Source, Union, Window, WindowAggregate, sources, walk
 from queries.properties import properties
 from queries.schema import Schema
-from tests.queries.wx_streams import ALERT, PHOTON, STREAMS, alert, photon, results, whole
+from tests.queries.wx_streams import ALERT, PHOTON, START, STREAMS, alert, photon, results, whole
 
 VELA = """\
 $p/coord/cel/ra >= 120.0 and $p/coord/cel/ra <= 138.0
@@ -214,7 +215,8 @@ def test_conditionals_choose_and_unknown_is_not_true():
     text = f"""for $a in {ALERT} return
       if $a/spot/x > 3 then <far> {{ $a/id }} </far> else if $a/seen = true() then <near/> else ()"""
     rows = [alert(1, spot={"x": 5}), alert(2), alert(3, seen=False)]
-    assert results(planned(text), alerts=rows) == ["<far><id>1</id></far>", "<near/>", ""]
+    # What holds nothing is no result.
+    assert results(planned(text), alerts=rows) == ["<far><id>1</id></far>", "<near/>"]
 
 
 def test_conditions_compare_texts_times_and_truth():
@@ -247,6 +249,155 @@ def test_a_loop_in_a_loop_with_nothing_between_is_a_join_too():
     joined = f"for $p in {PHOTON} for $a in {ALERT} where $p/en > 1 and $a/id = $p/phc return $a/id"
     nested = f"for $p in {PHOTON} where $p/en > 1 return for $a in {ALERT} where $a/id = $p/phc return $a/id"
     assert planned(nested) == planned(joined)
+
+
+def test_windows_are_joined_with_the_items_of_another_stream():
+    """Definition 2.1, 3: a window may stand behind any `for`. Every window meets every item, as in loops of XQuery."""
+    text = f"""for $w in {PHOTON} |count 2| let $m := avg($w/en) for $a in {ALERT}[level = "red"]
+      where $m > 1 and $a/en > $m return <hit> {{ $m }} {{ $a/id }} </hit>"""
+    assert shape(text) == [
+        "Source photons AS w",
+        "WindowAggregate [ROWS 2] avg(w.en) AS m",
+        "Select w_window.m > 1",
+        "Source alerts AS a",
+        "Select a.level = 'red'",
+        "Join a.en > w_window.m",
+        "Project w_window.m, a.id",
+        "Restructure into …",
+    ]
+    assert wxquery.plan(text, STREAMS).query_class == "aggregate"
+    photons = [photon(en) for en in ("1", "2", "0.5", "0.5", "4", "5", "9")]
+    alerts = [alert(1, en="1.2"), alert(2, en="5"), alert(3, level="low", en="9"), alert(4, en="1.6")]
+    assert sorted(results(planned(text), photons=photons, alerts=alerts)) == [
+        "<hit>1.5<id>2</id></hit>",
+        "<hit>1.5<id>4</id></hit>",
+        "<hit>4.5<id>2</id></hit>",
+    ]
+
+
+def test_windows_of_two_streams_are_joined_and_have_aggregates_and_items_each():
+    text = f"""for $v in {PHOTON} |det_time diff 10| for $w in {ALERT} |at diff 2|
+      let $v_end := max($v/det_time) let $n := count($w) let $m := count($v) where $n >= $m
+      return <r> {{ $v_end }} <n> {{ $n }} </n> {{ $v/en }} {{ $w/id }} </r>"""
+    photons = [photon("1", "1"), photon("2", "12"), photon("3", "13"), photon("9", "31")]
+    alerts = [alert(1, 0), alert(2, 1), alert(3, 2)]
+    assert sorted(results(planned(text), photons=photons, alerts=alerts)) == [
+        "<r>13<n>2</n><en>2</en><en>3</en><id>1</id><id>2</id></r>",
+        "<r>1<n>1</n><en>1</en><id>3</id></r>",
+        "<r>1<n>2</n><en>1</en><id>1</id><id>2</id></r>",
+        "<r>31<n>1</n><en>9</en><id>3</id></r>",
+        "<r>31<n>2</n><en>9</en><id>1</id><id>2</id></r>",
+    ]
+
+
+def test_a_loop_through_a_window_may_stand_before_another_stream():
+    beside = f"""for $w in {PHOTON} |count 2| for $x in $w for $a in {ALERT}
+      where $a/id = $x/phc and $a/en > 1 return <r> {{ $x/en }} {{ $a/id }} </r>"""
+    inside = f"""for $w in {PHOTON} |count 2| for $x in $w return for $a in {ALERT}
+      where $a/id = $x/phc and $a/en > 1 return <r> {{ $x/en }} {{ $a/id }} </r>"""
+    assert planned(beside) == planned(inside)
+    photons = [photon("1", phc=1), photon("2", phc=2), photon("3", phc=2), photon("4", phc=3)]
+    rows = {"photons": photons, "alerts": [alert(2, en="5"), alert(9, en="5"), alert(1, en="0.5")]}
+    assert results(planned(beside), **rows) == ["<r><en>2</en><id>2</id></r>", "<r><en>3</en><id>2</id></r>"]
+
+
+def test_the_order_of_windows_and_streams_does_not_change_the_digest():
+    one = f"""for $w in {PHOTON} |count 2| let $m := avg($w/en) let $n := min($w/en) for $a in {ALERT}
+      where $a/en > $m and $n > 0 return <r> {{ $m }} {{ $a/id }} </r>"""
+    other = f"""for $alert in {ALERT} for $x in {PHOTON} |count 2 step 2| let $least := min($x/en)
+      let $mean := avg($x/en) where $least > 0 and $mean < $alert/en return <r> {{ $mean }} {{ $alert/id }} </r>"""
+    assert digest(planned(one)) == digest(planned(other)) != digest(planned(one.replace("count 2", "count 3")))
+    rows = {"photons": [photon("1"), photon("2")], "alerts": [alert(1, en="9"), alert(2)]}
+    assert results(canonical(planned(one)), **rows) == results(planned(one), **rows) == ["<r>1.5<id>1</id></r>"]
+
+
+def test_each_stream_of_a_join_with_windows_has_properties_of_its_own():
+    """StreamGlobe, 3.3: a subscription's streams are handled one by one, and combined at the subscriber's peer."""
+    text = f"""for $w in {PHOTON}[en > 1] |count 2| let $m := avg($w/en) for $a in {ALERT}[level = "red"]
+      where $m > 1 and $a/en > $m return <hit> {{ $m }} {{ $a/id }} </hit>"""
+    (whole_query,) = properties(planned(text))
+    alerts, photons = sorted(whole_query.inputs, key=lambda each: each.stream)
+    assert str(photons.predicate) == "1 < en"
+    assert photons.grouping is not None
+    assert (str(photons.grouping.aggregates[0]), str(photons.grouping.having)) == ("avg(en)", "1 < avg(s1.en)")
+    assert (str(alerts.predicate), alerts.grouping, alerts.returned) == ("level = 'red'", None, (("id",),))
+    assert [str(each) for each in whole_query.conditions] == ["avg(s1.en) < s0.en"]
+    assert whole_query.satisfiable
+
+
+def test_a_stream_inside_a_result_is_what_had_come_of_it():
+    """Definition 2.1, 2: an element may hold any expression. What comes later is in the results that come later."""
+    text = f"""<all> {{ for $p in {PHOTON} where $p/en > 1 return <p> {{ $p/en }} {{
+      for $a in {ALERT}[level = "red"] where $a/id = $p/phc and $a/en > 1 return <a> {{ $a/en }} </a>
+      }} </p> }} </all>"""
+    assert shape(text)[2:] == [
+        "Source alerts AS a",
+        "Select a.level = 'red' AND a.en > 1",
+        "Project a.en, a.id",
+        "Nest a_nested where a_nested.id = p.phc",
+        "Project p.en, a_nested",
+        "Restructure into all/…",
+    ]
+    assert wxquery.plan(text, STREAMS).query_class == "nested"
+    photons = [photon("2", phc=1), photon("3", phc=1), photon("1", phc=1), photon("4", phc=2), photon("5", phc=1)]
+    alerts = [alert(9), alert(1, 1, en="1.5"), alert(1, 2, en="0.5"), alert(1, 3, en="3")]
+    assert whole(planned(text), photons=photons, alerts=alerts) == (
+        "<all><p><en>2</en></p><p><en>3</en><a><en>1.5</en></a></p><p><en>4</en></p>"
+        "<p><en>5</en><a><en>1.5</en></a><a><en>3</en></a></p></all>"
+    )
+
+
+def test_what_stands_inside_a_result_may_be_a_join_windows_or_a_path_alone():
+    photons = [photon("1"), photon("2"), photon("3")]
+    alerts = [alert(1, 0), alert(2, 1), alert(1, 2)]
+
+    def found(text: str) -> list[str]:
+        return results(planned(text), photons=photons, alerts=alerts)
+
+    path = f"for $p in {PHOTON} return <p> {{ {ALERT}[id = 1]/id }} </p>"
+    assert found(path) == ["<p><id>1</id></p>", "<p><id>1</id></p>", "<p><id>1</id><id>1</id></p>"]
+    windows = f"""for $p in {PHOTON} return <p> {{ for $w in {ALERT} |count 2 step 1| let $s := sum($w/id)
+      where $s > 2 return <s> {{ $s }} </s> }} </p>"""
+    assert found(windows) == ["<p></p>", "<p><s>3</s></p>", "<p><s>3</s><s>3</s></p>"]
+    joined = f"""for $w in {PHOTON} |count 3| let $m := max($w/en) return <w> {{ $m }} {{
+      for $a in {ALERT} for $b in {ALERT} where $a/id < $b/id and $a/en < $m return <ab> {{ $b/id }} </ab> }} </w>"""
+    assert found(joined) == ["<w>3<ab><id>2</id></ab><ab><id>2</id></ab></w>"]
+    looped = f"""for $w in {PHOTON} |count 3| return <w> {{ for $x in $w where $x/en > 1 return <x> {{
+      for $a in {ALERT} where $a/id < $x/en and $a/id >= $x/phc return $a/id }} </x> }} </w>"""
+    assert found(looped) == ["<w><x><id>1</id><id>1</id></x><x><id>1</id><id>2</id><id>1</id></x></w>"]
+    chosen = f"for $p in {PHOTON} return if $p/en >= 3 then {ALERT}/id else ()"
+    assert found(chosen) == ["<id>1</id><id>2</id><id>1</id>"]
+
+
+def test_a_result_with_a_stream_inside_waits_until_all_of_it_is_there():
+    """Alerts go by event time: one that comes late is in the list if the watermark had not gone by."""
+    plan = planned(f"for $p in {PHOTON} return <p> {{ $p/en }} {{ {ALERT}/id }} </p>")
+    photons = [reference.Tuple(START + timedelta(seconds=5), photon("1"), "p")]
+    at_6 = reference.Tuple(START + timedelta(seconds=8), alert(2, 6), "a6")
+    early = reference.Tuple(START + timedelta(seconds=7), alert(1, 4), "a4")
+    late = reference.Tuple(START + timedelta(seconds=9), alert(3, 3), "a3")
+
+    def told(*alerts: reference.Tuple, final: bool = False) -> list[str]:
+        streams = {"photons": photons, "alerts": list(alerts)}
+        return [each.row[0] for each in reference.evaluate(plan, streams, final=final)]
+
+    assert told() == told(early) == []
+    assert told(early, at_6) == told(early, at_6, late) == told(early, at_6, late, final=True)
+    assert told(early, at_6) == ["<p><en>1</en><id>1</id></p>"]
+
+
+def test_names_of_variables_in_a_nested_query_do_not_change_the_digest():
+    one = f"for $p in {PHOTON} return <p> {{ for $a in {ALERT} where $a/id = $p/phc return $a/en }} </p>"
+    other = f"for $x in {PHOTON} return <p> {{ for $y in {ALERT}[id = $x/phc] return $y/en }} </p>"
+    assert digest(planned(one)) == digest(planned(other)) != digest(planned(one.replace("a/id =", "a/id >")))
+    rows = {"photons": [photon("1")], "alerts": [alert(1), alert(1)]}
+    assert results(canonical(planned(one)), **rows) == results(planned(one), **rows) == ["<p><en>1</en></p>"]
+    (nested,) = properties(planned(one))
+    assert [(each.stream, each.returned, each.referenced) for each in nested.inputs] == [
+        ("photons", (), (("phc",),)),
+        ("alerts", (), (("en",), ("id",))),
+    ]
+    assert [str(each) for each in nested.conditions] == ["s0.phc = s1.id"]
 
 
 def test_a_stream_may_be_joined_with_itself():

@@ -51,7 +51,17 @@ REFUSED = {
     "for $w in PHOTON |count 2| let $m := max($w/phc) let $n := count($w/coord[det/dx > $m]) return $n": (
         "an aggregate is computed from its window alone"
     ),
-    "for $p in PHOTON return <x> { ALERT } </x>": "a stream inside a result would never let that result end",
+    "for $p in PHOTON return <x> { for $a in ALERT return <y> { PHOTON } </y> } </x>": (
+        "a stream inside a result holds no stream of its own"
+    ),
+    "for $w in PHOTON |count 2| for $a in ALERT for $x in $w |count 2| return $x": "only a stream has windows",
+    "for $p in PHOTON for $w in ALERT[id = $p/phc] |count 2| return $w": (
+        "the items of a window are chosen by what is in them alone"
+    ),
+    "for $w in PHOTON |count 2| for $x in $w for $x in ALERT return $x": '"$x" goes through a window already',
+    "for $w in PHOTON |count 2| for $x in $w for $a in ALERT[id = $x/phc] return $x": (
+        "a condition on the items of a window stands in where"
+    ),
     " ".join(f"for $p{n} in PHOTON" for n in range(33)) + " return $p0": (
         "the query reads 33 streams; at most 32 are allowed"
     ),

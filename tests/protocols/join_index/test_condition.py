@@ -46,6 +46,7 @@ def test_values_of_other_types_have_texts_of_their_own():
     [
         ("SELECT 1 AS one FROM R, S WHERE R.B = S.E", "T1", ["R.B", "S.E"]),
         ("SELECT 1 AS one FROM R, S WHERE R.B + 1 = S.E AND S.D = R.A", "T1", ["R.A", "S.D"]),
+        ("SELECT 1 AS one FROM R, S WHERE R.B + 1 = S.D - 2", "T1", ["R.B", "S.D"]),
         ("SELECT 1 AS one FROM R, S WHERE R.B + R.A = 2 * S.E", "T2", ["R.B", "S.E"]),
         ("SELECT 1 AS one FROM R a, R b WHERE b.A = a.B", "T1", ["R.B", "R.A"]),
         ("SELECT 1 AS one FROM R [RANGE 5 MINUTES], P WHERE R.B = P.x", "T1", ["R.B", "P.x"]),
@@ -76,9 +77,9 @@ def test_what_cannot_be_indexed_is_refused_with_the_reason(text: str, reason: st
 
 
 def test_only_dai_v_takes_expressions():
-    text = "SELECT R.A FROM R, S WHERE R.B + 1 = S.E"
+    text = "SELECT R.A FROM R, S WHERE R.B * 2 = S.E"
     assert Prepared.of(query(text, "dai-v")).condition.type == "T2"
-    with pytest.raises(NotIndexed, match="sai needs an attribute on each side"):
+    with pytest.raises(NotIndexed, match="sai needs an equality that one attribute of each side decides"):
         Prepared.of(query(text, "sai"))
 
 

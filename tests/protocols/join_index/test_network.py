@@ -35,6 +35,9 @@ T1 = (
     "R.A = S.F AND R.B <> S.D",
     "R.B = S.E AND R.C = S.F",
     "R.B = S.E AND R.A > 1 AND S.N LIKE 'a%'",
+    "R.A + 1 = S.D - 2",
+    "3 - R.B = S.F AND R.N = 'a'",
+    "-(R.A - 2) = 1 + S.D",
 )
 T2 = (
     "4 * R.B + R.C + 8 = 5 * S.E + S.D * S.F",

@@ -1,0 +1,73 @@
+"""Sides of an equality that can be solved for their attribute: what CQ-DHT calls a query of type T1.
+
+A side is solved if it is one attribute, or an int or a time that constants were added to or taken from: then each value
+of it belongs to exactly one value of the attribute. With a factor or with rounding, as of floats and of long decimals,
+that need not be so.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from queries.expressions import Call, Column, Constant, Expression
+from queries.functions import call
+
+_EXACT: Final = ("int", "timestamp")
+
+
+def attribute_of(side: Expression) -> Column | None:
+    """The attribute that a side can be solved for; None if there is not just one, or no unique solution."""
+    while isinstance(side, Call):
+        inner = _inner(side)
+        if inner is None or side.type not in _EXACT or inner.type not in _EXACT:
+            return None
+        side = inner
+    return side if isinstance(side, Column) and not side.path[0].startswith("$") else None
+
+
+def is_t1(equality: Call) -> bool:
+    """CQ-DHT, section 2: whether both sides have one attribute, and one of them gives the other.
+
+    >>> a, b = Column("r", ("a",), "int"), Column("s", ("b",), "int")
+    >>> (
+    ...     is_t1(call("=", call("+", a, Constant.of(1)), call("-", b, Constant.of(2)))),
+    ...     is_t1(call("=", call("*", a, b), b)),
+    ... )
+    (True, False)
+    """
+    sides = equality.arguments
+    if any(attribute_of(side) is None for side in sides):
+        return False
+    return all(isinstance(side, Column) for side in sides) or sides[0].type == sides[1].type
+
+
+def solved(side: Expression, value: Expression) -> Expression:
+    """What the attribute of a side is where the side has this value; null where no attribute can be that.
+
+    >>> b = Column("s", ("b",), "int")
+    >>> print(solved(call("-", Constant.of(9), call("+", b, Constant.of(2))), Column("r", ("a",), "int")))
+    9 - r.a - 2
+    """
+    while isinstance(side, Call):
+        left, right = side.arguments if len(side.arguments) == 2 else (Constant.of(0), side.arguments[0])
+        match side.function, isinstance(left, Constant):
+            case "+", True:
+                value = call("-", value, left)
+            case "+", False:
+                value = call("-", value, right)
+            case _, True:
+                value = call("-", left, value)
+            case _:
+                value = call("+", value, right)
+        side = right if isinstance(left, Constant) else left
+    return value
+
+
+def _inner(side: Call) -> Expression | None:
+    """What a constant is added to or taken from, or what is taken from it."""
+    match side.function, side.arguments:
+        case "+" | "-", (inner, Constant()) | (Constant(), inner):
+            return inner
+        case "negate", (inner,):
+            return inner
+    return None
