@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from queries.catalogue import Streams
+from queries.cost import Rates
 from queries.expressions import Column
 from queries.plan import Join, Nest, Operator, Project, Restructure, Select, Source, WindowAggregate, sources
 from queries.query import Query, QueryClass
@@ -23,7 +25,11 @@ _CLASSES: dict[QueryClass, str] = {
 }
 
 
-def as_text(query: Query, streams: Streams | None = None) -> str:
+Notes = Callable[[Operator], Sequence[str]]
+"""What stands beside an operator of the tree, in columns."""
+
+
+def as_text(query: Query, streams: Streams | None = None, notes: Notes | None = None) -> str:
     """For people; with `streams` it also tells how long unwindowed rows are kept.
 
     >>> from queries.catalogue import Stream
@@ -48,18 +54,18 @@ def as_text(query: Query, streams: Streams | None = None) -> str:
     if kept:
         facts.append(("kept", ", ".join(f"{stream} for {_duration(ms)}" for stream, ms in kept.items())))
     lines = [f"{name:<9}{value}" for name, value in facts]
-    return "\n".join([*lines, *_tree(query.plan)])
+    return "\n".join([*lines, *tree(query.plan, notes)])
 
 
-def as_json(query: Query, streams: Streams | None = None) -> dict[str, Any]:
-    """For programs: the same facts, and each operator with its inputs inside it."""
+def as_json(query: Query, streams: Streams | None = None, rates: Rates | None = None) -> dict[str, Any]:
+    """For programs: the same facts, and each operator with its inputs inside it, and what flows out of it."""
     return {
         "language": query.language,
         "class": query.query_class,
         "columns": [_column_json(each) for each in _visible(query.plan)],
         "options": dict(query.options),
         "kept_ms": _kept(query.plan, streams or {}),
-        "plan": _operator_json(query.plan),
+        "plan": _operator_json(query.plan, rates),
     }
 
 
@@ -113,15 +119,42 @@ def _duration(ms: int) -> str:
     return f"{ms} ms"
 
 
-def _tree(operator: Operator, first: str = "", rest: str = "") -> list[str]:
-    lines = [f"{first}{operator}"]
+def tree(plan: Operator, notes: Notes | None = None) -> list[str]:
+    """A plan as lines, its results at the top, with notes in columns beside it."""
+    lines = list(_branches(plan))
+    if notes is None:
+        return [line for line, _ in lines]
+    rows = [(line, *notes(operator)) for line, operator in lines]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+
+def flow_notes(rates: Rates) -> Notes:
+    """What flows out of each operator: rows a second, bytes a row, bytes a second."""
+
+    def notes(operator: Operator) -> tuple[str, ...]:
+        flow = rates.estimate(operator)
+        return f"{_short(flow.rate_per_s)} rows/s", f"{_short(flow.row_bytes)} bytes", f"{_short(flow.beta)} bytes/s"
+
+    return notes
+
+
+def _short(number: float) -> str:
+    """
+    >>> _short(0), _short(0.012345), _short(12.345), _short(45678)
+    ('0', '0.0123', '12.3', '45,678')
+    """
+    return f"{number:,.0f}" if number >= 100 or number == 0 else f"{number:.3g}"
+
+
+def _branches(operator: Operator, first: str = "", rest: str = "") -> Iterator[tuple[str, Operator]]:
+    yield f"{first}{operator}", operator
     for number, each in enumerate(operator.inputs, start=1):
         last = number == len(operator.inputs)
-        lines += _tree(each, f"{rest}{'└── ' if last else '├── '}", f"{rest}{'    ' if last else '│   '}")
-    return lines
+        yield from _branches(each, f"{rest}{'└── ' if last else '├── '}", f"{rest}{'    ' if last else '│   '}")
 
 
-def _operator_json(operator: Operator) -> dict[str, Any]:
+def _operator_json(operator: Operator, rates: Rates | None = None) -> dict[str, Any]:
     said: dict[str, Any] = {"operator": type(operator).__name__}
     match operator:
         case Source():
@@ -139,7 +172,10 @@ def _operator_json(operator: Operator) -> dict[str, Any]:
             said["envelope"] = list(operator.envelope)
             said["content"] = msgspec.to_builtins(operator.content)
     said["columns"] = [{"input": each.input, **_column_json(each)} for each in operator.columns]
-    said["inputs"] = [_operator_json(each) for each in operator.inputs]
+    if rates is not None:
+        flow = rates.estimate(operator)
+        said["flow"] = {"rate_per_s": flow.rate_per_s, "row_bytes": flow.row_bytes, "bytes_per_s": flow.beta}
+    said["inputs"] = [_operator_json(each, rates) for each in operator.inputs]
     return said
 
 

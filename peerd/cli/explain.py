@@ -14,6 +14,7 @@ from peerd.parameters import value_of
 
 if TYPE_CHECKING:
     from queries.catalogue import Stream
+    from queries.cost import Rates
     from queries.errors import QueryError
 
 
@@ -34,6 +35,12 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Streams as CREATE STREAM statements.",
 )
+@click.option(
+    "--stats",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="What is known of the streams, as peer history --stats -o json tells it: shows what flows.",
+)
 @click.option("--parameter", "parameters", multiple=True, metavar="VALUE", help='The value of a "?", in order.')
 @click.option(
     "--format",
@@ -44,7 +51,12 @@ if TYPE_CHECKING:
     help="A tree, JSON, or a graph for dot.",
 )
 def explain(
-    query: str, given: tuple[str, ...], files: tuple[Path, ...], parameters: tuple[str, ...], form: str
+    query: str,
+    given: tuple[str, ...],
+    files: tuple[Path, ...],
+    stats: Path | None,
+    parameters: tuple[str, ...],
+    form: str,
 ) -> None:
     """Show what a query in SQL or WXQuery means: the types of its columns, its class, its plan.
 
@@ -73,13 +85,14 @@ def explain(
         found = parse(text, streams, [value_of(each) for each in parameters])
     except QueryError as error:
         raise bad_text(error) from error
+    rates = None if stats is None else _rates(stats)
     match form:
         case "json":
-            click.echo(json.dumps(shown.as_json(found, streams), indent=2))
+            click.echo(json.dumps(shown.as_json(found, streams, rates), indent=2))
         case "dot":
             click.echo(shown.as_dot(found))
         case _:
-            click.echo(shown.as_text(found, streams))
+            click.echo(shown.as_text(found, streams, None if rates is None else shown.flow_notes(rates)))
 
 
 def bad_text(error: QueryError) -> PeerError:
@@ -108,6 +121,17 @@ def _streams(given: tuple[str, ...], files: tuple[Path, ...]) -> dict[str, Strea
 
         streams[name.strip()] = Stream(name.strip(), parse_schema(schema))
     return streams
+
+
+def _rates(path: Path) -> Rates:
+    from queries.cost import Rates
+    from queries.statistics import from_json
+
+    try:
+        return Rates(from_json(_read(path)))
+    except ValueError as error:
+        hint = '"peer history QUERY --stats -o json" writes them.'
+        raise PeerError(f'"{path}" holds no statistics', detail=str(error), hint=hint, exit_code=Exit.MISUSE) from error
 
 
 def _read(path: Path) -> str:

@@ -36,6 +36,7 @@ SECTIONS: Final[dict[str, dict[str, _Entry]]] = {
     },
     "Queries": {
         "query": _Entry("query", "List, show, read and stop the queries of this peer."),
+        "history": _Entry("history", "Run a query over what streams have kept, as one batch."),
         "explain": _Entry("explain", "Show what a query means: its types, its class, its plan."),
     },
     "Try": {

@@ -89,7 +89,7 @@ def subscribe(
         $ peer subscribe "SELECT flight, delay FROM flights WHERE delay > 30"
         {"flight": "LH400", "delay": 35.0}
     """
-    query = _query_text(text, file)
+    query = query_text(text, file)
     if query is not None:
         wrong = "--since" if since is not None else "--last" if last is not None else None
         if wrong is not None:
@@ -124,7 +124,7 @@ def subscribe(
     asyncio.run(work())
 
 
-def _query_text(text: str | None, file: Path | None) -> str | None:
+def query_text(text: str | None, file: Path | None) -> str | None:
     """The query that was asked for; None for a stream, whose name is one word."""
     if (text is None) == (file is None):
         problem = "name a stream, or write a query" if text is None else "a query comes from a file or from the line"

@@ -54,7 +54,9 @@ def client(cluster: Cluster, number: int, patience_s: float = DEADLINE_S) -> Cli
     return Client(cluster.base.embedded(number).path, patience_s=patience_s)
 
 
-def peer(cluster: Cluster, *arguments: str, code: int = 0, typed: str = "") -> subprocess.CompletedProcess[str]:
+def peer(
+    cluster: Cluster, *arguments: str, code: int = 0, typed: str = "", within_s: float = 300.0
+) -> subprocess.CompletedProcess[str]:
     """Type a command."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("PEER_")}
     done = subprocess.run(
@@ -63,7 +65,7 @@ def peer(cluster: Cluster, *arguments: str, code: int = 0, typed: str = "") -> s
         input=typed,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=within_s,
         check=False,
     )
     assert "Traceback" not in done.stderr, done.stderr
@@ -71,7 +73,7 @@ def peer(cluster: Cluster, *arguments: str, code: int = 0, typed: str = "") -> s
     return done
 
 
-async def until(condition: Callable[[], object], what: str, within_s: float = DEADLINE_S) -> None:
+async def until(condition: Callable[[], object], what: str, within_s: float = 300.0DEADLINE_S) -> None:
     deadline_at = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline_at, f"not within {within_s:g} s: {what}"
