@@ -172,6 +172,22 @@ def test_exact_is_the_cheapest_of_all_mappings(block: int):
         assert bounded.cost == pytest.approx(min(within), rel=CLOSE), f"seed={seed}"
 
 
+def test_what_short_numbers_cannot_tell_apart_long_ones_can():
+    """The first pass of the exact search rounds: peers that differ by less are all tried again."""
+    for case in range(50):
+        seed = f"{SEED} rounding {case}"
+        luck = random.Random(seed)
+        peers = [peer(number) for number in range(5)]
+        apart = luck.choice((0.0, 1.0))  # At no distance at all nothing tells them apart.
+        rows = [[0.0 if a == b else apart * (1 + luck.random() * 1e-9) for b in range(5)] for a in range(5)]
+        view = NetworkView(peers, [[rows[min(a, b)][max(a, b)] for b in range(5)] for a in range(5)])
+        tree = random_tree(luck, view, luck.randint(2, 4))
+        found = place("exact", tree, view)
+        assert isinstance(found, Placement)
+        least = min(overlay_cost(tree, hosts, view.distance) for hosts in all_mappings(tree, view))
+        assert found.cost == pytest.approx(least, rel=1e-14, abs=0.0), f"seed={seed}"
+
+
 @pytest.mark.parametrize("block", range(4))
 def test_heuristics_are_never_below_the_optimum_nor_over_the_bound(block: int):
     for case in range(25):
