@@ -38,7 +38,7 @@ def make_view(seed: int, peers: int) -> NetworkView:
     np.fill_diagonal(rows, 0.0)
     names = [PeerId(number.to_bytes(20, "big")) for number in range(peers)]
     # The exact placement alone looks at arrays only; lists of all numbers would be ten times as large.
-    lists = rows.tolist() if peers <= HEURISTICS_MAX else cast(Sequence[Sequence[float]], rows)
+    lists = rows.tolist() if peers <= HEURISTICS_MAX else cast("Sequence[Sequence[float]]", rows)
     return NetworkView(names, lists, is_metric=True)
 
 

@@ -9,6 +9,7 @@ pass over those few.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from protocols.ids import PeerId
@@ -48,8 +49,20 @@ def _rough_costs(tree: ProcessingTree, view: NetworkView) -> list[Numbers | None
             else:
                 total = total + _carried(below, vertex.beta, distances)
         assert not isinstance(total, float)
-        costs[number] = total
+        costs[number] = _only_at(tree.vertices[number].able, total, view)
     return costs
+
+
+def _only_at(able: Sequence[PeerId] | None, costs: Numbers, view: NetworkView) -> Numbers:
+    if able is None:
+        return costs
+    import numpy as np
+
+    places = [view.index[peer] for peer in able if peer in view.index]
+    assert places, "somebody can run it"
+    masked = np.full_like(costs, np.inf)
+    masked[places] = costs[places]
+    return masked
 
 
 def _carried(costs: Numbers, beta: float, distances: Numbers) -> Numbers:
