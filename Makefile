@@ -32,11 +32,12 @@ static: $(READY)
 	$(BIN)/ruff check --quiet
 	$(BIN)/mypy
 
-bench: $(READY) ## Measure delivery, links, overlay and queries on this machine.
+bench: $(READY) ## Measure delivery, links, overlay, queries and placement on this machine.
 	$(BIN)/python -m experiments.delivery_bench
 	$(BIN)/python -m experiments.link_bench
 	$(BIN)/python -m experiments.overlay_bench
 	$(BIN)/python -m experiments.query_bench
+	$(BIN)/python -m experiments.placement_bench
 
 compose-test: $(READY) ## Start the five containers of docker-compose.yml, cut one off, heal, kill one, tear down.
 	deploy/compose-test

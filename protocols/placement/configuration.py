@@ -73,6 +73,8 @@ class Measure:
 
 def joined(location: Location, site: Site, tables: Sequence[Table], measure: Measure) -> Configuration | None:
     """γ (Equation 5): the operator at a location; each child stays where it is, or moves along if that is cheaper."""
+    if not site.can_be_at(location):
+        return None
     cost = delay = 0.0
     children: list[Location] = []
     for beta, table in zip(site.betas, tables, strict=True):
@@ -95,6 +97,8 @@ def arranged(
     location: PeerId, children: Sequence[PeerId], site: Site, tables: Sequence[Table], measure: Measure
 ) -> Configuration | None:
     """The operator at a location and each child exactly where it is told."""
+    if not site.can_be_at(location):
+        return None
     cost = delay = 0.0
     for beta, table, child in zip(site.betas, tables, children, strict=True):
         option = table.best if table.best.location == child else table.at(child)

@@ -13,7 +13,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from protocols.ids import PeerId
-from protocols.placement.tree import Distance, ProcessingTree, overlay_cost, rest
+from protocols.placement.baseline import place_at_proxy
+from protocols.placement.tree import Distance, ProcessingTree, Vertex, overlay_cost, path_delay, rest
 from protocols.placement.view import NetworkView
 
 LABELS_MAX: Final = 500_000
@@ -23,7 +24,7 @@ _SLACK: Final = 1e-9  # Sums in another order differ in their last bits; nothing
 
 
 class Infeasible(msgspec.Struct, frozen=True):
-    """The bound cannot be kept: a source is farther than that from the proxy.
+    """The bound cannot be kept: a source is farther than that from the proxy, or all who can run an operator are.
 
     Where a way round is shorter than the direct one a placement might exist all the same; it is not looked for.
     """
@@ -57,16 +58,18 @@ class _LimitReached(Exception):
 
 def place_within(
     tree: ProcessingTree, view: NetworkView, bound_ms: float, labels_max: int = LABELS_MAX
-) -> tuple[tuple[PeerId, ...], bool]:
+) -> tuple[tuple[PeerId, ...] | None, bool]:
     """Where each vertex goes for the least cost within the bound, and whether that is proved to be the least.
 
-    The bound must be feasible. A first search among sources and proxy alone gives a cost that bounds the second.
+    The bound must be feasible. A first search among sources and proxy alone gives a cost that bounds the second. There
+    is no place at all if those who can run an operator are too far away.
     """
     edge = view.among((*tree.source_peers, tree.proxy))
     is_proved = True
-    hosts = tuple(vertex.peer or tree.proxy for vertex in tree.vertices)
+    baseline = place_at_proxy(tree, view.distance)
+    hosts = baseline if path_delay(tree, baseline, view.distance) <= bound_ms else None
     for stage in (edge, view):
-        ceiling = overlay_cost(tree, hosts, view.distance)
+        ceiling = math.inf if hosts is None else overlay_cost(tree, hosts, view.distance)
         try:
             hosts = _Search(tree, stage, bound_ms, ceiling, labels_max).run() or hosts
         except _LimitReached:
@@ -94,12 +97,19 @@ class _Search:
                 assert vertex.peer is not None
                 self._fronts[number] = {index[vertex.peer]: [Label(0.0, 0.0, ())]}
                 continue
-            places: Iterable[int] = range(len(index)) if vertex.peer is None else (index[vertex.peer],)
+            places = self._places(vertex)
             self._fronts[number] = self._front_at_each(number, places)
             fronts = self._fronts[number].values()
             self._least[number] = min((front[-1].cost for front in fronts), default=math.inf)
         final = self._fronts[tree.root].get(index[tree.proxy])
         return self._hosts(final[-1]) if final else None
+
+    def _places(self, vertex: Vertex) -> Iterable[int]:
+        if vertex.peer is not None:
+            return (self._view.index[vertex.peer],)
+        if vertex.able is None:
+            return range(len(self._view.index))
+        return [self._view.index[peer] for peer in vertex.able if peer in self._view.index]
 
     def _front_at_each(self, number: int, places: Iterable[int]) -> dict[int, Front]:
         spared = self._ceiling - rest(self._tree, number, self._least)

@@ -9,14 +9,19 @@ from protocols.placement.configuration import Configuration, Measure, Table, che
 from protocols.placement.tree import Site
 
 
-def choose_edge(site: Site, tables: Sequence[Table], measure: Measure) -> Configuration:
-    """λ (Equation 6): the cheapest of the child case, the common locations, and the proxy."""
+def choose_edge(site: Site, tables: Sequence[Table], measure: Measure) -> Configuration | None:
+    """λ (Equation 6): the cheapest of the child case, the common locations, and the proxy.
+
+    Where none of them can run the operator, which the paper's servers all can: the cheapest peer that does, if there
+    is one in time.
+    """
     if site.peer is not None:
         candidates: tuple[PeerId, ...] = (site.peer,)
     else:
         candidates = (_child_case(site, tables), *site.common, measure.proxy)
     found = cheapest([joined(location, site, tables, measure) for location in candidates])
-    assert found is not None, "whatever fits below fits at the proxy, too"
+    if found is None and site.able is not None:
+        found = cheapest([joined(location, site, tables, measure) for location in site.able])
     return found
 
 

@@ -19,10 +19,10 @@ Arrangement = tuple[float, PeerId, tuple[PeerId, ...]]
 """Total separation, where the operator is, where its children are."""
 
 
-def choose_edge_plus(site: Site, tables: Sequence[Table], measure: Measure) -> Configuration:
+def choose_edge_plus(site: Site, tables: Sequence[Table], measure: Measure) -> Configuration | None:
     """The best of Edge's cases and of the permutations that lie no wider apart than what Edge chose."""
     start = choose_edge(site, tables, measure)
-    if site.peer is not None:
+    if site.peer is not None or start is None:
         return start
     limit = sum(measure.apart(start.location, child) for child in start.children)
     tried = itertools.takewhile(lambda each: each[0] <= limit, _permutations(site, measure.distance))

@@ -1,89 +1,122 @@
 """The cheapest placement there is, without a delay bound: dynamic programming over operators and peers.
 
-cost(o, v) = Σ over children c of min over u of cost(c, u) + β(c) · d(u, v). The minimum over u is taken row by row, for
-all v at once, and only for the u that can still be part of something cheaper than a placement already known. Measured
-distances often break the triangle inequality, so it is used only where the view says that it holds.
+cost(o, v) = Σ over children c of min over u of cost(c, u) + β(c) · d(u, v). The minimum is taken for all v at once.
+
+Half of the time goes into moving numbers, so a first pass reckons with short ones. What it finds to be the cheapest is
+so up to rounding; every peer that rounding may have put behind another is tried again, with long numbers, in a second
+pass over those few.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from protocols.ids import PeerId
-from protocols.placement.tree import ProcessingTree, overlay_cost, rest
+from protocols.placement.tree import ProcessingTree
 from protocols.placement.view import NetworkView
 
-_SLACK: Final = 1e-9  # Sums in another order differ in their last bits; nothing may be cut off for that.
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Numbers = NDArray[np.floating]
+    Places = NDArray[np.intp]
+
+_BLOCK: Final = 128  # Rows at a time: what is written stays near the processor until it is read again.
+_ROUNDING: Final = 2.0**-24  # Of one operation on short numbers.
 
 
 def place_exactly(tree: ProcessingTree, view: NetworkView) -> tuple[PeerId, ...]:
-    """Where each vertex goes. A first pass among sources and proxy alone gives the cost to stay below."""
-    edge = view.among((*tree.source_peers, tree.proxy))
-    hosts = tuple(vertex.peer or tree.proxy for vertex in tree.vertices)
-    for stage in (edge, view):
-        ceiling = overlay_cost(tree, hosts, view.distance) * (1 + _SLACK)
-        hosts = _Pass(tree, stage, ceiling).run()
-    return hosts
+    """Where each vertex goes."""
+    rough = _rough_costs(tree, view)
+    candidates = _candidates(tree, view, rough)
+    return _hosts(tree, view, candidates)
 
 
-class _Pass:
-    """The dynamic programme over the peers of one view."""
-
-    def __init__(self, tree: ProcessingTree, view: NetworkView, ceiling: float) -> None:
-        self._tree, self._view, self._ceiling = tree, view, ceiling
-        self._costs: list[list[float]] = [[] for _ in tree.vertices]
-        self._least = [0.0] * len(tree.vertices)
-        self._heights = self._measured_heights()
-
-    def _measured_heights(self) -> list[int]:
-        heights: list[int] = []
-        for vertex in self._tree.vertices:
-            heights.append(max((heights[child] + 1 for child in vertex.children), default=0))
-        return heights
-
-    def run(self) -> tuple[PeerId, ...]:
-        tree = self._tree
-        # Lowest first: the more subtrees are known, the less is left for the others below the ceiling.
-        for number in sorted(tree.operators, key=lambda each: (self._heights[each], each)):
-            arriving = [self._arriving(child) for child in tree.vertices[number].children]
-            self._costs[number] = arriving[0] if len(arriving) == 1 else list(map(sum, zip(*arriving, strict=True)))
-            self._least[number] = min(self._costs[number])
-        return self._hosts()
-
-    def _arriving(self, child: int) -> list[float]:
-        """What the output of a child costs at each peer."""
-        vertex, rows = self._tree.vertices[child], self._view.rows
-        beta = vertex.beta
-        if vertex.peer is not None:
-            return [beta * ms for ms in rows[self._view.index[vertex.peer]]]
-        costs = self._costs[child]
-        spared = self._ceiling - rest(self._tree, child, self._least)
-        best = [math.inf] * len(rows)
-        for cost, place in sorted((cost, place) for place, cost in enumerate(costs) if cost <= spared):
-            if self._view.is_metric and best[place] <= cost:
-                continue  # Made elsewhere and carried here it costs no more, and by the direct way to any other place.
-            best = [
-                known if known <= (carried := cost + beta * ms) else carried
-                for known, ms in zip(best, rows[place], strict=True)
-            ]
-        return best
-
-    def _hosts(self) -> tuple[PeerId, ...]:
-        """From the delivery down, each child where it was cheapest for its parent's place."""
-        index = self._view.index
-        places = {self._tree.root: index[self._tree.proxy]}
-        for number in reversed(range(len(self._tree.vertices))):
-            row = self._view.rows[places[number]]
-            for child in self._tree.vertices[number].children:
-                vertex = self._tree.vertices[child]
-                places[child] = (
-                    _nearest(self._costs[child], vertex.beta, row) if vertex.peer is None else index[vertex.peer]
-                )
-        return tuple(self._view.peers[places[number]] for number in range(len(self._tree.vertices)))
+def _rough_costs(tree: ProcessingTree, view: NetworkView) -> list[Numbers | None]:
+    """What each operator costs at each peer, up to rounding."""
+    distances = view.short_matrix
+    costs: list[Numbers | None] = [None] * len(tree.vertices)
+    for number in tree.operators:
+        total: Numbers | float = 0.0
+        for child in tree.vertices[number].children:
+            vertex = tree.vertices[child]
+            below = costs[child]
+            if below is None:
+                assert vertex.peer is not None
+                total = total + distances[view.index[vertex.peer]] * vertex.beta
+            else:
+                total = total + _carried(below, vertex.beta, distances)
+        assert not isinstance(total, float)
+        costs[number] = _only_at(tree.vertices[number].able, total, view)
+    return costs
 
 
-def _nearest(costs: Sequence[float], beta: float, row: Sequence[float]) -> int:
-    carried = [cost + beta * ms for cost, ms in zip(costs, row, strict=True)]
-    return carried.index(min(carried))
+def _only_at(able: Sequence[PeerId] | None, costs: Numbers, view: NetworkView) -> Numbers:
+    if able is None:
+        return costs
+    import numpy as np
+
+    places = [view.index[peer] for peer in able if peer in view.index]
+    assert places, "somebody can run it"
+    masked = np.full_like(costs, np.inf)
+    masked[places] = costs[places]
+    return masked
+
+
+def _carried(costs: Numbers, beta: float, distances: Numbers) -> Numbers:
+    """What it costs at each peer to have what is made wherever that is cheapest."""
+    import numpy as np
+
+    if beta <= 0:
+        return np.full_like(costs, costs.min())
+    count = len(costs)
+    scaled = (costs / costs.dtype.type(beta))[:, None]
+    room = np.empty((min(_BLOCK, count), count), costs.dtype)
+    best = np.full(count, np.inf, costs.dtype)
+    for first in range(0, count, _BLOCK):
+        after = min(first + _BLOCK, count)
+        sums = np.add(distances[first:after], scaled[first:after], out=room[: after - first])
+        np.minimum(best, sums.min(axis=0), out=best)
+    return best * costs.dtype.type(beta)
+
+
+def _candidates(tree: ProcessingTree, view: NetworkView, rough: list[Numbers | None]) -> list[Places]:
+    """From the delivery down: the peers that are cheapest for some peer of the operator above, or nearly so."""
+    import numpy as np
+
+    distances = view.short_matrix
+    places: list[Places] = [np.empty(0, np.intp)] * len(tree.vertices)
+    places[tree.root] = np.array([view.index[tree.proxy]])
+    for number in reversed(range(len(tree.vertices))):
+        for child in tree.vertices[number].children:
+            vertex, costs = tree.vertices[child], rough[child]
+            if vertex.peer is not None:
+                places[child] = np.array([view.index[vertex.peer]])
+                continue
+            assert costs is not None
+            is_near = np.zeros(len(costs), bool)
+            for place in places[number]:
+                paid = costs + distances[place] * vertex.beta
+                # Nothing is subtracted on the way, so no sum is off by more than a share of itself for each operation.
+                is_near |= paid <= paid.min() * (1 + 16 * len(tree.vertices) * _ROUNDING)
+            places[child] = np.flatnonzero(is_near)
+    return places
+
+
+def _hosts(tree: ProcessingTree, view: NetworkView, candidates: list[Places]) -> tuple[PeerId, ...]:
+    """The same programme over the candidates alone; then from the delivery down, each where it was cheapest."""
+    distances = view.matrix
+    paid: list[Numbers] = [distances[:0]] * len(
+        tree.vertices
+    )  # For each place of its parent, at each place of its own.
+    for number in range(tree.root):
+        vertex, here, above = tree.vertices[number], candidates[number], candidates[tree.parents[number]]
+        paid[number] = distances[above[:, None], here] * vertex.beta
+        for child in vertex.children:
+            paid[number] += paid[child].min(axis=1)
+    chosen = [0] * len(tree.vertices)
+    for number in reversed(range(tree.root)):
+        chosen[number] = int(paid[number][chosen[tree.parents[number]]].argmin())
+    return tuple(view.peers[int(places[pick])] for places, pick in zip(candidates, chosen, strict=True))

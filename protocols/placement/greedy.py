@@ -8,8 +8,8 @@ from protocols.ids import PeerId
 from protocols.placement.configuration import Configuration, Location, Measure, Table, joined
 from protocols.placement.tree import ProcessingTree, Site
 
-Choose = Callable[[Site, Sequence[Table], Measure], Configuration]
-"""One algorithm's choice for one operator, once its children are placed."""
+Choose = Callable[[Site, Sequence[Table], Measure], Configuration | None]
+"""One algorithm's choice for one operator, once its children are placed; None if nowhere is in time."""
 
 
 class _Gamma:
@@ -36,8 +36,8 @@ class Pinned:
         return self.best if location == self.best.location else None
 
 
-def place_greedily(tree: ProcessingTree, measure: Measure, choose: Choose) -> tuple[PeerId, ...]:
-    """Where each vertex goes."""
+def place_greedily(tree: ProcessingTree, measure: Measure, choose: Choose) -> tuple[PeerId, ...] | None:
+    """Where each vertex goes; None if an operator that not every peer can run finds no place within the bound."""
     tables: list[Table] = []
     for index, vertex in enumerate(tree.vertices):
         if not vertex.children:
@@ -46,7 +46,10 @@ def place_greedily(tree: ProcessingTree, measure: Measure, choose: Choose) -> tu
             continue
         site = tree.sites[index]
         below = [tables[child] for child in vertex.children]
-        tables.append(_Gamma(site, below, measure, choose(site, below, measure)))
+        best = choose(site, below, measure)
+        if best is None:
+            return None
+        tables.append(_Gamma(site, below, measure, best))
     return _settled(tree, tables)
 
 

@@ -17,10 +17,10 @@ CONFIGURATIONS: int = 200
 
 def choose_in_network(
     site: Site, tables: Sequence[Table], measure: Measure, candidates: Sequence[PeerId], k: int = CONFIGURATIONS
-) -> Configuration:
+) -> Configuration | None:
     """The best of Edge+'s cases and of the k closest configurations around the peers between the children."""
     start = choose_edge_plus(site, tables, measure)
-    if site.peer is not None:
+    if site.peer is not None or start is None:
         return start
     hubs = convex_set([_placed(table) for table in tables], candidates, measure)
     around = [_around(hub, site, tables, measure) for hub in hubs]

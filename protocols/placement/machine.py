@@ -252,6 +252,8 @@ class PlacementMachine:
             return []
         if not zone.is_mapped:
             zone.map()
+        if not zone.is_mapped:
+            return []
         effects = self._decide(placement, zone)
         if len(zone.path) > 1:
             assert zone.terms is not None

@@ -45,9 +45,11 @@ def place(
     if (refusal := infeasible(tree, view.distance, bound_ms)) is not None:
         return refusal
     is_optimal = False
+    hosts: tuple[PeerId, ...] | None
     match algorithm:
         case "baseline":
-            hosts = place_at_proxy(tree)
+            hosts = place_at_proxy(tree, view.distance)
+            hosts = hosts if path_delay(tree, hosts, view.distance) <= bound_ms else None
         case "exact" if math.isinf(bound_ms):
             hosts, is_optimal = place_exactly(tree, view), True
         case "exact":
@@ -60,8 +62,10 @@ def place(
             hosts = place_greedily(tree, measure, chooser(algorithm, view.peers, k))
         case _:
             assert_never(algorithm)
+    direct_ms, source = max((view.distance(peer, tree.proxy), peer) for peer in tree.source_peers)
+    if hosts is None:
+        return Infeasible(bound_ms, source, direct_ms)
     delay_ms = path_delay(tree, hosts, view.distance)
-    direct_ms = path_delay(tree, place_at_proxy(tree), view.distance)
     stretch = delay_ms / direct_ms if direct_ms else 1.0
     return Placement(hosts, overlay_cost(tree, hosts, view.distance), delay_ms, stretch, is_optimal)
 
@@ -77,7 +81,7 @@ def chooser(
             return choose_edge_plus
         case "in-network":
 
-            def choose(site: Site, tables: Sequence[Table], measure: Measure) -> Configuration:
+            def choose(site: Site, tables: Sequence[Table], measure: Measure) -> Configuration | None:
                 return choose_in_network(site, tables, measure, candidates, k)
 
             return choose

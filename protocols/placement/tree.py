@@ -25,7 +25,8 @@ class Vertex(msgspec.Struct, frozen=True, array_like=True):
     name: str
     children: tuple[int, ...]
     beta: float  # What flows to its parent, in bytes per second: the paper's β of the edge above it.
-    peer: PeerId | None = None  # Where a source is (the paper's DHT function), or the proxy; operators may go anywhere.
+    peer: PeerId | None = None  # Where a source is (the paper's DHT function), or the proxy; operators may go anywhere
+    able: tuple[PeerId, ...] | None = None  # that can run them; None: any peer can.
 
 
 class Site(msgspec.Struct, frozen=True, array_like=True):
@@ -38,6 +39,11 @@ class Site(msgspec.Struct, frozen=True, array_like=True):
     common: tuple[PeerId, ...]  # cl: the locations in every child's dl.
     wanted: tuple[PeerId, ...]  # Where an operator above may want this one, because several of its inputs meet there.
     peer: PeerId | None
+    able: tuple[PeerId, ...] | None = None  # Who can run it; None: any peer.
+
+    def can_be_at(self, location: PeerId | None) -> bool:
+        """Whether a peer can run the operator; None stands for any peer."""
+        return self.able is None or location in self.able
 
     @property
     def locations(self) -> tuple[PeerId, ...]:
@@ -55,6 +61,7 @@ class ProcessingTree:
         for index, vertex in enumerate(self.vertices):
             assert all(child < index for child in vertex.children), "the vertices are not in post-order"
             assert bool(vertex.children) or vertex.peer is not None, "a source has a peer"
+            assert vertex.able is None or vertex.able, "somebody can run each operator"
             for child in vertex.children:
                 assert self.parents[child] == -1, "a vertex has one parent"
                 self.parents[child] = index
@@ -109,6 +116,7 @@ class ProcessingTree:
             common=_in_several([self.below[child] for child in vertex.children], len(vertex.children)),
             wanted=_union([self._meeting(ancestor) for ancestor in self.path(index)]),
             peer=vertex.peer,
+            able=vertex.able,
         )
 
     def _meeting(self, index: int) -> tuple[PeerId, ...]:

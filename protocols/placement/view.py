@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from protocols.ids import PeerId
 from protocols.placement.tree import Distance
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class NetworkView:
     """Distances as a matrix: asked for once, read many times.
 
     Distances from coordinates, or along shortest paths, are a metric: no way round is shorter than the direct one. Of
-    measured ones that is not known. Who says so lets the exact search leave out much.
+    measured ones that is not known. Who says so spares the search within a bound a look for shorter ways.
     """
 
     def __init__(self, peers: Sequence[PeerId], rows: Sequence[Sequence[float]], *, is_metric: bool = False) -> None:
@@ -27,6 +33,20 @@ class NetworkView:
         ordered = sorted(set(peers))
         rows = [[0.0 if a == b else distance(a, b) for b in ordered] for a in ordered]
         return cls(ordered, rows, is_metric=is_metric)
+
+    @cached_property
+    def matrix(self) -> NDArray[np.float64]:
+        """The rows as an array. Loads numpy, which a daemon without placements can do without."""
+        import numpy as np
+
+        return np.asarray(self.rows, np.float64)
+
+    @cached_property
+    def short_matrix(self) -> NDArray[np.float32]:
+        """The same in half the memory, for a first look."""
+        import numpy as np
+
+        return self.matrix.astype(np.float32)
 
     def distance(self, a: PeerId, b: PeerId) -> float:
         return self.rows[self.index[a]][self.index[b]]

@@ -69,7 +69,10 @@ class Zone:
         return bool(self.subtree) and all(child in self.tables for child in self.boundary)
 
     def map(self) -> None:
-        """Place every operator of the zone, and work out what each would cost where those above may want it."""
+        """Place every operator of the zone, and work out what each would cost where those above may want it.
+
+        An operator that not every peer can run may find no place within the bound: the zone then stays as it is.
+        """
         terms = self.terms
         assert terms is not None
         measure = measure_of(terms)
@@ -77,6 +80,8 @@ class Zone:
         for site in self.subtree:
             below = [self.tables[child] for child in site.children]
             best = choose(site, below, measure)
+            if best is None:
+                return
             self.tables[site.operator] = MappedTable(best, *_options(site, below, measure, terms))
         self.is_mapped = True
 

@@ -172,6 +172,48 @@ def test_exact_is_the_cheapest_of_all_mappings(block: int):
         assert bounded.cost == pytest.approx(min(within), rel=CLOSE), f"seed={seed}"
 
 
+def test_what_short_numbers_cannot_tell_apart_long_ones_can():
+    """The first pass of the exact search rounds: peers that differ by less are all tried again."""
+    for case in range(50):
+        seed = f"{SEED} rounding {case}"
+        luck = random.Random(seed)
+        peers = [peer(number) for number in range(5)]
+        apart = luck.choice((0.0, 1.0))  # At no distance at all nothing tells them apart.
+        rows = [[0.0 if a == b else apart * (1 + luck.random() * 1e-9) for b in range(5)] for a in range(5)]
+        view = NetworkView(peers, [[rows[min(a, b)][max(a, b)] for b in range(5)] for a in range(5)])
+        tree = random_tree(luck, view, luck.randint(2, 4))
+        found = place("exact", tree, view)
+        assert isinstance(found, Placement)
+        least = min(overlay_cost(tree, hosts, view.distance) for hosts in all_mappings(tree, view))
+        assert found.cost == pytest.approx(least, rel=1e-14, abs=0.0), f"seed={seed}"
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_operators_go_only_where_they_can_run(block: int):
+    """Not every peer has an engine. Within a bound there may be no place at all; then no algorithm finds one."""
+    for case in range(100):
+        seed = f"{SEED} able {block} {case}"
+        luck = random.Random(seed)
+        view = random_view(luck, luck.randint(2, 5), is_metric=True)
+        tree = random_tree(luck, view, luck.randint(1, 4), is_choosy=True)
+        rated = {
+            hosts: (overlay_cost(tree, hosts, view.distance), path_delay(tree, hosts, view.distance))
+            for hosts in all_mappings(tree, view)
+        }
+        direct_ms = max(view.distance(each, tree.proxy) for each in tree.source_peers)
+        for bound_ms in (math.inf, direct_ms * luck.uniform(1, 2)):
+            within = [cost for cost, delay in rated.values() if delay <= bound_ms]
+            for algorithm in ALGORITHMS:
+                found = place(algorithm, tree, view, bound_ms)
+                if isinstance(found, Infeasible):
+                    assert not within or algorithm == "baseline", f"{algorithm} seed={seed}"
+                    continue
+                assert found.hosts in rated, f"{algorithm} seed={seed}"
+                assert found.delay_ms <= bound_ms, f"{algorithm} seed={seed}"
+                if algorithm == "exact":
+                    assert found.cost == pytest.approx(min(within), rel=CLOSE), f"seed={seed}"
+
+
 @pytest.mark.parametrize("block", range(4))
 def test_heuristics_are_never_below_the_optimum_nor_over_the_bound(block: int):
     for case in range(25):

@@ -6,6 +6,8 @@ import itertools
 import random
 from collections.abc import Iterator
 
+import msgspec
+
 from protocols.ids import PeerId
 from protocols.placement.tree import ProcessingTree, Vertex
 from protocols.placement.view import NetworkView
@@ -31,8 +33,13 @@ def random_view(luck: random.Random, peers: int, *, is_metric: bool = False) -> 
     return NetworkView.of(places, distance, is_metric=is_metric)
 
 
-def random_tree(luck: random.Random, view: NetworkView, operators: int, source_peers: int = 0) -> ProcessingTree:
-    """A tree of so many operators with one to three inputs each, its sources at so many different peers at most."""
+def random_tree(
+    luck: random.Random, view: NetworkView, operators: int, source_peers: int = 0, *, is_choosy: bool = False
+) -> ProcessingTree:
+    """A tree of so many operators with one to three inputs each, its sources at so many different peers at most.
+
+    Of a choosy one, the topmost operator can only be at some of the peers.
+    """
     homes = luck.sample(view.peers, min(source_peers or len(view.peers), len(view.peers)))
     vertices: list[Vertex] = []
 
@@ -51,6 +58,9 @@ def random_tree(luck: random.Random, view: NetworkView, operators: int, source_p
         return add(Vertex("operator", children, flow * luck.choice((0.1, 0.5, 1.0, luck.random(), 1.5))))
 
     top = grow(operators)
+    if is_choosy:
+        able = tuple(luck.sample(view.peers, luck.randint(1, len(view.peers))))
+        vertices[top] = msgspec.structs.replace(vertices[top], able=able)
     add(Vertex("delivery", (top,), 0.0, luck.choice(view.peers)))
     return ProcessingTree(vertices)
 
@@ -61,4 +71,6 @@ def all_mappings(tree: ProcessingTree, view: NetworkView) -> Iterator[tuple[Peer
         hosts = list(pinned)
         for operator, host in zip(tree.operators, chosen, strict=True):
             hosts[operator] = host
+        if not all(tree.sites[operator].can_be_at(hosts[operator]) for operator in tree.operators):
+            continue
         yield tuple(host for host in hosts if host is not None)
