@@ -73,7 +73,7 @@ def peer(
     return done
 
 
-async def until(condition: Callable[[], object], what: str, within_s: float = 300.0DEADLINE_S) -> None:
+async def until(condition: Callable[[], object], what: str, within_s: float = DEADLINE_S) -> None:
     deadline_at = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline_at, f"not within {within_s:g} s: {what}"
