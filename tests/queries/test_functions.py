@@ -467,10 +467,10 @@ def test_a_moment_outside_the_calendar_of_utc_counts_as_its_edge():
 def test_no_pattern_takes_long():
     """A pattern is tried from left to right without going back: a hostile one costs milliseconds, not years."""
     match = matcher("%a" * 2_000 + "%b")
-    begin = time.perf_counter()
+    begin = time.process_time()
     assert not match("a" * 50_000)
     assert not matcher("%a_a" * 50 + "b%")("a" * 20_000)
-    assert time.perf_counter() - begin < 5
+    assert time.process_time() - begin < 5
 
 
 def test_calls_travel_between_peers():

@@ -380,10 +380,10 @@ def test_what_has_no_meaning_is_refused_with_the_reason(text: str, expected: str
     ],
 )
 def test_what_is_too_long_or_too_deep_is_refused_at_once(text: str):
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(QueryError):
         plan(text)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
 
 
 def test_a_parser_that_tries_every_way_is_stopped():
