@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -33,19 +35,36 @@ pytestmark = pytest.mark.slow
 spark = pytest.fixture(scope="module")(session)
 
 
+Comparison = tuple[Counter[str], int, Counter[str]]
+
+
+@pytest.fixture(scope="module")
+def comparisons(spark: Any) -> Iterator[list[tuple[int, Future[Comparison]]]]:
+    """All groups with their seeds, two at a time: Spark plans one query on one core. The first is compiled to Java."""
+    interpreted = spark.newSession()
+    for name, value in INTERPRETED.items():
+        interpreted.conf.set(name, value)
+    pool = ThreadPoolExecutor(2)
+    seeds = [random.randrange(1 << 32) for _ in range(GROUPS)]
+    yield [
+        (seed, pool.submit(compare, interpreted if group else spark, seed, PLANS)) for group, seed in enumerate(seeds)
+    ]
+    pool.shutdown(cancel_futures=True)
+
+
 @pytest.mark.parametrize("group", range(GROUPS))
-def test_random_plans_have_the_results_of_the_reference(spark: Any, group: int) -> None:
-    seed = random.randrange(1 << 32)
+def test_random_plans_have_the_results_of_the_reference(
+    comparisons: list[tuple[int, Future[Comparison]]], group: int
+) -> None:
+    seed, comparison = comparisons[group]
     print(f"seed={seed}")
-    for name, value in INTERPRETED.items():  # All groups but the first.
-        spark.conf.set(name, value) if group else spark.conf.unset(name)
-    shapes, found, formless = compare(spark, seed, PLANS)
+    shapes, found, formless = comparison.result()
     print(f"{found} rows; {dict(sorted(shapes.items()))}; without a form in Spark: {dict(formless)}")
     assert found > PLANS, "the plans find something"
     assert formless.total() < PLANS / 5, "nearly every plan has a form in Spark"
 
 
-def compare(spark: Any, seed: int, count: int) -> tuple[Counter[str], int, Counter[str]]:
+def compare(spark: Any, seed: int, count: int) -> Comparison:
     """Compare the results of that many random plans: how many of each shape, how many rows, and what was left out."""
     source = random.Random(seed)
     streams, queries = data(source, ROWS), Queries(source)
