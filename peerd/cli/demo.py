@@ -39,7 +39,7 @@ KILLED: Final = 2
 READER: Final = 5
 SHOWN_PER_S: Final = 3.0
 BATCH_S: Final = 0.05
-CATCH_UP_S: Final = 60.0
+CATCH_UP_S: Final = 180.0
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ def test_the_demonstration_loses_nothing_and_stops_what_it_started(tmp_path: Pat
         env={**os.environ, "PEER_DATA_DIR": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, done.stderr
