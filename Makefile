@@ -4,7 +4,8 @@ SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
-FAST := not slow and not system
+# More workers than cores: many tests wait for the network.
+TOGETHER := $(BIN)/pytest -q -n 4
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command "make lock"
 # Only queries with state need Java, so a machine where none can be had goes on without it.
 FIND_JAVA := $(BIN)/python deploy/java-home >/dev/null || true
@@ -20,12 +21,13 @@ demo: $(READY) ## An airline on five peers of this machine: streams at four, que
 	@$(FIND_JAVA)
 	@$(BIN)/peer demo --for 10
 
-test: check ## Run everything: formatting, lint, types and every test, containers included where there is an engine.
+test: static ## Run everything: formatting, lint, types and every test, containers included where there is an engine.
 	@$(FIND_JAVA)
-	$(BIN)/pytest -m "slow or system" # One after the other: they measure, or want both cores themselves.
+	$(TOGETHER) -m "not alone and not system"
+	$(BIN)/pytest -m "alone or system" # One after the other: they measure, or want both cores themselves.
 
 check: static ## Run the quick part of it: formatting, lint, types, fast tests; under a minute.
-	$(BIN)/pytest -q -n 4 -m "$(FAST)" # More than cores: many tests wait for the network.
+	$(TOGETHER) -m "not slow and not alone and not system"
 
 static: $(READY)
 	$(BIN)/ruff format --check --quiet

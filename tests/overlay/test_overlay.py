@@ -159,7 +159,7 @@ async def test_the_owner_is_found_although_those_nearest_to_the_key_have_just_di
         assert (await asking.owner(key)).peer_id == true_owner(key, alive)
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 async def test_a_peer_forced_to_leave_is_welcome_once_it_is_back() -> None:
     async with started(3, shaped=True) as peers:
         *others, lost = peers
@@ -310,7 +310,7 @@ async def test_a_wrong_network_gets_no_answer_and_no_entry() -> None:
             await stranger.stop()
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 async def test_a_blocked_loop_is_not_held_against_the_others() -> None:
     async with started(8) as peers:
         time.sleep(2.5)  # noqa: ASYNC251 - blocking the loop is what is tested
@@ -333,7 +333,7 @@ async def test_one_datagram_in_a_hundred_lost_costs_nobody_their_life() -> None:
         assert not [member for peer in peers for member in peer.members() if member.status == "dead"], f"seed={seed}"
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 async def test_two_peers_that_lost_sight_of_each_other_find_back_when_the_cut_heals() -> None:
     async with started(4, shaped=True) as peers:
         left, right = peers[:2], peers[2:]
@@ -369,7 +369,7 @@ async def test_distance_is_measured_for_contacts_and_estimated_for_others() -> N
         assert await one.ping(two.peer_id) > 0
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 async def test_32_peers_agree_on_1000_owners_and_lose_a_fifth_without_a_wrong_answer() -> None:
     """More peers in one process than a slow machine has time for would take each other for dead."""
     seed = 64

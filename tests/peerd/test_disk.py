@@ -163,7 +163,7 @@ def test_the_share_in_use_is_that_of_the_file_system(disk: FileDisk, tmp_path: P
     assert disk.used_share == pytest.approx(1 - usage.free / usage.total, abs=0.05)
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize("rows_per_batch", [100, 1])
 def test_a_million_tuples_are_recovered_in_seconds(disk: FileDisk, rows_per_batch: int):
     journal = new_journal(disk, segment_bytes=16 << 20)

@@ -64,7 +64,7 @@ def spark():
     session.stop()
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize("as_columns", [False, True], ids=["constants", "columns"])
 def test_spark_gives_the_same(spark, as_columns):
     import pyspark.sql.functions as sf

@@ -101,7 +101,7 @@ def test_a_mutated_text_is_a_query_or_a_query_error():
     fuzz(seed=random.SystemRandom().randrange(1 << 32), count=1_000)
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_a_hundred_thousand_mutated_texts_are_queries_or_query_errors():
     with ProcessPoolExecutor(2) as pool:
         for done in [pool.submit(fuzz, seed, count=50_000) for seed in (4, 5)]:

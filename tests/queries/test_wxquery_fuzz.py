@@ -105,7 +105,7 @@ def test_mutated_texts_give_a_plan_or_our_error():
     fuzz(1_000, random.SystemRandom().randrange(1 << 32))
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_many_mutated_texts_give_a_plan_or_our_error():
     seeds = [random.SystemRandom().randrange(1 << 32) for _ in range(2)]
     print(f"seeds={seeds}")

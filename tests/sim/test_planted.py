@@ -9,7 +9,7 @@ import pytest
 
 from tests.sim.planted import BUGS, Found, hunt
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.alone
 
 
 @pytest.fixture(scope="module")

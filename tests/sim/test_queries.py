@@ -23,13 +23,13 @@ def test_queries_in_a_network_where_nothing_breaks():
     assert outcome.delivered > 0
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_results_are_exact_where_peers_crash_again_and_again():
     for outcome in run_many((HERE / "query-restarts.toml").read_text(), range(1, 41), jobs=2):
         assert outcome.verdict is Verdict.OK, f"peer simulate query-restarts --seed {outcome.seed}: {outcome.problem}"
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_results_are_exact_in_many_seeds(capsys: pytest.CaptureFixture[str]):
     """Hosts and proxies crash, messages get lost, links break: nothing is missing, twice or invented in the end."""
     started = time.monotonic()

@@ -15,7 +15,7 @@ HERE = Path(__file__).parent
 SEEDS: dict[str, list[int]] = tomllib.loads((HERE / "seeds.toml").read_text())["scenarios"]
 COUNT = int(os.environ.get("PEER_SIM_SEEDS", "1000"))
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.alone
 
 
 @pytest.mark.parametrize("scenario", SEEDS)

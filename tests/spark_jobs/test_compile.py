@@ -31,7 +31,7 @@ from tests.spark_jobs.frames import INTERPRETED, held, session, source_frames, t
 GROUPS, PLANS = 10, 50  # Sets of rows, and plans on each.
 ROWS = 16
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.alone
 spark = pytest.fixture(scope="module")(session)
 
 

@@ -25,7 +25,7 @@ from queries.schema import Row, Schema
 from spark_jobs.session import SessionSettings
 from tests.spark_jobs.live import Live, live
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.alone
 live = pytest.fixture(scope="module")(live)  # type: ignore[assignment]
 
 SCHEMA = Schema.parse(

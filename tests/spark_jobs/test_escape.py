@@ -72,7 +72,7 @@ def test_a_piece_in_quotes_is_a_constant() -> None:
     assert all("\u2028" in text for text in refused), "only a separator of lines may not stand in a text"
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_constants_reach_spark_as_literals_and_names_not_at_all(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from py4j.clientserver import JavaClient
 
@@ -95,7 +95,7 @@ def test_constants_reach_spark_as_literals_and_names_not_at_all(spark: Any, monk
     assert not Path(CANARY).exists()
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_constants_mean_themselves(spark: Any) -> None:
     for text, plan in plans(constants()[::5]):
         theirs = told(compiled(plan, source_frames(spark, plan, ROWS)), plan)

@@ -27,7 +27,7 @@ from tests.spark_jobs.frames import INTERPRETED, held, session, source_frames, t
 SCHEMA = Schema.parse("v decimal null, g int, f float null, spot record(x int, y int null) null")
 PLANS = 30
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.alone
 spark = pytest.fixture(scope="module")(session)
 
 
