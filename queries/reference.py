@@ -10,8 +10,8 @@ the same multiset of results. In short:
 * In a join each tuple is in its window for a stretch of instants. A combination is a result if the stretches of its
   tuples have an instant in common, and is due at the first such instant. This speaks of all tuples at once, so the
   order of joins does not matter.
-* An aggregate has one result for each of its windows and each group in it, due when the watermark reaches the end. In a
-  join it is in its window from then on.
+* An aggregate has one result for each of its windows and each group in it, due when the watermark of all streams of the
+  query (of a union, of the branch) reaches the end. In a join it is in its window from then on.
 * A nest looks at its list at the instant at which a row enters its own window. The result waits for the watermark of
   all streams to reach that time; what comes later is not in the list.
 * A tuple that arrives after all its windows have been closed is late: it is dropped, and `late` counts it.
@@ -83,14 +83,16 @@ def evaluate(plan: Operator, streams: Streams, *, final: bool = True) -> list[Re
     Without `final` more tuples may come: there is only what the watermark has completed.
     """
     evaluation = _Evaluation(streams, final)
-    items = [item for item in evaluation.items(plan) if final or not item.waits or evaluation.is_complete(item, plan)]
+    items = [
+        item for item in evaluation.all_items(plan) if final or not item.waits or evaluation.is_complete(item, plan)
+    ]
     return [item.result() for item in sorted(items, key=lambda item: (item.time, item.arrival))]
 
 
 def late(plan: Operator, streams: Streams) -> int:
     """How many tuples (or joined rows, where an aggregate drops them) came after all their windows were closed."""
     evaluation = _Evaluation(streams, final=True)
-    evaluation.items(plan)
+    evaluation.all_items(plan)
     return evaluation.late
 
 
@@ -189,7 +191,19 @@ class _Evaluation:
             self._by_stream.setdefault(stream, []).append((arrival, each))
         self._sources: dict[tuple[str, str | None], list[_Arrived]] = {}
         self._final = final
+        self._together: tuple[Source, ...] = ()  # The sources whose watermark closes windows.
         self.late = 0
+
+    def all_items(self, plan: Operator) -> list[_Item]:
+        """The items of a plan; of a union, each branch goes by its own streams."""
+        if isinstance(plan, Union):
+            return [
+                replace(item, branch=(number, *item.branch))
+                for number, branch in enumerate(plan.branches)
+                for item in self.all_items(branch)
+            ]
+        self._together = sources(plan)
+        return self.items(plan)
 
     def items(self, plan: Operator) -> list[_Item]:
         match plan:
@@ -211,11 +225,7 @@ class _Evaluation:
             case WindowAggregate():
                 return list(self._aggregate(plan))
             case Union():
-                return [
-                    replace(item, branch=(number, *item.branch))
-                    for number, branch in enumerate(plan.branches)
-                    for item in self.items(branch)
-                ]
+                return self.all_items(plan)
             case Restructure():
                 to_xml = restructure.on_row(plan)
                 fragments = [(item, to_xml(item.row)) for item in self.items(plan.input)]
@@ -293,7 +303,7 @@ class _Evaluation:
                     yield _Item(row, enter.time, arrival, enter, leave, made_of, ranked=ranked)
 
     def _nest(self, plan: Nest) -> Iterator[_Item]:
-        inputs, columns = sources(plan), (*plan.input.columns, *plan.nested.columns)
+        columns = (*plan.input.columns, *plan.nested.columns)
         beside = tuple(source.alias for source in sources(plan.nested))
         nested = sorted(self.items(plan.nested), key=_Item.order)
         for item in self.items(plan.input):
@@ -301,7 +311,7 @@ class _Evaluation:
                 each
                 for each in nested
                 if each.enter <= item.enter < each.leave
-                and (each.arrival <= item.arrival or self.watermark(inputs, each.arrival) < item.time)
+                and (each.arrival <= item.arrival or self.watermark(self._together, each.arrival) < item.time)
                 and (plan.predicate is None or value(plan.predicate, item.row + each.row, columns) is True)
             ]
             made_of = (*item.sources, *(source for each in found for source in each.sources))
@@ -343,28 +353,26 @@ class _Evaluation:
                 yield from self._in_value_windows(plan, items)
 
     def _in_time_windows(self, plan: WindowAggregate, items: list[_Item]) -> Iterator[tuple[_Item, list[_Bounds]]]:
-        inputs = sources(plan.input)
-        ended = self.watermark(inputs)
+        ended = self.watermark(self._together)
         for item in items:
             all_windows = list(_windows(plan.window, item.time))
-            now = self.watermark(inputs, item.arrival)
+            now = self.watermark(self._together, item.arrival)
             open_windows = [window for window in all_windows if window.end > now]
             self.late += bool(all_windows) and not open_windows
             yield item, [window for window in open_windows if self._final or window.end <= ended]
 
     def _in_row_windows(self, plan: WindowAggregate, items: list[_Item]) -> Iterator[tuple[_Item, list[_Bounds]]]:
-        inputs = sources(plan.input)
         rank = next((place for place, column in enumerate(plan.input.columns) if column.path == (RANK,)), None)
         if rank is not None:  # The stream's own numbers: rows that a selection dropped count too.
-            (source,) = inputs
+            (source,) = sources(plan.input)
             times = [each.time for each in self._in_time(source)]
             ranked = [(item.row[rank], item) for item in items]
         else:
-            in_time = [item for item in items if item.time >= self.watermark(inputs, item.arrival)]
+            in_time = [item for item in items if item.time >= self.watermark(self._together, item.arrival)]
             self.late += len(items) - len(in_time)
             times = [item.time for item in in_time]
             ranked = list(enumerate(in_time))
-        complete = len(times) if self._final else bisect_right(times, self.watermark(inputs))
+        complete = len(times) if self._final else bisect_right(times, self.watermark(self._together))
         for number, item in ranked:
             yield item, [window for window in _windows(plan.window, number) if window.end <= complete]
 

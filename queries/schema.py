@@ -13,14 +13,17 @@ compiled from the schema; only when that says no are the rows looked at one by o
 | timestamp | datetime with a zone  | timestamp or RFC 3339 string | RFC 3339 string              |
 | bytes     | bytes                 | binary                       | string in base64             |
 | record    | tuple                 | array                        | object with its fields       |
+
+Between the operators of a query there are lists of records, too; no stream that people make has them.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from decimal import Decimal
 from difflib import get_close_matches
 from functools import cached_property
@@ -28,10 +31,10 @@ from typing import Annotated, Any, Final, Literal, cast, get_args
 
 import msgspec
 
-FieldType = Literal["int", "float", "decimal", "string", "bool", "timestamp", "bytes", "record"]
+FieldType = Literal["int", "float", "decimal", "string", "bool", "timestamp", "bytes", "record", "list"]
 Row = tuple[Any, ...]
 
-TYPES: Final[tuple[str, ...]] = get_args(FieldType)
+TYPES: Final[tuple[str, ...]] = tuple(kind for kind in get_args(FieldType) if kind != "list")
 FIELDS_MAX: Final = 1024
 DEPTH_MAX: Final = 16
 ROW_BYTES_MAX: Final = 1 << 20
@@ -40,7 +43,9 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,127}")
 _WORD = re.compile(r"[^\s,()]+|[,()]")
 _INT = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 _TIMESTAMP = Annotated[datetime, msgspec.Meta(tz=True)]
-_DECIMAL_TEXT = Annotated[str, msgspec.Meta(pattern=r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?$")]
+_DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?$"
+_DECIMAL_TEXT = Annotated[str, msgspec.Meta(pattern=_DECIMAL)]
+_DECIMAL_PATTERN = re.compile(_DECIMAL)
 
 _IN_PYTHON: Final[dict[str, Any]] = {
     "int": _INT,
@@ -97,7 +102,8 @@ class RowError(ValueError):
 
     def __init__(self, row: int, field: str, expected: str, got: str) -> None:
         where = f'row {row}, field "{field}"' if field else f"row {row}"
-        super().__init__(f"{where}: expected {expected}, got {got}")
+        said = f"{where}: expected {expected}, got {got}"
+        super().__init__(said.encode(errors="backslashreplace").decode())  # Half a character can be shown nowhere.
         self.row = row
         self.field = field
         self.expected = expected
@@ -115,9 +121,9 @@ class Field(msgspec.Struct, frozen=True, array_like=True):
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ValueError(f'"{self.name}" cannot name a field: a letter or "_", then letters, digits, "_" or "-"')
-        if self.type not in TYPES:
+        if self.type not in (*TYPES, "list"):
             raise ValueError(f'"{self.type}" is not a type')
-        if (self.type == "record") != bool(self.fields):
+        if self.type != "list" and (self.type == "record") != bool(self.fields):
             raise ValueError(f'field "{self.name}": a record, and nothing else, has fields of its own')
         _check_names(self.fields)
 
@@ -167,15 +173,22 @@ class Schema(msgspec.Struct, frozen=True, array_like=True, dict=True):
     def check(self, rows: bytes) -> int:
         """Count the rows of a batch after making sure that each fits; raises RowError for the first that does not."""
         try:
-            count = len(self._checker.decode(rows))
+            decoded = self._checker.decode(rows)
         except (msgspec.MsgspecError, RecursionError):  # A batch may also nest deeper than the decoder goes.
             raise self._blame_batch(rows) from None
+        for name, path in self._times:
+            times = [_inside(row, path) for row in decoded] if path[1:] else [row[path[0]] for row in decoded]
+            if all(time is None or 1 < time.year < 9999 for time in times):
+                continue
+            for number, time in enumerate(times):
+                if not _is_in_calendar(time):
+                    raise RowError(number, name, _CALENDAR, "one outside of it")
         if len(rows) > ROW_BYTES_MAX:
             for number, row in enumerate(_raw_rows.decode(rows)):
                 if len(memoryview(row)) > ROW_BYTES_MAX:
                     size = len(memoryview(row))
                     raise RowError(number, "", f"at most {ROW_BYTES_MAX} bytes", f"{size} bytes")
-        return count
+        return len(decoded)
 
     def row(self, values: Mapping[str, Any] | Sequence[Any], *, number: int = 0, from_text: bool = False) -> Row:
         """A row from JSON-like values, by name or in order; `from_text` also reads numbers, as CSV needs it.
@@ -208,6 +221,11 @@ class Schema(msgspec.Struct, frozen=True, array_like=True, dict=True):
     def _decoder(self) -> msgspec.msgpack.Decoder[Any]:
         return msgspec.msgpack.Decoder(list[_record_type(self.fields, _IN_PYTHON)])  # type: ignore[misc]
 
+    @cached_property
+    def _times(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """The fields that are timestamps, those inside records too: their names, and their places in a row."""
+        return tuple(_times_in(self.fields, "", ()))
+
     def _blame_batch(self, rows: bytes) -> RowError:
         """Find the first row and field for which the checker refused a batch."""
         try:
@@ -225,12 +243,49 @@ class Schema(msgspec.Struct, frozen=True, array_like=True, dict=True):
 
 
 def _type(field: Field, scalars: Mapping[str, Any]) -> Any:
-    kind = _record_type(field.fields, scalars) if field.type == "record" else scalars[field.type]
+    match field.type:
+        case "record":
+            kind = _record_type(field.fields, scalars)
+        case "list":
+            kind = tuple[_record_type(field.fields, scalars), ...]  # type: ignore[misc]
+        case _:
+            kind = scalars[field.type]
     return kind | None if field.nullable else kind
 
 
 def _record_type(fields: tuple[Field, ...], scalars: Mapping[str, Any]) -> Any:
     return tuple[tuple(_type(field, scalars) for field in fields)]  # type: ignore[misc]
+
+
+# Times. A zone can put one beyond the first or the last year, where no engine can follow.
+
+_CALENDAR: Final = "a timestamp in the years 1 to 9999 of UTC"
+
+
+def _times_in(fields: tuple[Field, ...], above: str, path: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    for place, field in enumerate(fields):
+        if field.type == "timestamp":
+            yield above + field.name, (*path, place)
+        elif field.type == "record":
+            yield from _times_in(field.fields, f"{above}{field.name}.", (*path, place))
+
+
+def _inside(row: Any, path: tuple[int, ...]) -> Any:
+    for place in path:
+        if row is None:
+            return None
+        row = row[place]
+    return row
+
+
+def _is_in_calendar(time: datetime | None) -> bool:
+    if time is None or 1 < time.year < 9999:
+        return True
+    try:
+        time.astimezone(UTC)
+    except OverflowError:
+        return False
+    return True
 
 
 # Who is to blame, once a batch has been refused: slow and exact.
@@ -325,14 +380,30 @@ def _convert(field: Field, value: Any, place: _Place) -> Any:
     if field.type == "record":
         return _convert_record(field.fields, value, _Place(place.row, f"{place.inside}{field.name}.", place.from_text))
     if field.type == "float" and isinstance(value, Decimal):
+        if value.is_finite() and math.isinf(float(value)):
+            raise place.error(field, _seen(value))
         value = float(value)
     try:
         converted = msgspec.convert(value, _IN_PYTHON[field.type], strict=not place.from_text)
     except msgspec.ValidationError:
         raise place.error(field, _seen(value)) from None
-    if field.type == "decimal" and not converted.is_finite():
-        raise place.error(field, _seen(value))
+    match field.type:
+        case "decimal" if not _DECIMAL_PATTERN.match(str(converted)):
+            raise place.error(field, _seen(value))
+        case "timestamp" if not _is_in_calendar(converted):
+            raise RowError(place.row, place.inside + field.name, _CALENDAR, _seen(value))
+        case "string" if not _can_travel(converted):
+            raise RowError(place.row, place.inside + field.name, "text in Unicode", "half a surrogate pair")
     return converted
+
+
+def _can_travel(text: str) -> bool:
+    """JSON can say half of a character; UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _record_to_json(fields: tuple[Field, ...], row: Row) -> dict[str, Any]:

@@ -174,6 +174,9 @@ class _Reader:
         if name is None:
             hint = nearest(option.value, times) or "give the stream a field of type timestamp"
             self._fail(f'"{option.value}" is no field of type timestamp', option.value_span, hint)
+        if any(field.name == name and field.nullable for field in schema.fields):
+            problem = f'"{name}" may be null, but every row of a stream with an event time has one'
+            self._fail(problem, option.value_span, f'leave out "null" behind "{name} timestamp"')
         return name
 
     def _milliseconds(self, option: Option | None, default: int, least: int) -> int:

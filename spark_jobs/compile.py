@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from queries.plan import Join, Operator, Project, Select, Source, Union, WindowAggregate, sources
+from queries.plan import Join, Nest, Operator, Project, Select, Source, Union, WindowAggregate, sources
 from spark_jobs.flow import Flow
 from spark_jobs.operators.aggregate import aggregate
 from spark_jobs.operators.join import join
+from spark_jobs.operators.nest import nest
 from spark_jobs.operators.project import project
 from spark_jobs.operators.select import select
 from spark_jobs.operators.source import source
@@ -23,12 +24,13 @@ from spark_jobs.stages import mode
 from spark_jobs.types import DUE, IS_NEW, KEEP, KEY, MARK, NUMBER
 
 
-def compiled(plan: Operator, frames: Mapping[str, DataFrame]) -> DataFrame:
+def compiled(plan: Operator, frames: Mapping[str, DataFrame], closed_until_us: int | None = None) -> DataFrame:
     """The results of a plan over the rows of its sources, by alias; raises NoForm where Spark cannot keep its meaning.
 
-    On streams, marks are looked for where `mode` says real-time.
+    On streams, marks are looked for where `mode` says real-time. Of a batch, what rows that are not new brought about
+    until `closed_until_us` has been told before.
     """
-    compilation = _Compilation(plan, frames)
+    compilation = _Compilation(plan, frames, closed_until_us)
     flow = compilation.flow(plan)
     frame = flow.frame.filter((sf.col(MARK) >= 0) | sf.col(IS_NEW) if flow.is_marked else sf.col(IS_NEW))
     if KEY not in flow.hidden:
@@ -40,8 +42,8 @@ def compiled(plan: Operator, frames: Mapping[str, DataFrame]) -> DataFrame:
 class _Compilation:
     """One plan on its way to Spark."""
 
-    def __init__(self, plan: Operator, frames: Mapping[str, DataFrame]) -> None:
-        self._frames = frames
+    def __init__(self, plan: Operator, frames: Mapping[str, DataFrame], closed_until_us: int | None) -> None:
+        self._frames, self._closed_until_us = frames, closed_until_us
         is_streaming = any(frames[each.alias].isStreaming for each in sources(plan))
         self._is_marked = is_streaming and mode(plan) == "real-time"
         self._by_rows = any(each.window is not None and each.window.kind == "rows" for each in sources(plan))
@@ -56,8 +58,10 @@ class _Compilation:
                 return project(plan, self.flow(plan.input))
             case Join():
                 return join(plan, self.flow(plan.left), self.flow(plan.right))
+            case Nest():
+                return nest(plan, self.flow(plan.input), self.flow(plan.nested), self._closed_until_us)
             case WindowAggregate():
-                return aggregate(plan, self.flow(plan.input), *self._ranked(plan))
+                return aggregate(plan, self.flow(plan.input), *self._ranked(plan), self._closed_until_us)
             case Union():
                 return union(plan, [self.flow(branch) for branch in plan.branches])
         raise AssertionError(f"{plan} is made by the subscriber's peer")

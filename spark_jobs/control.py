@@ -17,10 +17,14 @@ class _Frame(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
 
 
 class StartQuery(_Frame, frozen=True, kw_only=True, tag="start"):
-    """Run a plan: rows come through the spools in the folder, results go to the socket under the name of the run."""
+    """Run a plan: rows come through the spools in the folder, results go to the socket under the name of the run.
+
+    What was due until `closed_until_us`, of rows that are not new, has been told by an earlier run.
+    """
 
     run: str
     plan: Operator
+    closed_until_us: int | None
     folder: str
     socket: str
 

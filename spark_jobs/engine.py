@@ -116,7 +116,8 @@ class _Run:
         self.results: Results = Results(plan, len(inputs), by_rounds=self.mode == "batch")
         self.retentions = [Retention(plan, each) for each in inputs] if self.mode == "batch" else []
         self.number = 0
-        self.closed_us = closed_until_us  # Windows that end by then take no more rows.
+        # Windows that end by then take no more rows. A batch has to make them again: others may read them.
+        self.closed_us = closed_until_us if self.mode != "batch" else None
         self.state_rows = 0
         self._joins, self._horizon_us = joins(plan), horizon_us(plan)
 
@@ -167,7 +168,8 @@ class SparkEngine:
         self.warm()
         assert self._folder is not None
         kept = self._runs[run] = _Run(run, plan, Path(tempfile.mkdtemp(dir=self._folder)) / "run", closed_until_us)
-        self._tell(StartQuery(run=run, plan=plan, folder=str(kept.folder), socket=str(self._folder / "results")))
+        folder, socket = str(kept.folder), str(self._folder / "results")
+        self._tell(StartQuery(run=run, plan=plan, closed_until_us=closed_until_us, folder=folder, socket=socket))
 
     def feed(
         self,

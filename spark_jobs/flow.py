@@ -43,6 +43,7 @@ class Flow:
     is_marked: bool = False  # Whether rows that mark the end of an input are among them.
     is_ranked: bool = False  # Whether rows depend on their number in a stream, so that an earlier one may change them.
     is_aggregate: bool = False
+    is_windowed: bool = False  # Whether rows are made of windows, which must be complete first.
     by_rows: bool = False  # Whether instants tell rows of one time apart.
     reach_us: int | None = None  # For how long after its TIME a row may be in its window; None: for ever.
 

@@ -31,7 +31,7 @@ class Runner:
         self._closed = threading.Event()
         threading.Thread(target=self._watch, daemon=True, name="watch").start()
 
-    def start(self, run: str, plan: Operator, folder: Path, socket: str) -> None:
+    def start(self, run: str, plan: Operator, folder: Path, socket: str, closed_until_us: int | None) -> None:
         """Start a run; raises what Spark raises where the plan cannot run."""
         inputs = sources(plan)
         is_real_time = mode(plan) == "real-time"
@@ -42,7 +42,7 @@ class Runner:
             reader = self._session.read if is_batch else self._session.readStream
             reader = reader.format("peerd.bridge.SpoolSource").schema(source_type(each.columns))
             frames[each.alias] = reader.options(**shared, input=number, inputs=len(inputs)).load()
-        results = compiled(plan, frames)
+        results = compiled(plan, frames, closed_until_us)
         shared |= {"socket": socket, "run": run}
         if is_batch:
             writer = results.write.format("peerd.bridge.SocketSink").options(**shared).mode("append")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from queries.plan import Join, Operator, Source, Union, WindowAggregate, sources, walk
+from queries.plan import Join, Nest, Operator, Source, Union, WindowAggregate, sources, walk
 
 Mode = Literal["real-time", "micro-batch", "batch"]
 
@@ -14,7 +14,8 @@ def mode(plan: Operator) -> Mode:
     operators = list(walk(plan))
     aggregates = [each for each in operators if isinstance(each, WindowAggregate)]
     windows = [each.window for each in operators if isinstance(each, Source | WindowAggregate)]
-    if any(window is not None and window.kind != "time" for window in windows) or _is_aggregate_read(operators):
+    in_order = any(window is not None and window.kind != "time" for window in windows)
+    if in_order or any(isinstance(each, Nest) for each in operators) or _is_aggregate_read(operators):
         return "batch"  # The rows of a stream in an order of our own: only a batch has that.
     gathers = any(each.distinct or each.function == "collect" for node in aggregates for each in node.aggregates)
     if any(isinstance(each, Join) for each in operators) or len(aggregates) > 1 or gathers:
@@ -26,7 +27,7 @@ def mode(plan: Operator) -> Mode:
 
 def joins(plan: Operator) -> bool:
     """Whether rows wait for rows of other streams."""
-    return any(isinstance(each, Join) for each in walk(plan))
+    return any(isinstance(each, Join | Nest) for each in walk(plan))
 
 
 def horizon_us(plan: Operator) -> int | None:

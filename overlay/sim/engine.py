@@ -23,6 +23,7 @@ QUERY: Final = "simulated"
 class _Run:
     plan: Operator
     is_due_at_once: bool
+    has_windows: bool  # Windows or lists: what is made of them is told when the watermark is there.
     closed_until_us: int | None
     tuples: dict[str, list[Tuple]] = field(default_factory=dict)  # By alias, which stands in for the stream's name.
     is_new: dict[str, bool] = field(default_factory=dict)  # By tuple id.
@@ -39,7 +40,7 @@ class ReferenceEngine:
         plan = _on_aliases(effect.plan)
         slides = any(each.window is not None and each.window.slide is not None for each in sources(plan))
         has_windows = any(isinstance(each, Nest | WindowAggregate) for each in walk(plan))
-        run = _Run(plan, not slides and not has_windows, effect.closed_until_us)
+        run = _Run(plan, not slides and not has_windows, has_windows, effect.closed_until_us)
         run.tuples = {each.alias: [] for each in sources(plan)}
         self._runs[effect.run] = run
 
@@ -68,9 +69,11 @@ class ReferenceEngine:
         return run.is_due_at_once or (watermark_us is not None and _us(result) <= watermark_us)
 
     def _is_new(self, run: _Run, result: Result) -> bool:
+        was_told = run.closed_until_us is not None and _us(result) <= run.closed_until_us
         if result.window is not None:
-            return run.closed_until_us is None or _us(result) > run.closed_until_us
-        return any(run.is_new[name] for _, name in result.sources)
+            return not was_told
+        is_new = any(run.is_new[name] for _, name in result.sources)
+        return is_new or (run.has_windows and not was_told)
 
 
 def _us(result: Result) -> int:

@@ -41,6 +41,7 @@ from protocols.messages import Done, Refused
 from protocols.store.entries import Entry
 from protocols.store.events import StoreFailed, StoreRead, StoreWritten, Token
 from protocols.store.machine import StoreMachine
+from queries.schema import Field
 
 ROLE: Final = "catalogue"
 SHARDS: Final = 16
@@ -309,15 +310,24 @@ def _unavailable(request: RequestId, name: StreamName, reason: str) -> Reply:
     return Reply(request, refusal)
 
 
+def _has_list(fields: tuple[Field, ...]) -> bool:
+    return any(field.type == "list" or _has_list(field.fields) for field in fields)
+
+
 def _problem_with(definition: StreamDefinition) -> str | None:
     if not _NAME.fullmatch(definition.name):
         return "a name begins with a letter and has letters, digits, dots, dashes and underscores, 127 at most"
     if not definition.schema.fields:
         return "it has no columns"
+    if _has_list(definition.schema.fields):
+        return "a list is no type of a column"
     if definition.event_time is not None:
-        columns = {column.name: column.type for column in definition.schema.fields}
-        if columns.get(definition.event_time) != "timestamp":
+        columns = {column.name: column for column in definition.schema.fields}
+        column = columns.get(definition.event_time)
+        if column is None or column.type != "timestamp":
             return f'its event time "{definition.event_time}" is not a column of type timestamp'
+        if column.nullable:
+            return f'its event time "{definition.event_time}" may be null; a row without a time has no place in it'
     if definition.retention_ms <= 0 or definition.lateness_ms < 0:
         return "retention must be above 0 and lateness not below"
     return None

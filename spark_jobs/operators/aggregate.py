@@ -19,7 +19,9 @@ from spark_jobs.types import CLOSED, DECIMAL, DUE, IS_NEW, KEEP, KEY, MARK, NUMB
 _NEVER_US: Final = 253_402_300_799_999_999  # The last moment of the calendar.
 
 
-def aggregate(plan: WindowAggregate, rows: Flow, stream: DataFrame | None, rank_at: int | None) -> Flow:
+def aggregate(
+    plan: WindowAggregate, rows: Flow, stream: DataFrame | None, rank_at: int | None, closed_until_us: int | None
+) -> Flow:
     """The results of all windows. Windows of rows count those of `stream`, before selection, numbered at `rank_at`."""
     if rows.is_aggregate:
         rows = rows.changed(rows.frame.filter(sf.col(KEEP)))
@@ -43,14 +45,14 @@ def aggregate(plan: WindowAggregate, rows: Flow, stream: DataFrame | None, rank_
     values = [value_of(each, rows.columns, order).alias(f"a{place}") for place, each in enumerate(plan.aggregates)]
     last = [sf.max(NUMBER).alias(NUMBER), sf.max(CLOSED).alias(CLOSED), sf.max(TIME).alias(TIME)]
     if plan.window.kind != "time":
-        last.append(sf.max(LAST).alias(LAST))
+        last += [sf.max(LAST).alias(LAST), sf.max(IS_NEW).alias(IS_NEW)]
     if plan.window.kind == "rows":
         last.append(sf.max(UNTIL).alias(UNTIL))
     groups = windowed.groupBy(*grouped_by).agg(*values, *last)
-    return _results(plan, rows, groups)
+    return _results(plan, rows, groups, closed_until_us)
 
 
-def _results(plan: WindowAggregate, rows: Flow, groups: DataFrame) -> Flow:
+def _results(plan: WindowAggregate, rows: Flow, groups: DataFrame, closed_until_us: int | None) -> Flow:
     start, end, time, due = _bounds(plan)
     if rows.is_marked:  # With a mark comes how far the watermark is.
         due = sf.when(sf.col(MARK) >= 0, sf.col(CLOSED)).otherwise(due)
@@ -60,7 +62,7 @@ def _results(plan: WindowAggregate, rows: Flow, groups: DataFrame) -> Flow:
     us = sf.unix_micros(time)
     hidden = [
         (sf.col(NUMBER) if plan.window.kind == "time" else sf.greatest(NUMBER, LAST)).alias(NUMBER),
-        sf.lit(True).alias(IS_NEW),  # A window is told once it is complete, whatever it holds.
+        _is_new(plan, due, None if rows.frame.isStreaming else closed_until_us).alias(IS_NEW),
         sf.col(CLOSED),
         sf.col(MARK) if rows.is_marked else sf.lit(-1).alias(MARK),
         time.alias(TIME),
@@ -72,7 +74,25 @@ def _results(plan: WindowAggregate, rows: Flow, groups: DataFrame) -> Flow:
     if rows.frame.isStreaming:
         hidden.append(sf.struct(end.alias(END), *keys).alias(KEY))
     named = [column.alias(place_name(place)) for place, column in enumerate(columns)]
-    return Flow(groups.select(*named, *hidden), plan.columns, rows.is_marked, is_aggregate=True, by_rows=rows.by_rows)
+    return Flow(
+        groups.select(*named, *hidden),
+        plan.columns,
+        rows.is_marked,
+        is_aggregate=True,
+        is_windowed=True,
+        by_rows=rows.by_rows,
+    )
+
+
+def _is_new(plan: WindowAggregate, due: SparkColumn, closed_until_us: int | None) -> SparkColumn:
+    """Whether a window has not been told: it is, once it is complete, whatever it holds.
+
+    In a stream those that were told are closed to all rows. A batch makes them again.
+    """
+    if closed_until_us is None:
+        return sf.lit(True)
+    was_open = sf.coalesce(sf.unix_micros(due) > sf.lit(closed_until_us), sf.lit(False))
+    return was_open if plan.window.kind == "time" else was_open | sf.col(IS_NEW)
 
 
 def _bounds(plan: WindowAggregate) -> tuple[SparkColumn, SparkColumn, SparkColumn, SparkColumn]:

@@ -19,41 +19,52 @@ from spark_jobs.types import CLOSED, DUE, IS_NEW, KEEP, MARK, NUMBER, place_name
 def join(plan: Join, left: Flow, right: Flow) -> Flow:
     columns, by_rows = plan.columns, left.by_rows
     conditions = [column_of(part, columns) for part in conjuncts(plan.predicate)]
-    conditions += [sf.col(ENTER) < sf.col(_right(LEAVE)), sf.col(_right(ENTER)) < sf.col(LEAVE)]
+    conditions += [sf.col(ENTER) < sf.col(right_name(LEAVE)), sf.col(right_name(ENTER)) < sf.col(LEAVE)]
     one, other = left.frame.filter(sf.col(KEEP)), right.frame.filter(sf.col(KEEP))
     if one.isStreaming:
         one, other = _with_event_time(one), _with_event_time(other)
         conditions += _bounds(left, right)
-        conditions.append(sf.col(MARK) == sf.col(_right(MARK)))  # Spark wants an equality, and there may be none.
-    both = one.join(_renamed(other, right, len(left.columns)), reduce(SparkColumn.__and__, conditions), "inner")
-    enter = sf.greatest(sf.col(ENTER), sf.col(_right(ENTER)))
+        conditions.append(sf.col(MARK) == sf.col(right_name(MARK)))  # Spark wants an equality, and there may be none.
+    both = one.join(beside(other, right, len(left.columns)), reduce(SparkColumn.__and__, conditions), "inner")
+    enter = sf.greatest(sf.col(ENTER), sf.col(right_name(ENTER)))
     code = code_of(enter, by_rows)
     time = sf.timestamp_micros(sf.shiftright(code, 2))
-    is_ranked = left.is_ranked or right.is_ranked
+    is_ranked, is_windowed = left.is_ranked or right.is_ranked, left.is_windowed or right.is_windowed
+    due = time if is_ranked else sf.when(sf.pmod(code, sf.lit(4)) == BEFORE_ROWS, time)
+    if is_windowed:
+        due = sf.greatest(due, sf.col(DUE), sf.col(right_name(DUE)))
     hidden = [
-        sf.greatest(NUMBER, _right(NUMBER)).alias(NUMBER),
-        (sf.col(IS_NEW) | sf.col(_right(IS_NEW))).alias(IS_NEW),
-        sf.greatest(CLOSED, _right(CLOSED)).alias(CLOSED),
+        sf.greatest(NUMBER, right_name(NUMBER)).alias(NUMBER),
+        (sf.col(IS_NEW) | sf.col(right_name(IS_NEW))).alias(IS_NEW),
+        sf.greatest(CLOSED, right_name(CLOSED)).alias(CLOSED),
         sf.col(MARK),
         time.alias(TIME),
         enter.alias(ENTER),
-        sf.least(sf.col(LEAVE), sf.col(_right(LEAVE))).alias(LEAVE),
-        (time if is_ranked else sf.when(sf.pmod(code, sf.lit(4)) == BEFORE_ROWS, time)).alias(DUE),
+        sf.least(sf.col(LEAVE), sf.col(right_name(LEAVE))).alias(LEAVE),
+        due.alias(DUE),
         sf.lit(True).alias(KEEP),
     ]
     own = [place_name(place) for place in range(len(columns))]
     reaches = [each.reach_us for each in (left, right) if each.reach_us is not None]
-    return Flow(both.select(*own, *hidden), columns, False, is_ranked, False, by_rows, min(reaches, default=None))
+    return Flow(
+        both.select(*own, *hidden),
+        columns,
+        is_ranked=is_ranked,
+        is_windowed=is_windowed,
+        by_rows=by_rows,
+        reach_us=min(reaches, default=None),
+    )
 
 
-def _right(name: str) -> str:
+def right_name(name: str) -> str:
     """What a hidden column of the right side is called beside the left one's."""
     return f"right_{name}"
 
 
-def _renamed(frame: DataFrame, flow: Flow, first: int) -> DataFrame:
+def beside(frame: DataFrame, flow: Flow, first: int) -> DataFrame:
+    """Rows with other names, so that they can be joined with rows of that many columns."""
     own = [sf.col(place_name(place)).alias(place_name(first + place)) for place in range(len(flow.columns))]
-    return frame.select(*own, *(sf.col(name).alias(_right(name)) for name in HIDDEN))
+    return frame.select(*own, *(sf.col(name).alias(right_name(name)) for name in HIDDEN))
 
 
 # What lets Spark forget rows: a row that has left its window before FORGET meets no row that is still to come.
@@ -69,7 +80,7 @@ def _bounds(left: Flow, right: Flow) -> list[SparkColumn]:
     """How far apart the times of a pair can be at most; the stretches say it exactly, but not in Spark's terms."""
     bounds = []
     if left.reach_us is not None:
-        bounds.append(sf.col(_right(TIME)) <= sf.col(TIME) + sf.lit(timedelta(microseconds=left.reach_us)))
+        bounds.append(sf.col(right_name(TIME)) <= sf.col(TIME) + sf.lit(timedelta(microseconds=left.reach_us)))
     if right.reach_us is not None:
-        bounds.append(sf.col(TIME) <= sf.col(_right(TIME)) + sf.lit(timedelta(microseconds=right.reach_us)))
+        bounds.append(sf.col(TIME) <= sf.col(right_name(TIME)) + sf.lit(timedelta(microseconds=right.reach_us)))
     return bounds

@@ -42,7 +42,14 @@ def source(plan: Source, frame: DataFrame, *, is_marked: bool, by_rows: bool) ->
         sf.lit(True).alias(KEEP),
     ]
     own = [place_name(place) for place in range(len(plan.columns))]
-    flow = Flow(frame.select(*own, *hidden), plan.columns, is_marked, is_ranked, False, by_rows, _reach_us(plan.window))
+    flow = Flow(
+        frame.select(*own, *hidden),
+        plan.columns,
+        is_marked,
+        is_ranked,
+        by_rows=by_rows,
+        reach_us=_reach_us(plan.window),
+    )
     if plan.window is not None and plan.window.kind == "time" and plan.window.slide is not None:
         flow = flow.changed(flow.frame.filter(sf.col(ENTER) < sf.col(LEAVE))) if not is_marked else flow
     return flow

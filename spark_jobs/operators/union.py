@@ -28,6 +28,7 @@ def union(plan: Union, branches: list[Flow]) -> Flow:
         reduce(lambda one, other: one.union(other), frames),
         is_ranked=any(each.is_ranked for each in alike),
         is_aggregate=any(each.is_aggregate for each in alike),
+        is_windowed=any(each.is_windowed for each in alike),
         reach_us=None,
     )
 

@@ -16,7 +16,7 @@ from queries.plan import WindowAggregate
 from spark_jobs.expressions import field_of
 from spark_jobs.flow import EVENT_TIME, FOREVER_US, SHIFT_US, TIME, Flow
 from spark_jobs.operators.source import floored
-from spark_jobs.types import CLOSED, DECIMAL, MARK, NUMBER, place_name
+from spark_jobs.types import CLOSED, DECIMAL, IS_NEW, MARK, NUMBER, place_name
 
 END: Final = "end"  # Of a window: microseconds, a rank or a value.
 FORGOTTEN: Final = "forgotten"  # The end of a window of time, once more, as Spark's watermark is compared with it.
@@ -58,13 +58,13 @@ def in_row_windows(plan: WindowAggregate, rows: Flow, stream: DataFrame | None, 
         rank = next(place for place, column in enumerate(rows.columns) if column.path == (RANK,))
         ranked = rows.frame.withColumn(_RANK, sf.col(place_name(rank)))
         counted = stream.select(
-            sf.col(place_name(rank_at)).alias(_RANK), sf.col(place_name(rank_at - 1)).alias(TIME), NUMBER
+            sf.col(place_name(rank_at)).alias(_RANK), sf.col(place_name(rank_at - 1)).alias(TIME), NUMBER, IS_NEW
         )
     else:
         in_time = rows.frame.filter(sf.col(CLOSED).isNull() | (sf.col(TIME) >= sf.col(CLOSED)))
         in_order = SparkWindow.orderBy(TIME, NUMBER)
         ranked = in_time.withColumn(_RANK, sf.row_number().over(in_order).cast("bigint") - sf.lit(1))
-        counted = ranked.select(_RANK, TIME, NUMBER)
+        counted = ranked.select(_RANK, TIME, NUMBER, IS_NEW)
     place = sf.col(_RANK)
     first = sf.greatest(floored(place - sf.lit(size), slide) + sf.lit(slide), sf.lit(0).cast("bigint"))
     starts = _multiples(first, floored(place, slide), slide)
@@ -72,9 +72,12 @@ def in_row_windows(plan: WindowAggregate, rows: Flow, stream: DataFrame | None, 
     # A window is complete with its last row, whether or not that counts in it.
     held = SparkWindow.orderBy(_RANK).rowsBetween(1 - size, 0)
     lasts = counted.select(
-        (place + sf.lit(1)).alias(END), sf.max(NUMBER).over(held).alias(LAST), sf.col(TIME).alias(UNTIL)
+        (place + sf.lit(1)).alias(END),
+        sf.max(NUMBER).over(held).alias(LAST),
+        sf.max(IS_NEW).over(held).alias(IS_NEW),
+        sf.col(TIME).alias(UNTIL),
     )
-    return each.join(lasts, END, "inner")
+    return each.drop(IS_NEW).join(lasts, END, "inner")
 
 
 def in_value_windows(plan: WindowAggregate, rows: Flow) -> DataFrame:
@@ -91,9 +94,10 @@ def in_value_windows(plan: WindowAggregate, rows: Flow) -> DataFrame:
     each = valued.withColumn("before", sf.max(_VALUE).over(before)).withColumn(END, sf.explode(ends))
     each = each.filter(sf.col("before").isNull() | (sf.col(END) > sf.col("before")))
     # A window is complete with the first row beyond it.
-    beyond = valued.select(sf.col(_VALUE).alias("beyond"), sf.col(NUMBER).alias(LAST))
+    beyond = valued.select(sf.col(_VALUE).alias("beyond"), sf.col(NUMBER).alias(LAST), IS_NEW)
     reached = each.select(END).distinct().join(beyond, sf.col("beyond") >= sf.col(END), "left")
-    return each.join(reached.groupBy(END).agg(sf.min(LAST).alias(LAST)), END, "inner")
+    first = reached.groupBy(END).agg(sf.min(LAST).alias(LAST), sf.min_by(IS_NEW, LAST).alias(IS_NEW))
+    return each.drop(IS_NEW).join(first, END, "inner")
 
 
 def _multiples(first: SparkColumn, last: SparkColumn, step: int) -> SparkColumn:

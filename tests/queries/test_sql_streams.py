@@ -56,6 +56,12 @@ def test_several_statements_stand_in_one_text():
         ("CREATE STREAM a (x int) WITH (retention = 0s)", 1, 43, '"0s" is no retention'),
         ("CREATE STREAM a (x int) WITH (durability = stone)", 1, 44, '"stone" is no durability'),
         ("CREATE STREAM a (x int) WITH (event_time = x)", 1, 44, '"x" is no field of type timestamp'),
+        (
+            "CREATE STREAM a (x timestamp null) WITH (event_time = x)",
+            1,
+            55,
+            '"x" may be null, but every row of a stream with an event time has one',
+        ),
         ("DROP STREAM a b", 1, 15, 'unexpected "b"'),
     ],
 )

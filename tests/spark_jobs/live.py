@@ -89,11 +89,19 @@ class Live:
 
         self.loop.run_until_complete(feed())
 
-    def fed(self, run: str, number: int, alias: str, rows: Sequence[Row], watermark_us: int | None = None) -> list[Row]:
+    def fed(
+        self,
+        run: str,
+        number: int,
+        alias: str,
+        rows: Sequence[Row],
+        watermark_us: int | None = None,
+        is_new: bool = True,
+    ) -> list[Row]:
         """Feed, and the results told because of it."""
         told = self.told[run]
         before = len(told.rows)
-        self.feed(run, number, alias, rows, watermark_us, floor_us=watermark_us)
+        self.feed(run, number, alias, rows, watermark_us, is_new, watermark_us)
         self.until(lambda: told.number >= number or told.reason)
         assert not told.reason, told.reason
         return told.rows[before:]

@@ -10,14 +10,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 pytest.importorskip("pyspark")
 
 from queries.aggregates import aggregate
-from queries.expressions import EPOCH, Column, Named
+from queries.expressions import EPOCH, Column, Constant, Named
 from queries.functions import call
-from queries.plan import Join, Operator, Project, Restructure, Select, Source, Window, WindowAggregate
+from queries.plan import Join, Nest, Operator, Project, Restructure, Select, Source, Window, WindowAggregate
 from queries.reference import Streams, Tuple, evaluate, same_rows
 from queries.schema import Schema
 from spark_jobs.compile import compiled
@@ -77,7 +78,7 @@ def rows(source: random.Random, count: int) -> Iterator[Tuple]:
 
 def plans(source: random.Random) -> Iterator[Operator]:
     while True:
-        yield source.choice((aggregated, aggregated, joined))(source)
+        yield source.choice((aggregated, aggregated, joined, joined_windows, nested))(source)
 
 
 def aggregated(source: random.Random) -> Operator:
@@ -108,6 +109,40 @@ def aggregated(source: random.Random) -> Operator:
     chosen = tuple(source.sample(of, source.randint(1, 4)))
     keys = source.choice(((), (Named("g", g),), (Named("f", f), Named("x", x))))
     return WindowAggregate(rows, window, keys, chosen)
+
+
+def joined_windows(source: random.Random) -> Operator:
+    """The windows of a stream joined with the rows, or the windows, of another."""
+    left = msgspec.structs.replace(aggregated(source), alias="w")
+    right: Operator = Source("q", "r", SCHEMA)
+    key = Column("r", ("g",), "int")
+    if source.random() < 0.5:
+        of = (aggregate("m", "max", key),)
+        right = WindowAggregate(right, Window("rows", source.randint(1, 3)), (), of, "v")
+        key = Column("v", ("m",), "int", True)
+    if source.random() < 0.5:
+        left = Select(left, call("not", call("is_null", Column("w", ("$time",), "timestamp"))))
+    condition = call(source.choice(("<", "=")), key, Constant.of(source.randint(0, 2)))
+    return Join(left, right, condition)
+
+
+def nested(source: random.Random) -> Operator:
+    """Rows, pairs or windows, each with a list of rows or windows."""
+    rows = source.choice((aggregated, joined_windows, lambda _: Source("p", "p", SCHEMA)))(source)
+    if isinstance(rows, WindowAggregate):
+        rows = msgspec.structs.replace(rows, alias="w")
+    window = source.choice((None, None, Window("time", 2_000_000), Window("rows", 2)))
+    listed: Operator = Source("q", "l", SCHEMA, window)
+    g, v = Column("l", ("g",), "int"), Column("l", ("v",), "decimal", True)
+    if window is None and source.random() < 0.4:
+        of = (aggregate("g", "max", g), aggregate("v", "min", v))
+        listed = WindowAggregate(listed, Window("rows", source.randint(1, 3)), (), of, "k")
+        g, v = Column("k", ("g",), "int", True), Column("k", ("v",), "decimal", True)
+    listed = Project(listed, (Named("g", g), Named("v", v)), "list")
+    own = rows.columns[0]
+    limit = call("coalesce", own, Constant.of(1)) if own.type == "int" else Constant.of(source.randint(0, 2))
+    condition = call("<=", Column("list", ("g",), "int", True), limit)
+    return Nest(rows, listed, condition if source.random() < 0.7 else None, "found")
 
 
 def joined(source: random.Random) -> Operator:

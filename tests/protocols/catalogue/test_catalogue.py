@@ -11,7 +11,7 @@ from protocols.catalogue.streams import StreamDefinition
 from protocols.events import Event
 from protocols.ids import PeerId
 from protocols.messages import Done, Refused
-from queries.schema import Schema
+from queries.schema import Field, Schema
 from tests.protocols.store.network import Faults, StoreNetwork
 
 SCHEMA = Schema.parse("id int, at timestamp")
@@ -64,6 +64,11 @@ def test_another_stream_of_the_same_name_is_refused(network: StoreNetwork):
         (definition("no spaces"), "name"),
         (definition(event_time="id"), "event time"),
         (definition(event_time="when"), "event time"),
+        (
+            StreamDefinition(name="a", schema=Schema.parse("at timestamp null"), event_time="at"),
+            'event time "at" may be null',
+        ),
+        (StreamDefinition(name="a", schema=Schema((Field("rows", "list"),))), "a list is no type"),
         (definition(retention_ms=0), "retention"),
         (definition(lateness_ms=-1), "lateness"),
     ],

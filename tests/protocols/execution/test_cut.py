@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from protocols.execution.messages import FlowInput, StreamInput
-from queries.plan import Join, Project, Select, WindowAggregate, walk
-from tests.protocols.execution.parts import JOIN, NORTH, PROXY, PUBLISHERS, SELECT, SOUTH, WINDOWS, WORKER, cut_of
+from protocols.execution.run import decode_rows, encode_rows
+from queries.plan import Join, Project, Restructure, Select, WindowAggregate, sources, walk
+from tests.protocols.execution.parts import (
+    JOIN,
+    NORTH,
+    PROXY,
+    PUBLISHERS,
+    SELECT,
+    SOUTH,
+    WINDOWS,
+    WORKER,
+    at,
+    cut_of,
+)
 
 
 def shape(text: str, **where: object) -> list[tuple[int, object, str, int | None]]:
@@ -64,6 +78,42 @@ def test_the_operators_of_the_plan_are_all_there_once():
             subgraphs = cut_of(text, publishers=PUBLISHERS, worker=worker).subgraphs
             assert sum(isinstance(each, kind) for subgraph in subgraphs for each in walk(subgraph.plan)) == 1
             assert all(isinstance(subgraph.plan, Project) for subgraph in subgraphs)
+
+
+XML = 'stream("left")/rows/row'
+ITEMS = f"for $w in {XML}[part = 1] |count 2| let $n := count($w) return <w> {{ $n }} {{ $w/number }} </w>"
+
+
+def test_windows_of_several_shapes_are_made_apart_and_put_together_at_the_proxy():
+    """An engine makes rows; which of them become which XML is the proxy's to know."""
+    text = f"<all> {{ {ITEMS} }} {{ for $r in {XML.replace('left', 'right')}[part = 2] return $r/number }} </all>"
+    assert shape(text, publishers=PUBLISHERS) == [
+        (3, NORTH, "inline", 1),
+        (4, SOUTH, "inline", 2),
+        (1, PROXY, "spark", 0),
+        (2, PROXY, "inline", 0),
+        (0, PROXY, "inline", None),
+    ]
+    last = cut_of(text, publishers=PUBLISHERS, worker=WORKER)
+    assert last.hosts == (NORTH, SOUTH, WORKER, WORKER, PROXY)
+    assert last.subgraphs[-1].inputs == (FlowInput("branch1", 1), FlowInput("branch2", 2))
+    assert not any(isinstance(op, Restructure) for each in last.subgraphs[:-1] for op in walk(each.plan))
+
+
+def test_a_union_of_windows_can_be_made_elsewhere():
+    text = f"{WINDOWS} UNION ALL SELECT number FROM right"
+    assert shape(text, worker=WORKER) == [(1, WORKER, "spark", 0), (0, PROXY, "inline", None)]
+
+
+def test_lists_travel_from_a_worker_to_the_proxy():
+    work, last = cut_of(ITEMS, worker=WORKER).subgraphs
+    row = (2, ((7,), (8,)), at(2))
+    assert decode_rows(work.plan.columns, encode_rows(work.plan.columns, [row])) == [row]
+    (source,) = sources(last.plan)
+    assert source.columns[:2] == tuple(
+        msgspec.structs.replace(each, path=(name,))
+        for each, name in zip(work.plan.columns[:2], ("n", "items"), strict=True)
+    )
 
 
 def test_two_sources_of_one_stream_are_two_inputs():
