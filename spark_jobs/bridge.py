@@ -25,13 +25,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from decimal import ROUND_HALF_UP, Context, Decimal
-from operator import itemgetter
+from itertools import repeat
+from operator import itemgetter, sub
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import pyarrow as pa
+from pyarrow import ipc
 
 from queries.expressions import EPOCH, MICROSECOND, Column, ValueType
 from queries.schema import Field, Row
+from spark_jobs.results import Told
+from spark_jobs.spool import Fed
 
 NO_MARK: Final = -1
 # Spark's watermark begins at 1970 and drops what is older; so times that Spark compares with it are moved by our years.
@@ -81,9 +86,49 @@ def source_schema(columns: Sequence[Column]) -> pa.Schema:
 # To Arrow.
 
 
+def write_file(path: Path, columns: Sequence[Column], inputs: Sequence[Fed], mark: int | None) -> None:
+    """Inputs as a file of a spool: one record batch, at its end the mark of the last of them, if marks are wanted."""
+    schema = source_schema(columns)
+    arrays = to_arrow(columns, [row for each in inputs for row in each.rows] if len(inputs) > 1 else inputs[0].rows)
+    stretches = [(len(each.rows), _hidden(each)) for each in inputs if each.rows]
+    if mark is not None:
+        last = inputs[-1]
+        stretches.append((1, (last.number, True, last.watermark_us, _forget(last), mark)))
+        arrays = [pa.concat_arrays([array, pa.nulls(1, array.type)]) for array in arrays]
+    for place, field in enumerate(SOURCE_HIDDEN):
+        parts = [pa.repeat(_scalar(values[place], field.type), count) for count, values in stretches]
+        arrays.append(parts[0] if len(parts) == 1 else pa.concat_arrays(parts))
+    with pa.OSFile(str(path), "wb") as file, ipc.new_stream(file, schema) as out:
+        out.write_batch(pa.record_batch(arrays, schema=schema))
+
+
+def _hidden(fed: Fed) -> tuple[int | bool | None, ...]:
+    return fed.number, fed.is_new, fed.closed_us, _forget(fed), NO_MARK
+
+
+def _forget(fed: Fed) -> int:
+    return 0 if fed.forget_us is None else max(fed.forget_us + SHIFT_US, 0)
+
+
+def _scalar(value: int | bool | None, kind: pa.DataType) -> pa.Scalar:
+    if pa.types.is_timestamp(kind) and value is not None:
+        return pa.scalar(value, pa.int64()).cast(kind)
+    return pa.scalar(value, kind)
+
+
 def to_arrow(columns: Sequence[Column], rows: Sequence[Row]) -> list[pa.Array]:
     """The columns of rows."""
-    return [_array(each.type, each.fields, list(map(itemgetter(n), rows))) for n, each in enumerate(columns)]
+    arrays: list[pa.Array] = []
+    times: list[tuple[list[Any], pa.Array]] = []
+    for place, each in enumerate(columns):
+        values = list(map(itemgetter(place), rows))
+        if each.type != "timestamp":
+            arrays.append(_array(each.type, each.fields, values))
+            continue
+        known = next((array for others, array in times if others == values), None)
+        arrays.append(_times(values) if known is None else known)  # The time of a row is often one of its own values.
+        times.append((values, arrays[-1]))
+    return arrays
 
 
 def _array(kind: ValueType, fields: Sequence[Field], values: Sequence[Any]) -> pa.Array:
@@ -101,11 +146,14 @@ def _array(kind: ValueType, fields: Sequence[Field], values: Sequence[Any]) -> p
 
 
 def _times(values: Sequence[Any]) -> pa.Array:
-    """Rows of one batch often have one time; and from numbers it is quicker than from times."""
-    if values and values.count(values[0]) == len(values) and values[0] is not None:
+    """Rows of one batch often have one time; and from spans it is quicker than from times."""
+    if values and values[0] == values[-1] is not None and values.count(values[0]) == len(values):
         return pa.repeat((values[0] - EPOCH) // MICROSECOND, len(values)).cast(TIMESTAMP)
-    micros = [None if value is None else (value - EPOCH) // MICROSECOND for value in values]
-    return pa.array(micros, pa.int64()).cast(TIMESTAMP)
+    if None in values:
+        spans = [None if value is None else value - EPOCH for value in values]
+    else:
+        spans = list(map(sub, values, repeat(EPOCH)))
+    return pa.array(spans, pa.duration("us")).view(pa.int64()).view(TIMESTAMP)
 
 
 def _fitted(value: Decimal) -> Decimal | None:
@@ -116,6 +164,19 @@ def _fitted(value: Decimal) -> Decimal | None:
 
 
 # From Arrow.
+
+
+def results_of(columns: Sequence[Column], batch: pa.RecordBatch) -> Told:
+    """What the sink says in one record batch."""
+    count = batch.num_rows
+    due, key, keep = batch.column("due"), batch.column("key"), batch.column("keep")
+    return Told(
+        from_arrow(columns, batch.columns[: len(columns)]),
+        values("int", (), batch.column("number")),
+        None if due.null_count == count else values("int", (), due.view(pa.int64())),
+        None if key.null_count == count else keys(key),
+        None if keep.true_count == count else keep.to_pylist(),
+    )
 
 
 def from_arrow(columns: Sequence[Column], arrays: Sequence[pa.Array]) -> list[Row]:

@@ -1,7 +1,8 @@
 """Spark as the daemon sees it: runs are started, fed and stopped here, and what comes of them is told back.
 
 The daemon never loads Spark. A worker (spark_jobs/worker.py) owns the session and its Java process; rows reach Spark
-through spools, results come back over a Unix socket. All of that lives in one private folder, in memory where it can.
+through spools, which a thread writes; results come back over a Unix socket. All of that lives in one private folder, in
+memory where it can.
 A run is not kept safe: whoever started it can start it again. When the worker or Java dies, every run fails with the
 reason, and the next one that is started brings up a new worker.
 """
@@ -18,8 +19,9 @@ import tempfile
 from collections import deque
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -41,13 +43,13 @@ from spark_jobs.control import (
     Waiting,
     frame,
 )
+from spark_jobs.results import Input, Results
 from spark_jobs.retention import Retention
-from spark_jobs.session import SessionSettings, resident_bytes
+from spark_jobs.room import WORKER, resident_bytes
+from spark_jobs.session import SessionSettings
+from spark_jobs.spool import Fed, Spool
 from spark_jobs.stages import Mode, horizon_us, joins, mode
-
-if TYPE_CHECKING:
-    from spark_jobs.results import Input, Results
-    from spark_jobs.spool import Spool
+from spark_jobs.writer import Job, Writer
 
 PREFIX: Final = "peerd-spark-"
 ROOT: Final = str(Path(__file__).resolve().parent.parent)  # Where the worker finds our packages.
@@ -103,18 +105,17 @@ class _Run:
     """What the daemon keeps of one run."""
 
     def __init__(self, run: str, plan: Operator, folder: Path, closed_until_us: int | None) -> None:
-        from spark_jobs.results import Results
-        from spark_jobs.spool import Spool
-
         self.run, self.folder, self.mode = run, folder, mode(plan)
         inputs = sources(plan)
         folder.mkdir()
         self.places = {each.alias: place for place, each in enumerate(inputs)}
-        self.spools: list[Spool] = [
-            Spool(folder, place, each, self.mode == "real-time") for place, each in enumerate(inputs)
+        is_batch, is_real_time = self.mode == "batch", self.mode == "real-time"
+        self.spools = [
+            Spool(folder, place, each, is_real_time, Retention(plan, each) if is_batch else None)
+            for place, each in enumerate(inputs)
         ]
-        self.results: Results = Results(plan, len(inputs), by_rounds=self.mode == "batch")
-        self.retentions = [Retention(plan, each) for each in inputs] if self.mode == "batch" else []
+        self.columns = plan.columns
+        self.results = Results(len(inputs), by_rounds=is_batch)
         self.number = 0
         # Windows that end by then take no more rows. A batch has to make them again: others may read them.
         self.closed_us = closed_until_us if self.mode != "batch" else None
@@ -131,17 +132,16 @@ class _Run:
             return None
         return self.results.floor_us - self._horizon_us
 
-    def remove(self, finished: Sequence[Input]) -> None:
+    def remove(self, done: int, floor_us: int | None) -> None:
         """Free what inputs that are done with took, unless batch jobs are to read it again."""
-        for item in finished:
-            if item.source is not None and not self.retentions:
-                self.spools[item.source].remove(item.file)
-        for spool, retention in zip(self.spools, self.retentions, strict=False):
-            spool.remove(retention.removable(self.results.floor_us))
+        for spool in self.spools:
+            spool.remove(done, floor_us)
 
-    def close(self) -> None:
+    def clear(self) -> None:
+        """Leave nothing of the run."""
         for spool in self.spools:
             spool.close()
+        shutil.rmtree(self.folder.parent, ignore_errors=True)
 
 
 class SparkEngine:
@@ -153,6 +153,7 @@ class SparkEngine:
         self._runs: dict[str, _Run] = {}
         self._ending: dict[str, _Run] = {}
         self._folder: Path | None = None
+        self._writer: Writer | None = None
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._worker: asyncio.subprocess.Process | None = None
@@ -182,29 +183,18 @@ class SparkEngine:
         floor_us: int | None,
     ) -> None:
         """Hand rows of a source to a run; on_results tells what came of them. A run that is over takes none."""
-        from spark_jobs.results import Input
-
         kept = self._runs.get(run)
         if kept is None:
             return
         kept.number = number
         place = kept.places[alias]
         if not rows and kept.mode != "real-time":
-            kept.results.expect(Input(number, None, 0, watermark_us, floor_us))
+            kept.results.expect(Input(number, None, watermark_us, floor_us))
             self._advance_soon(kept)
         else:
-            file = kept.spools[place].files + 1
-            kept.results.expect(Input(number, place, file, watermark_us, floor_us))
-            if kept.retentions:
-                kept.retentions[place].add(file, rows)
-            kept.spools[place].put(
-                number,
-                rows,
-                is_new=is_new,
-                closed_us=kept.closed_us,
-                forget_us=kept.forget_us,
-                watermark_us=watermark_us,
-            )
+            kept.results.expect(Input(number, place, watermark_us, floor_us))
+            kept.spools[place].add(Fed(number, rows, is_new, kept.closed_us, kept.forget_us, watermark_us))
+            self._do(kept, kept.spools[place].write)
         if watermark_us is not None:
             kept.closed_us = watermark_us if kept.closed_us is None else max(kept.closed_us, watermark_us)
 
@@ -222,6 +212,8 @@ class SparkEngine:
         self._status = EngineStatus("starting", "the worker", last_failure=self._status.last_failure)
         if self._folder is None:
             self._folder = _private_folder()
+        if self._writer is None:
+            self._writer = Writer(partial(self._not_written, asyncio.get_running_loop()))
         self._spawn(self._work())
 
     def status(self) -> EngineStatus:
@@ -246,7 +238,9 @@ class SparkEngine:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for kept in ended:
-            kept.close()
+            self._do(kept, kept.clear)
+        if self._writer is not None:
+            await asyncio.to_thread(self._writer.close)
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
@@ -263,7 +257,7 @@ class SparkEngine:
         worker = self._worker = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "spark_jobs.worker",
+            WORKER,
             msgspec.json.encode(self._settings).decode(),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -327,7 +321,7 @@ class SparkEngine:
                     ended = self._runs.pop(run)
                     self._listener.on_failed(run, reason or "Spark ended it")
                 if ended is not None:
-                    self._remove(ended)
+                    self._do(ended, ended.clear)
             case SessionStatus(state_rows=state_rows):
                 for run, count in state_rows.items():
                     if run in self._runs:
@@ -352,7 +346,7 @@ class SparkEngine:
         self._status = EngineStatus("off", last_failure=reason)
         lost, self._runs = self._runs, {}
         for kept in (*lost.values(), *self._ending.values()):
-            self._remove(kept)
+            self._do(kept, kept.clear)
         self._ending.clear()
         for run in lost:
             self._listener.on_failed(run, reason)
@@ -373,15 +367,30 @@ class SparkEngine:
             assert self._worker.stdin is not None
             self._worker.stdin.write(frame(command))
 
-    def _remove(self, kept: _Run) -> None:
-        kept.close()
-        shutil.rmtree(kept.folder.parent, ignore_errors=True)
+    # Rows.
+
+    def _do(self, kept: _Run, job: Job) -> None:
+        """Have the thread that writes do something for a run."""
+        assert self._writer is not None
+        self._writer.do(kept.run, job)
+
+    def _not_written(self, loop: asyncio.AbstractEventLoop, run: str, reason: str) -> None:
+        """Told by the thread that writes: without these rows the run is worth nothing."""
+
+        def fail() -> None:
+            if run in self._runs:
+                self.stop(run)
+                self._listener.on_failed(run, reason)
+
+        loop.call_soon_threadsafe(fail)
 
     # Results.
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One run's results, from a task of Spark."""
+        """One run's results, from a task of Spark. There are none before the thread that writes has loaded Arrow."""
         from pyarrow import ipc
+
+        from spark_jobs.bridge import results_of
 
         run = ""
         try:
@@ -396,10 +405,14 @@ class SparkEngine:
                     continue
                 if kind == _ROWS:
                     for batch in ipc.open_stream(payload):
-                        kept.results.take(batch)
+                        kept.results.take(results_of(kept.columns, batch))
+                    continue
+                place, number = _PLACE.unpack(payload)
+                if kind == _MARK:
+                    kept.results.mark(place, number)
                 else:
-                    (kept.results.mark if kind == _MARK else kept.results.files)(*_PLACE.unpack(payload))
-                    self._advance(kept)
+                    kept.results.end_round(place, kept.spools[place].number_of(number))
+                self._advance(kept)
         except asyncio.IncompleteReadError:
             pass  # The run has ended, or Java has.
         finally:
@@ -409,9 +422,8 @@ class SparkEngine:
         told = kept.results.advance()
         if told is None:
             return
-        finished, rows = told
-        kept.remove(finished)
-        self._listener.on_results(kept.run, kept.results.done, rows)
+        self._do(kept, partial(kept.remove, kept.results.done, kept.results.floor_us))
+        self._listener.on_results(kept.run, kept.results.done, told)
 
     def _advance_soon(self, kept: _Run) -> None:
         """An input that Spark need not see is done with once all before it are, but never before `feed` returns."""

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
-from typing import Any
+from itertools import repeat
+from typing import Any, NamedTuple
 
 import msgspec
-import pyarrow as pa
 
-from queries.plan import Operator
 from queries.schema import Row
-from spark_jobs.bridge import from_arrow, keys, values
 
 
 class Input(msgspec.Struct, frozen=True):
@@ -20,9 +18,18 @@ class Input(msgspec.Struct, frozen=True):
 
     number: int
     source: int | None  # None: it holds nothing that Spark has to see.
-    file: int
     watermark_us: int | None
     floor_us: int | None
+
+
+class Told(NamedTuple):
+    """Results as the sink sends them, by column; None instead of one that says the same of all rows."""
+
+    rows: Sequence[Row]
+    numbers: Sequence[int]
+    dues: Sequence[int | None] | None  # None: at once.
+    keys: Sequence[Any] | None  # None: all are final.
+    keeps: Sequence[bool] | None  # None: all are results.
 
 
 class Results:
@@ -31,13 +38,13 @@ class Results:
     Invariant: what has been told is all that became due by the inputs up to `done`, and nothing else
     """
 
-    def __init__(self, plan: Operator, inputs: int, *, by_rounds: bool = False) -> None:
-        self._columns = plan.columns
+    def __init__(self, inputs: int, *, by_rounds: bool = False) -> None:
         self._by_rounds = by_rounds  # Each round says all again: it replaces what the one before said and is not told.
-        self._round: list[tuple[int, int, int, Row]] = []
+        self._round: list[tuple[int, int, int, Row]] = []  # What it has said so far: of later times,
+        self._round_rows: dict[int, list[Row]] = {}  # and due at once.
         self._waiting: deque[Input] = deque()
         self._reached = [0] * inputs  # By source: its inputs up to this number are through.
-        self._rows: list[tuple[int, Row]] = []  # Due at once, with the number of their newest input.
+        self._rows: dict[int, list[Row]] = {}  # Due at once, by the number of their newest input.
         self._due: list[tuple[int, int, int, Row]] = []  # A heap by the time they are due.
         self._groups: dict[int, dict[Any, Row | None]] = {}  # By the end of the window, by key.
         self._order = 0
@@ -55,25 +62,30 @@ class Results:
     @property
     def held(self) -> int:
         """Results that are not told yet."""
-        return len(self._rows) + len(self._due) + sum(map(len, self._groups.values()))
+        return sum(map(len, self._rows.values())) + len(self._due) + sum(map(len, self._groups.values()))
 
-    def take(self, batch: pa.RecordBatch) -> None:
-        """Results as the sink sends them."""
-        rows = from_arrow(self._columns, batch.columns[: len(self._columns)])
-        numbers = values("int", (), batch.column("number"))
-        dues = values("int", (), batch.column("due").view(pa.int64()))
-        kept = batch.column("keep").to_pylist()
-        groups = keys(batch.column("key"))
-        for row, number, due, keep, key in zip(rows, numbers, dues, kept, groups, strict=True):
+    def take(self, told: Told) -> None:
+        rows, numbers = told.rows, told.numbers
+        if not rows:
+            return
+        is_plain = told.keys is told.dues is told.keeps is None and not self._by_rounds
+        if is_plain and numbers.count(numbers[0]) == len(rows):
+            self._rows.setdefault(numbers[0], []).extend(rows)
+            return
+        at_once, later = (self._round_rows, self._round) if self._by_rounds else (self._rows, self._due)
+        dues: Iterable[Any] = told.dues or repeat(None)
+        keys: Iterable[Any] = told.keys or repeat(None)
+        keeps: Iterable[bool] = told.keeps or repeat(True)
+        for row, number, due, keep, key in zip(rows, numbers, dues, keeps, keys, strict=False):
             if key is not None:
                 self._groups.setdefault(due, {})[key] = row if keep else None
             elif not keep or self._was_told(number, due):
                 continue
             elif due is None:
-                self._rows.append((number, row))
+                at_once.setdefault(number, []).append(row)
             else:
                 self._order += 1
-                heappush(self._round if self._by_rounds else self._due, (due, self._order, number, row))
+                heappush(later, (due, self._order, number, row))
 
     def _was_told(self, number: int, due: int | None) -> bool:
         """Whether a round says again what one before it said."""
@@ -84,32 +96,25 @@ class Results:
         """Everything of a source up to a number is through."""
         self._reached[source] = max(self._reached[source], number)
 
-    def files(self, source: int, file: int) -> None:
-        """All files of a source up to one are through."""
+    def end_round(self, source: int, number: int) -> None:
+        """A micro-batch or job has read everything of a source up to a number."""
         if self._by_rounds and source == 0:  # The first word at the end of a round.
             self._due, self._round = self._round, []
-        through = [each.number for each in self._waiting if each.source == source and each.file <= file]
-        if through:
-            self.mark(source, through[-1])
+            self._rows, self._round_rows = self._round_rows, {}
+        self.mark(source, number)
 
-    def advance(self) -> tuple[list[Input], Sequence[Row]] | None:
-        """The inputs that are done with by now, and what became due by them; None while nothing has changed."""
-        finished = []
+    def advance(self) -> Sequence[Row] | None:
+        """What became due by the inputs that are done with by now; None while there are no more of them."""
+        last = None
         while self._waiting and self._is_through(self._waiting[0]):
-            finished.append(self._waiting.popleft())
-        if not finished:
+            last = self._waiting.popleft()
+        if last is None:
             return None
-        self.done, self.watermark_us, self.floor_us = (
-            finished[-1].number,
-            finished[-1].watermark_us,
-            finished[-1].floor_us,
-        )
-        told = [row for number, row in sorted(self._rows, key=lambda each: each[0]) if number <= self.done]
-        if len(told) < len(self._rows):
-            self._rows = [each for each in self._rows if each[0] > self.done]
-        else:
-            self._rows = []
-        return finished, [*told, *self._ended()]
+        self.done, self.watermark_us, self.floor_us = last.number, last.watermark_us, last.floor_us
+        numbers = sorted(number for number in self._rows if number <= self.done)
+        told = [row for number in numbers for row in self._rows.pop(number)]
+        told += self._ended()
+        return told
 
     def _is_through(self, item: Input) -> bool:
         return item.source is None or item.number <= self._reached[item.source]

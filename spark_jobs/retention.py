@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
-from typing import NamedTuple
+from decimal import Decimal
+from typing import Any, NamedTuple
 
 from queries.expressions import EPOCH, MICROSECOND
 from queries.plan import Operator, Source, WindowAggregate, sources, walk
@@ -12,18 +14,21 @@ from queries.schema import Row
 
 
 class _File(NamedTuple):
-    number: int
+    file: int
+    number: int  # Of the last input in it.
     first_rank: int
     last_rank: int
     last_us: int
+    highest: Decimal | None
 
 
 class Retention:
     """The files of one source, oldest first.
 
     A row under a window of rows matters until so many have come after it, and no stream is behind them any more; one
-    under windows of time until all of them have passed. Where rows are counted that are made of several streams, or
-    values, any row may matter for ever.
+    under windows of time until all of them have passed; one under windows of values until a value has come that is
+    beyond all of its own. Where rows or values are counted that are made of several streams, or chosen from one, any
+    row may matter for ever.
     """
 
     def __init__(self, plan: Operator, source: Source) -> None:
@@ -31,26 +36,76 @@ class Retention:
         self._time_at = len(source.schema.fields)
         self._rows = int(source.window.size) if source.window is not None and source.window.kind == "rows" else None
         self._span_us = _span_us(plan)
+        self._values = _values(plan)
+        self._highest: Decimal | None = None  # Among the inputs that are done with.
 
-    def add(self, number: int, rows: Sequence[Row]) -> None:
+    def add(self, file: int, number: int, rows: Sequence[Row]) -> None:
         ranks = [row[-1] for row in rows] if self._rows is not None else [0]
         last_us = max((row[self._time_at] - EPOCH) // MICROSECOND for row in rows)
-        self._files.append(_File(number, min(ranks), max(ranks), last_us))
+        highest = None
+        if self._values is not None:
+            known = (value for row in rows if (value := _value(row, self._values.places)) is not None)
+            highest = max(known, default=None)
+        self._files.append(_File(file, number, min(ranks), max(ranks), last_us, highest))
 
-    def removable(self, floor_us: int | None) -> int:
-        """Files up to this number are needed no more; 0 for none."""
-        number = 0
-        while floor_us is not None and self._files and self._is_past(self._files[0], floor_us):
-            number = self._files.popleft().number
-        return number
+    def removable(self, done: int, floor_us: int | None) -> int:
+        """Files up to this one are needed no more, with inputs up to `done` told; 0 for none."""
+        file = 0
+        if self._values is not None:
+            for each in self._files:
+                if each.number <= done and each.highest is not None:
+                    self._highest = each.highest if self._highest is None else max(self._highest, each.highest)
+        while self._files and self._is_past(self._files[0], done, floor_us):
+            file = self._files.popleft().file
+        return file
 
-    def _is_past(self, file: _File, floor_us: int) -> bool:
-        if self._span_us is None or file.last_us + self._span_us >= floor_us:
+    def _is_past(self, file: _File, done: int, floor_us: int | None) -> bool:
+        if self._values is not None:
+            is_passed = file.highest is None or (
+                self._highest is not None and file.highest + self._values.size <= self._highest
+            )
+            return file.number <= done and is_passed
+        if floor_us is None or self._span_us is None or file.last_us + self._span_us >= floor_us:
             return False
         rows = self._rows
         return rows is None or any(
             later.first_rank >= file.last_rank + rows and later.last_us < floor_us for later in self._files
         )
+
+
+class _Values(NamedTuple):
+    """Windows of values right above a source: where a row has its value, and how far a window reaches."""
+
+    places: tuple[int, ...]
+    size: Decimal
+
+
+def _values(plan: Operator) -> _Values | None:
+    """What the only aggregate of a plan wants of the values of its source, if nothing comes between them."""
+    aggregates = [each for each in walk(plan) if isinstance(each, WindowAggregate)]
+    if len(aggregates) != 1 or len(sources(plan)) != 1:
+        return None
+    (only,) = aggregates
+    if only.window.kind != "value" or not isinstance(only.input, Source):
+        return None
+    places, fields = [], only.input.schema.fields
+    for name in only.window.by:
+        place = next(place for place, field in enumerate(fields) if field.name == name)
+        places.append(place)
+        fields = fields[place].fields
+    return _Values(tuple(places), Decimal(only.window.size))
+
+
+def _value(row: Row, places: Sequence[int]) -> Decimal | None:
+    """The value that places a row; None where it is in no window."""
+    found: Any = row
+    for place in places:
+        if found is None:
+            return None
+        found = found[place]
+    if found is None or not math.isfinite(found):
+        return None
+    return Decimal(found)
 
 
 def _span_us(plan: Operator) -> int | None:

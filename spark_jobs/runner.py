@@ -18,6 +18,8 @@ from spark_jobs.types import source_type
 
 WATCH_S: Final = 0.2
 ROUND_WAIT_MS: Final = 500
+# Rounds are planned anew each time, and Java made for each plan takes longer than it saves on a round's few rows.
+INTERPRETED: Final = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 BATCH: Final = "60 seconds"  # Of real-time mode: how often state is tidied up, at the price of a short pause.
 
 
@@ -26,6 +28,9 @@ class Runner:
 
     def __init__(self, session: SparkSession, ended: Callable[[str, str], None]) -> None:
         self._session, self._ended = session, ended
+        self._for_rounds = session.newSession()  # For micro-batches and batch jobs.
+        for name, value in INTERPRETED.items():
+            self._for_rounds.conf.set(name, value)
         self._queries: dict[str, _Kept] = {}
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -36,17 +41,18 @@ class Runner:
         inputs = sources(plan)
         is_real_time = mode(plan) == "real-time"
         is_batch = mode(plan) == "batch"
+        session = self._session if is_real_time else self._for_rounds
         shared: dict[str, str | bool] = {"path": str(folder), "realTime": is_real_time}
         frames = {}
         for number, each in enumerate(inputs):
-            reader = self._session.read if is_batch else self._session.readStream
+            reader = session.read if is_batch else session.readStream
             reader = reader.format("peerd.bridge.SpoolSource").schema(source_type(each.columns))
             frames[each.alias] = reader.options(**shared, input=number, inputs=len(inputs)).load()
         results = compiled(plan, frames, closed_until_us)
         shared |= {"socket": socket, "run": run}
         if is_batch:
             writer = results.write.format("peerd.bridge.SocketSink").options(**shared).mode("append")
-            query: Query = Rounds(self._session, run, str(folder), len(inputs), writer)
+            query: Query = Rounds(session, run, str(folder), len(inputs), writer)
         else:
             stream = results.writeStream.format("peerd.bridge.SocketSink").options(**shared).outputMode("update")
             stream = stream.option("checkpointLocation", str(folder / "checkpoint"))

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from spark_jobs.room import missing_room
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_MIN: Final = 17
 BRIDGE: Final = Path(__file__).parent / "jvm" / "bridge.jar"
-OVERHEAD_MB: Final = 350  # What Java and the worker take beside the heap.
 MASTER_TIMEOUT_S: Final = 3.0
 JAVA_OPTIONS: Final = (
     "-XX:+UseSerialGC",  # The smallest; the heap is small.
@@ -50,7 +51,8 @@ def start_session(settings: SessionSettings, waiting: Callable[[str], None]) -> 
     """The session, and the version of its Java; raises NoSession."""
     waiting("looking for Java")
     home, version = find_java(settings.java_home)
-    check_memory(settings.heap_mb)
+    if missing := missing_room(settings.heap_mb):
+        raise NoSession(missing)
     check_master(settings.master)
     os.environ["JAVA_HOME"] = str(home)
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -109,6 +111,7 @@ def spark_conf(settings: SessionSettings) -> dict[str, str]:
         "spark.sql.streaming.realTimeMode.allowlistCheck": "false",  # It knows Spark's own sinks only.
         "spark.sql.streaming.realTimeMode.asyncProgressTrackingByDefault.enabled": "false",
         "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "1",
+        "spark.shuffle.streaming.checksum.enabled": "false",  # Rows do not leave the process.
         **settings.extra,
     }
 
@@ -151,32 +154,7 @@ def java_version(home: Path) -> str:
     return version[1] if version else ""
 
 
-# Room, and reach.
-
-
-def check_memory(heap_mb: int) -> None:
-    """Raise NoSession where the machine, or the container, has no room for Spark."""
-    free_mb = available_mb()
-    if free_mb is not None and free_mb < heap_mb + OVERHEAD_MB:
-        raise NoSession(
-            f"too little memory for Spark: it needs {heap_mb + OVERHEAD_MB} MB"
-            f" ({heap_mb} MB of heap and about {OVERHEAD_MB} MB beside it), {free_mb} MB are free"
-        )
-
-
-def available_mb() -> int | None:
-    """Memory that can still be taken, in MB; None where the system does not say."""
-    frees = []
-    try:
-        found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
-        if found:
-            frees.append(int(found[1]) >> 10)
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        if limit.isdigit():
-            frees.append((int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text())) >> 20)
-    except OSError:
-        pass
-    return min(frees, default=None)
+# Reach.
 
 
 def check_master(master: str) -> None:
@@ -188,15 +166,6 @@ def check_master(master: str) -> None:
         socket.create_connection((found[1], int(found[2])), MASTER_TIMEOUT_S).close()
     except OSError as error:
         raise NoSession(f'the Spark master "{master}" cannot be reached: {error.strerror or error}') from error
-
-
-def resident_bytes(pid: int) -> int:
-    """Memory of a process; 0 for one that is gone."""
-    try:
-        found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    except OSError:
-        return 0
-    return int(found[1]) << 10 if found else 0
 
 
 def first_line(error: object) -> str:

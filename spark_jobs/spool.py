@@ -1,85 +1,106 @@
 """The spool of one run: files of Arrow in a folder per source, counted by HEAD, read by the source in spark_jobs/jvm.
 
-A file is complete before HEAD counts it. The daemon removes it once all its rows have had their effect.
+A file is complete before HEAD counts it. Inputs that wait for each other are written as one file, so that much at once
+costs little more than a little. A file is removed once all its rows have had their effect.
 """
 
 from __future__ import annotations
 
 import mmap
 import struct
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
-
-import pyarrow as pa
-from pyarrow import ipc
+from typing import Final, NamedTuple
 
 from queries.plan import Source
 from queries.schema import Row
-from spark_jobs.bridge import NO_MARK, SHIFT_US, SOURCE_HIDDEN, source_schema, to_arrow
+from spark_jobs.retention import Retention
 
+FILE_ROWS_MAX: Final = 16_384  # Beyond, inputs that wait go into another file: a result waits for its whole file.
 _HEAD: Final = struct.Struct("<q")
 
 
-class Spool:
-    """The writing end for one source of a run."""
+class Fed(NamedTuple):
+    """The rows of a numbered input: closed before it, and the watermark once they are in."""
 
-    def __init__(self, run: Path, input_number: int, source: Source, with_marks: bool) -> None:
+    number: int
+    rows: Sequence[Row]
+    is_new: bool
+    closed_us: int | None
+    forget_us: int | None
+    watermark_us: int | None
+
+
+class _File(NamedTuple):
+    file: int
+    number: int  # Of the last input in it.
+
+
+class Spool:
+    """The writing end for one source of a run.
+
+    `add` and `number_of` are called in the event loop, the rest by the one thread that writes.
+    """
+
+    def __init__(
+        self, run: Path, input_number: int, source: Source, with_marks: bool, retention: Retention | None
+    ) -> None:
         self._folder = run / str(input_number)
-        self._input, self._with_marks = input_number, with_marks
-        self._columns = source.columns
-        self._schema = source_schema(self._columns)
+        self._mark = input_number if with_marks else None
+        self._columns, self._retention = source.columns, retention
         self._folder.mkdir()
         head = self._folder / "HEAD"
         head.write_bytes(_HEAD.pack(0))
         with head.open("r+b") as file:
             self._head = mmap.mmap(file.fileno(), _HEAD.size)
-        self.files = 0
+        self._waiting: deque[Fed] = deque()
+        self._written: deque[_File] = deque()  # For `number_of`.
+        self._number = 0
+        self._files = 0
+        self._kept: deque[_File] = deque()
         self._removed = 0
 
-    def put(
-        self,
-        number: int,
-        rows: Sequence[Row],
-        *,
-        is_new: bool,
-        closed_us: int | None,
-        forget_us: int | None,
-        watermark_us: int | None,
-    ) -> int:
-        """Hand on the rows of a numbered input: closed before it, and the watermark once they are in."""
-        forget = 0 if forget_us is None else max(forget_us + SHIFT_US, 0)
-        with (
-            pa.OSFile(str(self._folder / str(self.files + 1)), "wb") as file,
-            ipc.new_stream(file, self._schema) as out,
-        ):
-            if rows:
-                hidden = (number, is_new, closed_us, forget, NO_MARK)
-                own = to_arrow(self._columns, rows)
-                out.write_batch(pa.record_batch([*own, *_repeated(hidden, len(rows))], schema=self._schema))
-            if self._with_marks:
-                hidden = (number, True, watermark_us, forget, self._input)
-                own = [pa.nulls(1, field.type) for field in list(self._schema)[: len(self._columns)]]
-                out.write_batch(pa.record_batch([*own, *_repeated(hidden, 1)], schema=self._schema))
-        self.files += 1
-        self._head[:] = _HEAD.pack(self.files)
-        return self.files
+    def add(self, fed: Fed) -> None:
+        """An input to be written next."""
+        self._waiting.append(fed)
 
-    def remove(self, upto: int) -> None:
-        """These files have been read for good."""
+    def number_of(self, file: int) -> int:
+        """The last input that is in the files up to this one."""
+        while self._written and self._written[0].file <= file:
+            self._number = self._written.popleft().number
+        return self._number
+
+    def write(self) -> None:
+        """Hand on what waits, if another call has not done so."""
+        from spark_jobs.bridge import write_file
+
+        while self._waiting:
+            together = [self._waiting.popleft()]
+            count = len(together[0].rows)
+            while self._waiting and count + len(self._waiting[0].rows) <= FILE_ROWS_MAX:
+                together.append(self._waiting.popleft())
+                count += len(together[-1].rows)
+            written = _File(self._files + 1, together[-1].number)
+            write_file(self._folder / str(written.file), self._columns, together, self._mark)
+            if self._retention is not None:
+                self._retention.add(*written, [row for each in together for row in each.rows])
+            else:
+                self._kept.append(written)
+            self._written.append(written)
+            self._files = written.file
+            self._head[:] = _HEAD.pack(self._files)
+
+    def remove(self, done: int, floor_us: int | None) -> None:
+        """Remove what inputs up to `done` brought, or what no batch job needs with all streams beyond the floor."""
+        upto = 0
+        if self._retention is not None:
+            upto = self._retention.removable(done, floor_us)
+        while self._kept and self._kept[0].number <= done:
+            upto = self._kept.popleft().file
         for file in range(self._removed + 1, upto + 1):
             (self._folder / str(file)).unlink(missing_ok=True)
         self._removed = max(self._removed, upto)
 
     def close(self) -> None:
         self._head.close()
-
-
-def _repeated(hidden: tuple[int | bool | None, ...], count: int) -> list[pa.Array]:
-    return [pa.repeat(_scalar(value, field.type), count) for value, field in zip(hidden, SOURCE_HIDDEN, strict=True)]
-
-
-def _scalar(value: int | bool | None, kind: pa.DataType) -> pa.Scalar:
-    if pa.types.is_timestamp(kind) and value is not None:
-        return pa.scalar(value, pa.int64()).cast(kind)
-    return pa.scalar(value, kind)

@@ -32,7 +32,8 @@ from spark_jobs.control import (
     Waiting,
     frame,
 )
-from spark_jobs.session import NoSession, SessionSettings, first_line, resident_bytes, start_session
+from spark_jobs.room import resident_bytes
+from spark_jobs.session import NoSession, SessionSettings, first_line, start_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

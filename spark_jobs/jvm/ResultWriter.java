@@ -23,7 +23,7 @@ import org.apache.spark.sql.util.ArrowUtils;
  * it, until a mark says that its window has ended, or the task ends. So a group of many rows costs the daemon one.
  */
 final class ResultWriter implements DataWriter<InternalRow> {
-  private static final int ROWS_MAX = 8192; // In one frame.
+  private static final int ROWS_MAX = 4096; // In one frame: the daemon takes it in one go, and has other things to do.
   private static final int HELD_MAX = 200_000; // Groups held back.
 
   private final ResultChannel channel;

@@ -2,6 +2,7 @@ package peerd.bridge;
 
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ConcurrentMap;
+import java.util.concurrent.locks.LockSupport;
 import java.util.stream.IntStream;
 
 /**
@@ -9,6 +10,8 @@ import java.util.stream.IntStream;
  * sink tells it to the daemon once the round is over.
  */
 public final class Rounds {
+  private static final long LINGER_NS = 2_000_000; // For rows of other inputs that come with these.
+
   private static final ConcurrentMap<String, Rounds> BY_RUN = new ConcurrentHashMap<>();
 
   private final Spool[] spools;
@@ -49,6 +52,9 @@ public final class Rounds {
 
   /** Block while no input has rows that no round has read, so that an idle run costs next to nothing. */
   boolean waitForRows(long timeoutMs) {
+    if (hasRows()) {
+      return true;
+    }
     long since = System.nanoTime();
     while (!hasRows()) {
       if (System.nanoTime() - since > timeoutMs * 1_000_000 || Thread.currentThread().isInterrupted()) {
@@ -56,6 +62,7 @@ public final class Rounds {
       }
       Spool.park(since);
     }
+    LockSupport.parkNanos(LINGER_NS);
     return true;
   }
 

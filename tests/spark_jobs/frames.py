@@ -23,8 +23,6 @@ from spark_jobs.types import KEEP, source_type
 
 # As a peer has it, but with tasks for two cores.
 SETTINGS = SessionSettings(extra={"spark.master": "local[2]", "spark.default.parallelism": "1"})
-# Java made for every plan is what a peer runs, but takes longer to make than a test of many plans has.
-INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 PLACES = Decimal(1).scaleb(-18)
 WIDE = Context(80, ROUND_HALF_UP)
 

@@ -15,7 +15,7 @@ from queries.expressions import Column
 from queries.plan import Source
 from queries.schema import Field, Schema
 from spark_jobs.bridge import NO_MARK, SHIFT_US, arrow_type, from_arrow, keys, to_arrow
-from spark_jobs.spool import Spool
+from spark_jobs.spool import Fed, Spool
 
 PLACE = (Field("lat", "float", True), Field("inner", "record", True, (Field("n", "int", True),)))
 COLUMNS = (
@@ -74,9 +74,10 @@ def test_keys_are_equal_where_groups_are():
 
 def test_a_spool_holds_rows_what_the_engine_knows_of_them_and_a_mark(tmp_path: Path):
     source = Source("s", "a", Schema.parse("k int"))
-    spool = Spool(tmp_path, 0, source, with_marks=True)
+    spool = Spool(tmp_path, 0, source, True, None)
     at = datetime(2026, 1, 1, tzinfo=UTC)
-    spool.put(5, [(7, at)], is_new=False, closed_us=10, forget_us=20, watermark_us=30)
+    spool.add(Fed(5, [(7, at)], False, 10, 20, 30))
+    spool.write()
     assert (tmp_path / "0" / "HEAD").read_bytes() == (1).to_bytes(8, "little")
     with pa.OSFile(str(tmp_path / "0" / "1")) as file:
         rows, mark = pa.ipc.open_stream(file).read_all().to_pylist()
@@ -85,6 +86,29 @@ def test_a_spool_holds_rows_what_the_engine_knows_of_them_and_a_mark(tmp_path: P
     assert rows["forget"] == mark["forget"] == shifted
     assert (mark["c0"], mark["number"], mark["mark"]) == (None, 5, 0)
     assert (mark["closed"] - rows["closed"]) == timedelta(microseconds=20)
-    spool.remove(1)
+    spool.remove(4, None)
+    assert sorted(each.name for each in (tmp_path / "0").iterdir()) == ["1", "HEAD"]
+    spool.remove(5, None)
     assert [each.name for each in (tmp_path / "0").iterdir()] == ["HEAD"]
+    spool.close()
+
+
+def test_inputs_that_wait_are_written_together_and_their_last_one_is_marked(tmp_path: Path):
+    spool = Spool(tmp_path, 2, Source("s", "a", Schema.parse("k int")), True, None)
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    spool.add(Fed(1, [(7, at), (8, at)], True, None, None, 10))
+    spool.add(Fed(4, [], True, 10, None, 20))
+    spool.add(Fed(5, [(9, at)], False, 20, None, 30))
+    spool.write()
+    spool.add(Fed(6, [], True, 30, None, 40))
+    spool.write()
+    with pa.OSFile(str(tmp_path / "2" / "1")) as file:
+        rows = pa.ipc.open_stream(file).read_all().to_pylist()
+    assert [(row["c0"], row["number"], row["is_new"], row["mark"]) for row in rows] == [
+        (7, 1, True, NO_MARK),
+        (8, 1, True, NO_MARK),
+        (9, 5, False, NO_MARK),
+        (None, 5, True, 2),
+    ]
+    assert [spool.number_of(file) for file in (1, 2)] == [5, 6]
     spool.close()

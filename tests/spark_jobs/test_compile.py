@@ -24,9 +24,10 @@ from queries.reference import Streams, Tuple, _Evaluation, evaluate, same_rows
 from queries.schema import Row, Schema
 from queries.spark_forms import NoForm
 from spark_jobs.compile import compiled
+from spark_jobs.runner import INTERPRETED
 from tests.queries.random_queries import Queries
 from tests.queries.random_sql import STREAMS, data
-from tests.spark_jobs.frames import INTERPRETED, held, session, source_frames, told
+from tests.spark_jobs.frames import held, session, source_frames, told
 
 GROUPS, PLANS = 10, 50  # Sets of rows, and plans on each.
 ROWS = 16

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from spark_jobs.session import NoSession, SessionSettings, check_master, check_memory, find_java, first_line, spark_conf
+from spark_jobs.room import WORKER, missing_room, promised_to_others_mb
+from spark_jobs.session import NoSession, SessionSettings, check_master, find_java, first_line, spark_conf
 
 
 def fake_java(home: Path, version: str) -> str:
@@ -33,8 +38,21 @@ def test_without_java_the_error_says_what_to_do(tmp_path: Path):
 
 
 def test_too_little_memory_is_said_in_numbers():
-    with pytest.raises(NoSession, match=r"too little memory for Spark: it needs 9000350 MB .* MB are free"):
-        check_memory(9_000_000)
+    reason = missing_room(9_000_000)
+    assert re.match(r"too little memory for Spark: it needs 9000350 MB .* MB are free", reason)
+    assert missing_room(1) == ""
+
+
+def test_what_a_worker_started_before_may_still_take_is_not_free():
+    before = promised_to_others_mb()
+    code = "from spark_jobs.room import promised_to_others_mb as p; print(p())"
+    settings = msgspec.json.encode(SessionSettings(heap_mb=50_000)).decode()
+    waits = [sys.executable, "-c", "import sys; sys.stdin.read()", WORKER, settings]
+    with subprocess.Popen(waits, stdin=subprocess.PIPE, start_new_session=True) as other:
+        later = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+        assert int(later) - before > 30_000
+        assert promised_to_others_mb() - before < 30_000  # We were here first.
+        other.communicate()
 
 
 def test_a_master_that_does_not_answer_is_named():

@@ -1,0 +1,104 @@
+"""Whether there is memory for another Spark on this machine, beside those of other peers that are still growing."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+OVERHEAD_MB: Final = 350  # What Java and the worker take beside the heap.
+WORKER: Final = "spark_jobs.worker"  # How workers are called, ours and those of other peers.
+_PROCESSES: Final = Path("/proc")
+
+
+class _Heap(msgspec.Struct):
+    """What we want to know of another worker's settings."""
+
+    heap_mb: int
+
+
+class _Process(NamedTuple):
+    """A process, as far as memory goes."""
+
+    pid: int
+    group: int
+    started: int  # In ticks of the machine.
+    resident_mb: int
+
+
+def missing_room(heap_mb: int) -> str:
+    """Why a Spark with this heap has no room here; empty if it has."""
+    needed_mb, free_mb = heap_mb + OVERHEAD_MB, available_mb()
+    if free_mb is None:
+        return ""
+    promised_mb = promised_to_others_mb()
+    if free_mb - promised_mb >= needed_mb:
+        return ""
+    promised = f", of which the Sparks of other peers will take {promised_mb} MB" if promised_mb else ""
+    parts = f"{heap_mb} MB of heap and about {OVERHEAD_MB} MB beside it"
+    return f"too little memory for Spark: it needs {needed_mb} MB ({parts}), {free_mb} MB are free{promised}"
+
+
+def available_mb() -> int | None:
+    """Memory that can still be taken, in MB; None where the system does not say."""
+    frees = []
+    try:
+        found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
+        if found:
+            frees.append(int(found[1]) >> 10)
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        if limit.isdigit():
+            frees.append((int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text())) >> 20)
+    except OSError:
+        pass
+    return min(frees, default=None)
+
+
+def promised_to_others_mb() -> int:
+    """What workers that were started before this one may still take: a heap grows into what it was given."""
+    processes = list(_processes())
+    own = next((each for each in processes if each.pid == os.getpid()), None)
+    promised = 0
+    for each in processes:
+        heap_mb = _heap_mb(each.pid)
+        if heap_mb is None or own is None or (each.started, each.pid) >= (own.started, own.pid):
+            continue
+        taken = sum(other.resident_mb for other in processes if other.group == each.pid)  # Java is in its group.
+        promised += max(0, heap_mb + OVERHEAD_MB - taken)
+    return promised
+
+
+def _processes() -> Iterator[_Process]:
+    page = os.sysconf("SC_PAGE_SIZE")
+    for folder in _PROCESSES.iterdir() if _PROCESSES.is_dir() else ():
+        if not folder.name.isdigit():
+            continue
+        try:
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # It has just ended.
+        yield _Process(int(folder.name), int(fields[2]), int(fields[19]), int(fields[21]) * page >> 20)
+
+
+def _heap_mb(pid: int) -> int | None:
+    """The heap that a worker was told to have; None for a process that is none."""
+    try:
+        words = (_PROCESSES / str(pid) / "cmdline").read_bytes().split(b"\0")
+        if WORKER.encode() not in words:
+            return None
+        return msgspec.json.decode(words[words.index(WORKER.encode()) + 1], type=_Heap).heap_mb
+    except (OSError, IndexError, msgspec.MsgspecError):
+        return None
+
+
+def resident_bytes(pid: int) -> int:
+    """Memory of a process; 0 for one that is gone."""
+    try:
+        found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    except OSError:
+        return 0
+    return int(found[1]) << 10 if found else 0
