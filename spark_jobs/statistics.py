@@ -52,7 +52,7 @@ def all_statistics(recordings: Mapping[str, Recording]) -> dict[str, StreamStati
 def _order(recording: Recording) -> Any:
     """The rows by publication, as they arrive."""
     keys = [PUBLISHED, ORIGIN, SEQUENCE]
-    table = pa.table({key: recording.column(key) for key in keys})
+    table = pa.Table.from_pydict({key: recording.column(key) for key in keys})
     return pc.sort_indices(table, [(key, "ascending") for key in keys])
 
 
@@ -124,7 +124,7 @@ def _frequent(field: Field, values: Any) -> tuple[tuple[str, float], ...]:
     """The most frequent values as JSON, with their share; none where all are rare."""
     counted = pc.value_counts(values)
     times = counted.field("counts")
-    top = pc.select_k_unstable(pa.table({"times": times}), FREQUENT + 1, [("times", "descending")])
+    top = pc.select_k_unstable(pa.Table.from_pydict({"times": times}), FREQUENT + 1, [("times", "descending")])
     found = zip(
         times.take(top).to_pylist(),
         python_values(field.type, field.fields, counted.field("values").take(top)),

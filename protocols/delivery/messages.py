@@ -193,7 +193,10 @@ class TupleBuried(Record, frozen=True, kw_only=True, tag="DEAD"):
 
 
 class Publish(Command, frozen=True, kw_only=True, tag="PUBLISH"):
-    """Publish rows to a stream. Answered with Published once the stream's durability is reached."""
+    """Publish rows to a stream. Answered with Published once the stream's durability is reached.
+
+    Without rows it makes the peer ready to publish to that stream: the next one waits for nothing but that.
+    """
 
     stream: StreamName
     rows: bytes

@@ -213,6 +213,8 @@ class Publisher:
         if refusal is not None:
             return [Reply(request, refusal)]
         feed, size = outbox.feed, len(command.rows)
+        if not command.count:
+            return [Reply(request, Published(first=feed.next, count=0, stamp=self.clock.latest))]
         batch = StoredBatch(feed.next, command.count, self.clock.tick(now), command.rows)
         feed.append(batch)
         self._note_statistics(outbox, batch, now)
@@ -259,7 +261,7 @@ class Publisher:
             count = outbox.definition.schema.check(command.rows)
         except RowError as error:
             return _invalid(name, str(error), "No row of this publish was accepted.")
-        if count != command.count or not count:
+        if count != command.count:
             return _invalid(name, f"{command.count} rows were announced and {count} came", "")
         if feed.is_logged:
             if self._disk_is_low:

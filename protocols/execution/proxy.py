@@ -185,17 +185,13 @@ class QueryProxy:
         query, purpose = self._asked.pop(request, (None, ""))
         if query is None or self.running.get(query.query) is not query:
             return []  # It has ended; another may have its name.
-        if purpose == "results":
-            query.is_creating = False
-            if query.state != "starting":
-                return []
+        if purpose in ("results", "open"):
+            return self._made(query, answer, now)
         match purpose, answer:
             case "streams", StreamsListed():
                 return self._plan(query, answer, now)
             case "stream", StreamShown():
                 return self._found(query, answer, now)
-            case "results", Done():
-                return self._find_publishers(query, now)
             case "drop", Done() | Refused(code="unknown"):
                 return self._ended(query, now)
             case "drop", Refused():
@@ -228,7 +224,21 @@ class QueryProxy:
         query.is_begun = query.is_creating = True
         definition = StreamDefinition(name=query.stream, schema=query.results.schema)
         create = self._ask(query, "results", CreateStream(definition=definition))
-        return [Append(query.record("begun")), AfterSync(tuple(create))]
+        # Hosts keep nothing that would outlive us: they need not wait for the stream of the results.
+        return [Append(query.record("begun")), AfterSync(tuple(create)), *self._find_publishers(query, now)]
+
+    def _made(self, query: Running, answer: Answer, now: Millis) -> list[Effect]:
+        """The stream of its results is there; then this peer is ready to publish to it, so that the first can go."""
+        if isinstance(answer, Done) and query.state != "ending":
+            assert query.results.schema is not None
+            nothing = Publish(stream=query.stream, rows=query.results.schema.encode([]), count=0)
+            return self._ask(query, "open", nothing)
+        query.is_creating = False
+        if query.state == "ending":
+            return []
+        if isinstance(answer, Refused):
+            return self._give_up(query, answer, now)
+        return [*(self._acknowledge(query, now) if query.state == "running" else []), *self._publish(query, now)]
 
     def _schema_of_results(self, query: Running, otherwise: Schema) -> Schema:
         outbox = self.publisher.outboxes.get(query.stream)
@@ -323,7 +333,7 @@ class QueryProxy:
         if len(query.deployed) < len(query.cut.subgraphs) or query.state == "running":
             return []
         query.state, query.retry_ms = "running", RETRY_MIN_MS
-        return self._acknowledge(query, now)
+        return [] if query.is_creating else self._acknowledge(query, now)
 
     def _acknowledge(self, query: Running, now: Millis) -> list[Effect]:
         effects: list[Effect] = []
@@ -371,7 +381,7 @@ class QueryProxy:
             effects.append(Reply(query.request, refusal))
             query.request = None
         if not query.is_begun or refusal.code == "exists":  # The stream of that name is somebody else's.
-            return effects + self._ended(query, now)
+            return effects + self._undeploy(query) + self._ended(query, now)
         return effects + self._end(query)
 
     def _abandoned(self, request: RequestId, now: Millis) -> list[Effect]:
@@ -488,9 +498,9 @@ class QueryProxy:
     def _publish(self, query: Running, now: Millis) -> list[Effect]:
         """Put what waits into the query's stream: a note of what it is made of, then the rows."""
         results = query.results
-        batch = (
-            results.next_batch(min(PUBLISH_BYTES, self.limits.publish_bytes_max)) if now >= query.publish_at else None
-        )
+        if query.is_creating or now < query.publish_at:
+            return []
+        batch = results.next_batch(min(PUBLISH_BYTES, self.limits.publish_bytes_max))
         if batch is None:
             return []
         note, rows = batch

