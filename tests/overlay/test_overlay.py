@@ -370,15 +370,16 @@ async def test_distance_is_measured_for_contacts_and_estimated_for_others() -> N
 
 
 @pytest.mark.alone
-async def test_32_peers_agree_on_1000_owners_and_lose_a_fifth_without_a_wrong_answer() -> None:
-    """More peers in one process than a slow machine has time for would take each other for dead."""
+async def test_64_peers_agree_on_1000_owners_and_lose_a_fifth_without_a_wrong_answer() -> None:
     seed = 64
     luck = random.Random(seed)
-    async with started(32, seed=seed) as peers:
+    async with started(64, seed=seed) as peers:
         wrong, took_ms = await wrong_owners(peers, peers, KEYS)
         assert wrong == 0, f"seed={seed}"
-        print(f"owners found in {statistics.median(took_ms):.1f} ms, the median of {len(took_ms)}")
-        victims = luck.sample(peers, 6)
+        median_ms = statistics.median(took_ms)
+        print(f"owners found in {median_ms:.2f} ms, the median of {len(took_ms)}; goal 5 ms")
+        assert median_ms < 15  # The goal, for a machine three times as slow.
+        victims = luck.sample(peers, 12)
         alive = [peer for peer in peers if peer not in victims]
         dead = {victim.peer_id for victim in victims}
         await asyncio.gather(*(victim.stop() for victim in victims))
