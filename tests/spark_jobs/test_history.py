@@ -73,7 +73,7 @@ def run(spark: Any, plan: Operator, folder: Path) -> list[Row]:
     return rows
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_random_queries_over_recordings_have_the_results_of_the_reference(spark: Any, tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed={seed}")
@@ -97,7 +97,7 @@ def test_random_queries_over_recordings_have_the_results_of_the_reference(spark:
     assert found > PLANS
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_query_of_the_papers_over_recordings(spark: Any, path: Path, tmp_path: Path) -> None:
     plan = planned(path).plan
@@ -108,7 +108,7 @@ def test_a_query_of_the_papers_over_recordings(spark: Any, path: Path, tmp_path:
     assert same_rows(ours, held(run(spark, body, tmp_path)))
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_nested_records_bytes_and_far_times_come_back(spark: Any, tmp_path: Path) -> None:
     streams = {"nested": [Tuple(EPOCH + timedelta(seconds=n), row, n) for n, row in enumerate(NESTED_ROWS)]}
     record(tmp_path, streams, {"nested": NESTED}, random.Random(1))

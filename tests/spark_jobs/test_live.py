@@ -30,7 +30,7 @@ GROUPS, PLANS = 4, 16  # Times that sessions are filled, and runs in one at a ti
 ROWS = 12
 END_US = 400 * 86_400_000_000  # Behind all windows.
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.alone
 
 
 @pytest.fixture(scope="module")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -19,11 +17,11 @@ from peerd.datadir import DataDir
 from peerd.errors import Exit
 from spark_jobs.recordings import Recording
 from spark_jobs.session import NoSession, find_java
+from tests.system.ports import PORTS
 from tests.system.test_streams import client, peer
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 SPARK_S = 240.0  # To start and to run, on a machine that does other things too.
-PORTS = itertools.count(38_000 + os.getpid() % 200 * 10, 10)
 
 
 @pytest.fixture(scope="module")

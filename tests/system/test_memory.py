@@ -11,8 +11,8 @@ import pytest
 
 from peerd.cluster import Cluster
 from peerd.datadir import DataDir
+from tests.system.ports import PORTS
 
-FIRST_PORT = 26_000 + os.getpid() % 200 * 10
 IDLE_BYTES_MAX = 80_000_000
 IDLE_SHARE = 0.1  # Of one processor, over two seconds: loading the languages takes all of one for half a second.
 
@@ -44,7 +44,7 @@ def resident_bytes(pid: int) -> int:
 def test_an_idle_daemon_takes_at_most_80_mb(tmp_path: Path, peers: int):
     cluster = Cluster(DataDir(tmp_path))
     try:
-        cluster.start(peers, first_port=FIRST_PORT)
+        cluster.start(peers, first_port=next(PORTS))
         cluster.wait_until_up(timeout_s=120)
         pids = [peer.daemon.process.pid for peer in cluster.peers]
         wait_until_idle(pids)
