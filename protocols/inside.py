@@ -28,9 +28,14 @@ class Inside:
         self._last -= 1
         return Tell(Requested(self._last, command))
 
+    @staticmethod
+    def is_client(request: RequestId) -> bool:
+        """Whether a question comes from outside, and not from a role of this peer."""
+        return request >= 0
+
     def turned(self, effect: Effect) -> Effect:
         """A reply to a role becomes something that happens to it; anything else stays what it is."""
-        if isinstance(effect, Reply) and effect.request < 0:
+        if isinstance(effect, Reply) and not self.is_client(effect.request):
             return Tell(Answered(effect.request, effect.answer, effect.last))
         if isinstance(effect, AfterSync) and any(isinstance(each, Reply) for each in effect.effects):
             return AfterSync(tuple(self.turned(each) for each in effect.effects))

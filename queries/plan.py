@@ -202,7 +202,7 @@ class WindowAggregate(msgspec.Struct, frozen=True, array_like=True, tag="aggrega
 
 
 class Union(msgspec.Struct, frozen=True, array_like=True, tag="union", tag_field="node"):
-    """The rows of all branches, which have columns of the same types; the names are those of the first."""
+    """The rows of all branches, which have columns of the same types, or null; the names are those of the first."""
 
     branches: tuple[Operator, ...]
 
@@ -212,10 +212,7 @@ class Union(msgspec.Struct, frozen=True, array_like=True, tag="union", tag_field
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        return tuple(
-            msgspec.structs.replace(same[0], nullable=any(column.nullable for column in same))
-            for same in zip(*(branch.columns for branch in self.branches), strict=True)
-        )
+        return tuple(map(_common, zip(*(branch.columns for branch in self.branches), strict=True)))
 
     def __str__(self) -> str:
         return f"Union of {len(self.branches)}"
@@ -307,6 +304,12 @@ def output_schema(plan: Operator) -> Schema:
             continue
         fields.append(Field(name, cast("FieldType", column.type), column.nullable, column.fields))
     return Schema(tuple(fields))
+
+
+def _common(same: tuple[Column, ...]) -> Column:
+    typed = next((column for column in same if column.type != "null"), same[0])
+    nullable = any(column.nullable for column in same)
+    return Column(same[0].input, same[0].path, typed.type, nullable, typed.fields)
 
 
 def _column(alias: str, named: Named) -> Column:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+import msgspec
 
 from queries.compile import on_row as value_on_row
-from queries.expressions import Column, Expression, columns_of
+from queries.expressions import Column, Constant, Expression, Named, columns_of
 from queries.expressions import rewritten as expression_rewritten
-from queries.plan import Choice, Each, Element, Output, Restructure, Template
+from queries.functions import call
+from queries.plan import Choice, Each, Element, Output, Project, Restructure, Template, Union
 from queries.schema import Row
 from queries.xml import append_element, text_of
 
 Columns = tuple[Column, ...]
+BRANCH: Final = "branch"  # The column that says of which branch of a union a row is.
 _Writer = Callable[[Row, list[str]], None]  # Appends the pieces of a text.
 
 
@@ -112,6 +117,36 @@ def rewritten(content: Iterable[Template], change: Callable[[Expression], Expres
                 return Each(variable, expression_rewritten(over, change), only, rewritten(inner, change))
 
     return tuple(map(changed, content))
+
+
+def one_shape(plan: Union) -> Restructure:
+    """A union of XML as XML of a union: each row says whose it is, and is null in the columns of the others."""
+    shapes = [each for each in plan.branches if isinstance(each, Restructure)]
+    own = [tuple(named for named in _outputs(each)) for each in shapes]
+    bodies, content = [], []
+    for number, shape in enumerate(shapes):
+        names = {each.name: f"b{number}_{place}" for place, each in enumerate(own[number])}
+        outputs = [Named(BRANCH, Constant.of(number))]
+        for other, theirs in enumerate(own):
+            for place, each in enumerate(theirs):
+                value = each.expression if other == number else Constant.of(None)
+                outputs.append(Named(f"b{other}_{place}", value))
+        assert isinstance(shape.input, Project)
+        bodies.append(Project(shape.input.input, tuple(outputs)))
+        is_own = call("=", Column("", (BRANCH,), "int"), Constant.of(number))
+        content.append(Choice(is_own, rewritten(shape.content, partial(_moved, names=names))))
+    return Restructure(Union(tuple(bodies)), tuple(content), shapes[0].envelope)
+
+
+def _outputs(shape: Restructure) -> tuple[Named, ...]:
+    assert isinstance(shape.input, Project), "the shape of rows is made of just the columns it needs"
+    return shape.input.outputs
+
+
+def _moved(node: Expression, names: Mapping[str, str]) -> Expression:
+    if not isinstance(node, Column) or node.input:
+        return node
+    return msgspec.structs.replace(node, path=(names[node.path[0]], *node.path[1:]), nullable=True)
 
 
 # Writing.

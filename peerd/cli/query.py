@@ -189,6 +189,7 @@ def show(name: str, data_dir: Path | None, number: int | None, form: str | None)
         ("stream", shown.stream),
         ("submitted", ago(time.time() - record["submitted_at"])),
         ("results", f"{shown.results:,}"),
+        *((("dropped", f"{shown.dropped:,}; the last: {shown.dropped_for}"),) if shown.dropped else ()),
         ("attempt", _attempt_sentence(record)),
         ("watermark", _watermark_sentence(record["watermark"])),
     ]
@@ -281,6 +282,8 @@ def _shown_record(shown: QueryShown) -> dict[str, Any]:
         "stream": shown.stream,
         "submitted_at": wall_ms(shown.inserted_at) / 1000,
         "results": shown.results,
+        "dropped": shown.dropped,
+        "dropped_for": shown.dropped_for or None,
         "attempt_at": wall_ms(shown.attempt) / 1000 if shown.attempt else None,
         "last_failure": shown.reason or None,
         "watermark": _holder(subgraphs),

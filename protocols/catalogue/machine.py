@@ -37,6 +37,7 @@ from protocols.clock import HybridClock
 from protocols.effects import Effect, Reply, Tell
 from protocols.events import Event, Requested
 from protocols.ids import Key, Millis, PeerId, RequestId, StreamName, SubscriptionId
+from protocols.inside import Inside
 from protocols.messages import Done, Refused
 from protocols.store.entries import Entry
 from protocols.store.events import StoreFailed, StoreRead, StoreWritten, Token
@@ -162,6 +163,8 @@ class CatalogueMachine:
         """Look, write, and look again: of two that create one name at once, one is told."""
         name = definition.name
         problem = _problem_with(definition)
+        if definition.query and Inside.is_client(request):
+            problem = "only a query makes the stream of its results"
         if problem:
             return [Reply(request, Refused(code="invalid", error=f'stream "{name}": {problem}'))]
         mine = msgspec.structs.replace(definition, created_at=self.clock.tick(now))

@@ -49,6 +49,7 @@ from protocols.events import (
     Unreachable,
 )
 from protocols.ids import LogId, Millis, PeerId, RequestId, StreamName
+from protocols.inside import Inside
 from protocols.limits import Limits
 from protocols.messages import Record, Refused
 from protocols.store.messages import Leave
@@ -210,6 +211,8 @@ class Publisher:
             outbox.waiting.append(_Waiting(request, note.first, note.count, note.stamp, 0))
             return self._commit(outbox, now)
         refusal = self._refusal(outbox, command)
+        if outbox.definition.query and Inside.is_client(request):
+            refusal = _results(outbox.definition)
         if refusal is not None:
             return [Reply(request, refusal)]
         feed, size = outbox.feed, len(command.rows)
@@ -316,6 +319,9 @@ class Publisher:
             return effects
         outbox = self.outboxes.get(event.name)
         if outbox is None:
+            early = self._early.get(event.name, ())
+            if definition.query and all(Inside.is_client(request) for request, _ in early):
+                return effects + self._refuse_early(event.name, _results(definition))
             if len(self.outboxes) >= self.limits.streams_max:
                 return effects + self._refuse_early(event.name, _too_many(event.name, self.limits.streams_max))
             outbox = self._open(definition, now, self._nearest_other(), LogBounds(0, 0))
@@ -533,6 +539,14 @@ def _unavailable(name: StreamName, reason: str) -> Refused:
         detail=reason,
         hint="Try again; the network may be healing.",
         retry_after_ms=1000,
+    )
+
+
+def _results(definition: StreamDefinition) -> Refused:
+    return Refused(
+        code="invalid",
+        error=f'stream "{definition.name}" is for the results of query "{definition.query}" alone',
+        hint="Make a stream of your own: peer stream create.",
     )
 
 

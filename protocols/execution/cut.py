@@ -7,7 +7,7 @@ made at the subscriber's peer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -30,6 +30,7 @@ from queries.plan import (
     sources,
     walk,
 )
+from queries.restructure import one_shape
 from queries.schema import Schema
 
 
@@ -58,61 +59,53 @@ def cut(
 
     Subgraph 0 is the last: it runs at the proxy and makes the query's results.
     """
-    stateful = is_stateful(plan)
+    if isinstance(plan, Union) and is_stateful(plan) and all(isinstance(each, Restructure) for each in plan.branches):
+        plan = one_shape(plan)  # An engine makes rows, no XML.
+    shape, body = (plan, plan.input) if isinstance(plan, Restructure) else (None, plan)
+    stateful = is_stateful(body)
     worker = worker if stateful else proxy
-    shaped = plan.branches if isinstance(plan, Union) else (plan,)
-    if not stateful or not all(isinstance(each, Restructure) for each in shaped):
-        shaped = (plan,)
-    bodies = [each.input if isinstance(each, Restructure) else each for each in shaped]
-    # An engine makes rows of one kind, and no XML: the proxy puts together what differs.
-    is_apart = worker != proxy or len(bodies) > 1
-    moved: dict[int, tuple[Subgraph, PeerId]] = {}
+    streams = {each.alias: each for each in sources(body)}
+    needed = _needed(body)
+    moved: dict[str, Subgraph] = {}
+    hosts: dict[int, PeerId] = {}
 
-    def without_chains(body: Operator, consumer: int) -> tuple[Operator, dict[str, int]]:
-        """A body that reads flows where selections and projections are done by others, and these flows."""
-        needed, flows = _needed(body), {}
+    def move(chain: Operator, source: Source) -> Operator:
+        host = publishers.get(source.stream, worker)
+        fields = tuple(field for field in source.schema.fields if field.name in needed[source.alias])
+        is_narrower = isinstance(chain, Select) or len(fields) < len(source.schema.fields)
+        if host == worker or not is_narrower or not fields:
+            return chain
+        number = len(moved) + (2 if worker != proxy else 1)
+        derived = Source(f"{query}.{number}", source.alias, Schema(fields), source.window, None, source.lateness_ms)
+        outputs = tuple(Named(column.path[-1], column) for column in derived.columns)
+        narrowed = Project(chain, outputs, source.alias)
+        # Below state it hands on old rows, too: an engine apart would not tell them.
+        moved_engine: Engine = "inline" if stateful else _engine(narrowed, engine)
+        moved[source.alias] = Subgraph(
+            number, narrowed, _inputs(narrowed, since, {}), moved_engine, worker_number, source.alias
+        )
+        hosts[number] = host
+        return derived
 
-        def move(chain: Operator, source: Source) -> Operator:
-            host = publishers.get(source.stream, worker)
-            fields = tuple(field for field in source.schema.fields if field.name in needed[source.alias])
-            is_narrower = isinstance(chain, Select) or len(fields) < len(source.schema.fields)
-            if host == worker or not is_narrower or not fields:
-                return chain
-            number = flows[source.alias] = len(moved) + 1 + (len(bodies) if is_apart else 0)
-            derived = Source(f"{query}.{number}", source.alias, Schema(fields), source.window, None, source.lateness_ms)
-            outputs = tuple(Named(column.path[-1], column) for column in derived.columns)
-            narrowed = Project(chain, outputs, source.alias)
-            # Below state it hands on old rows, too: an engine apart would not tell them.
-            moved_engine: Engine = "inline" if stateful else _engine(narrowed, engine)
-            inputs = _inputs(narrowed, since, {})
-            moved[number] = Subgraph(number, narrowed, inputs, moved_engine, consumer, source.alias), host
-            return derived
-
-        return _replaced_chains(body, move), flows
-
-    if not is_apart:
-        body, flows = without_chains(bodies[0], 0)
-        top = msgspec.structs.replace(plan, input=body) if isinstance(plan, Restructure) else body
-        last = [(Subgraph(0, top, _inputs(top, since, flows), _engine(body, engine)), proxy)]
-        return _cut([*moved.values(), *last])
-    last, relays, inputs = [], [], []
-    for number, (each, whole) in enumerate(zip(shaped, bodies, strict=True), start=1):
-        body, flows = without_chains(whole, number)
-        alias = f"branch{number}" if len(bodies) > 1 else ""
-        relayed = Source(f"{query}.{number}", alias, output_schema(body))
+    worker_number = 0 if worker == proxy else 1
+    body = _replaced_chains(body, move)
+    flows = {alias: each.number for alias, each in moved.items()}
+    if worker == proxy:
+        top = msgspec.structs.replace(shape, input=body) if shape is not None else body
+        last = [Subgraph(0, top, _inputs(top, since, flows), _engine(body, engine))]
+    else:
+        relayed = Source(f"{query}.1", "", output_schema(body))
         outputs = tuple(Named(column.path[-1], column) for column in relayed.columns if column.path != (TIME,))
         relay: Operator = Project(relayed, outputs)
-        relays.append(msgspec.structs.replace(each, input=relay) if isinstance(each, Restructure) else relay)
-        inputs.append(FlowInput(alias, number))
         timed = _with_time(body)
-        work = Subgraph(number, timed, _inputs(timed, since, flows), _engine(body, engine), 0, alias)
-        last.append((work, worker))
-    top = relays[0] if len(relays) == 1 else Union(tuple(relays))
-    return _cut([*moved.values(), *last, (Subgraph(0, top, tuple(inputs), "inline"), proxy)])
-
-
-def _cut(placed: Sequence[tuple[Subgraph, PeerId]]) -> Cut:
-    return Cut(tuple(subgraph for subgraph, _ in placed), tuple(host for _, host in placed))
+        relay = msgspec.structs.replace(shape, input=relay) if shape is not None else relay
+        work = Subgraph(1, timed, _inputs(timed, since, flows), _engine(body, engine), 0, "")
+        last = [work, Subgraph(0, relay, (FlowInput("", 1),), "inline")]
+        hosts[1] = worker
+    hosts[0] = proxy
+    assert streams.keys() == {each.alias for each in sources(body)}
+    subgraphs = (*moved.values(), *last)
+    return Cut(subgraphs, tuple(hosts[each.number] for each in subgraphs))
 
 
 def _engine(plan: Operator, engine: str) -> Engine:

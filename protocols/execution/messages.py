@@ -274,3 +274,5 @@ class QueryShown(Answer, frozen=True, kw_only=True, tag="QUERY_SHOWN"):
     results: int
     subgraphs: tuple[SubgraphShown, ...]
     envelope: tuple[str, ...] = ()
+    dropped: int = 0  # Results that no stream takes, and why the last of them was dropped.
+    dropped_for: str = ""

@@ -222,7 +222,7 @@ class QueryProxy:
             return self._find_publishers(query, now)
         query.results.schema = schema
         query.is_begun = query.is_creating = True
-        definition = StreamDefinition(name=query.stream, schema=query.results.schema)
+        definition = StreamDefinition(name=query.stream, schema=query.results.schema, query=query.query)
         create = self._ask(query, "results", CreateStream(definition=definition))
         # Hosts keep nothing that would outlive us: they need not wait for the stream of the results.
         return [Append(query.record("begun")), AfterSync(tuple(create)), *self._find_publishers(query, now)]
@@ -524,6 +524,8 @@ class QueryProxy:
 
     def _not_published(self, query: Running, refusal: Refused, now: Millis) -> list[Effect]:
         query.results.is_not_in()
+        if refusal.code == "invalid":  # Asking again would not help those that it was said of.
+            query.results.drop_unfit(self.limits.publish_bytes_max)
         query.publish_at = now + max(refusal.retry_after_ms, PUBLISH_RETRY_MS)
         return []
 

@@ -11,7 +11,7 @@ from typing import Final
 from protocols.execution.messages import Progress, QueryId, ResultsNoted
 from protocols.execution.progress import merged
 from protocols.ids import Millis
-from queries.schema import Row, Schema
+from queries.schema import Row, RowError, Schema
 
 NOTE_MS: Final = 60_000  # How often the journal hears how far a query without results has come.
 DIGEST_BYTES: Final = 16
@@ -43,8 +43,11 @@ class QueryResults:
     notes: list[ResultsNoted] = field(default_factory=list)  # The last one that is safe, and those after it.
     noted_at: Millis = 0
     in_flight: ResultsNoted | None = None
+    dropped: int = 0  # Results that no stream takes.
+    dropped_for: str = ""  # Why the last of them was.
     _waiting: deque[_Group] = field(default_factory=deque)
     _ends: int = 0  # How many groups are over with what is in flight.
+    _part: int = 0  # How many rows of the first group are in flight, if not all.
 
     def restart(self, count: int) -> None:
         """After a crash: of the notes, that counts which speaks of no more results than are there."""
@@ -86,14 +89,14 @@ class QueryResults:
         assert self.schema is not None
         rows: list[Row] = []
         beyond, progress = self.beyond, self.resume
-        self._ends, size = 0, 0
+        self._ends, self._part, size = 0, 0, 0
         for group in self._waiting:
             encoded = len(self.schema.encode(group.rows))
             if self._ends and size + encoded > bytes_max:
                 break
             if size + encoded > bytes_max and len(group.rows) > 1:  # A part of it now.
-                count = max(1, bytes_max * len(group.rows) // encoded // 2)
-                part, group.rows = group.rows[:count], group.rows[count:]
+                part = self._first_of(group.rows, bytes_max)
+                self._part = len(part)
                 rows += part
                 beyond = (*beyond, *map(self._digest, part))
                 break
@@ -110,6 +113,18 @@ class QueryResults:
             self.notes.append(note)
         return note, rows
 
+    def _first_of(self, rows: Sequence[Row], bytes_max: int) -> list[Row]:
+        """As many rows as fit, and one at least."""
+        assert self.schema is not None
+        part: list[Row] = []
+        size = 0
+        for row in rows:
+            size += len(self.schema.encode([row]))
+            if part and size > bytes_max:
+                break
+            part.append(row)
+        return part
+
     def wants_note(self, now: Millis) -> bool:
         return now - self.noted_at >= NOTE_MS
 
@@ -118,12 +133,32 @@ class QueryResults:
         note, self.in_flight = self.in_flight, None
         assert note is not None
         self.count, self.notes = note.next, [note]
+        if self._part and self._waiting:
+            self._waiting[0].rows = self._waiting[0].rows[self._part :]
         return note
 
     def is_not_in(self) -> None:
         """Not now: the rows still wait, and their note is void."""
         self.notes = [note for note in self.notes if note is not self.in_flight]
         self.in_flight = None
+
+    def drop_unfit(self, bytes_max: int) -> None:
+        """Of what was refused for good, leave out the rows that no stream takes; the rest still waits."""
+        for group in list(self._waiting)[: max(1, self._ends)]:
+            group.rows = [row for row in group.rows if self._fits(row, bytes_max)]
+
+    def _fits(self, row: Row, bytes_max: int) -> bool:
+        assert self.schema is not None
+        encoded = self.schema.encode([row])
+        try:
+            if len(encoded) > bytes_max:
+                raise RowError(0, "", f"at most {bytes_max} bytes", f"{len(encoded)} bytes")
+            self.schema.check(encoded)
+        except RowError as error:
+            self.dropped += 1
+            self.dropped_for = str(error).partition(": ")[2] if not error.field else str(error)
+            return False
+        return True
 
     def go_on_from(self, note: ResultsNoted) -> None:
         self.resume, self.beyond = note.progress, note.beyond

@@ -18,7 +18,7 @@ from protocols.execution.messages import (
 )
 from protocols.execution.results import QueryResults
 from protocols.ids import Millis, PeerId, RequestId, StreamName
-from queries.plan import Restructure
+from queries.plan import Restructure, Union
 from queries.query import Query
 
 RETRY_MIN_MS: Final = 500
@@ -69,6 +69,8 @@ class Running:
     @property
     def envelope(self) -> tuple[str, ...]:
         plan = self.parsed.plan if self.parsed is not None else None
+        if isinstance(plan, Union):  # Of XML, all branches are in the same elements.
+            plan = plan.branches[0]
         return plan.envelope if isinstance(plan, Restructure) else ()
 
     def record(self, state: Literal["begun", "acknowledged", "ended"]) -> QueryInstalled:
@@ -99,4 +101,6 @@ class Running:
             results=self.results.count,
             subgraphs=subgraphs,
             envelope=self.envelope,
+            dropped=self.results.dropped,
+            dropped_for=self.results.dropped_for,
         )

@@ -182,7 +182,10 @@ AGAIN = {
 
 @pytest.mark.parametrize("text", AGAIN, ids=lambda text: text[:40])
 def test_of_a_batch_only_what_no_earlier_attempt_told_is_told(live: Live, text: str) -> None:
-    """Rows of a at seconds 0 to 4, one of b at 0, and the watermark at 3 are old; then a has one more, and b."""
+    """Rows of a at seconds 0 to 4 and one of b at 0 are old, and the watermark was at 3; then a has one more, and b.
+
+    As in a peer, no watermark is told before the old rows are back.
+    """
     name, plan, source = f"again {text[:20]}", plan_of(text), random.Random(7)
     inputs = {each.stream: each for each in sources(plan)}
 
@@ -193,8 +196,8 @@ def test_of_a_batch_only_what_no_earlier_attempt_told_is_told(live: Live, text: 
             (*row(source, time), time, *((each,) if ranked else ())) for each, time in zip(seconds, times, strict=True)
         ]
 
-    def feed(number: int, stream: str, seconds: list[int], is_new: bool, watermark_s: int) -> list[int]:
-        watermark_us = us(START + timedelta(seconds=watermark_s))
+    def feed(number: int, stream: str, seconds: list[int], is_new: bool, watermark_s: int | None) -> list[int]:
+        watermark_us = None if watermark_s is None else us(START + timedelta(seconds=watermark_s))
         alias = inputs[stream].alias if stream in inputs else sources(plan)[0].alias
         given = rows(stream, *seconds) if stream in inputs else []
         told = live.fed(name, number, alias, given, watermark_us, is_new)
@@ -202,11 +205,12 @@ def test_of_a_batch_only_what_no_earlier_attempt_told_is_told(live: Live, text: 
         return sorted((each[place] - START) // timedelta(seconds=1) for each in told)
 
     live.started(name, plan, us(START + timedelta(seconds=3)))
-    assert feed(1, "b", [0], False, 3) == []
+    assert feed(1, "b", [0], False, None) == []
     after_old, after_a, after_b = AGAIN[text]
-    assert feed(2, "a", [0, 1, 2, 3, 4], False, 4) == after_old
-    assert feed(3, "a", [5], True, 6) == after_a
-    assert feed(4, "b", [6], True, 7) == after_b
+    assert feed(2, "a", [0, 1, 2, 3, 4], False, None) == []
+    assert feed(3, "a", [], True, 4) == after_old
+    assert feed(4, "a", [5], True, 6) == after_a
+    assert feed(5, "b", [6], True, 7) == after_b
     live.stop(name)
 
 

@@ -486,6 +486,45 @@ def test_a_group_too_large_for_one_batch_is_told_in_parts_and_no_part_twice():
     assert proxy.notes()[-1].progress.covers == (reach("left", LEFT, 5),)
 
 
+def test_a_part_that_was_refused_is_tried_again():
+    proxy, deploy = running()
+    numbers = list(range(1 << 60, (1 << 60) + 80_000))
+    proxy.results(deploy, numbers, covers=5)
+    proxy.answer(Publish, Refused(code="busy", error="not now", retry_after_ms=400))
+    proxy.tick()
+    told: list[int] = []
+    while proxy.take(Publish):
+        told += proxy.publish()
+    assert told == numbers
+
+
+def test_a_result_that_no_stream_takes_is_dropped_and_counted():
+    """XML of more than a stream's row may have: asking again would not help, and those behind it wait."""
+    text = 'for $l in stream("left")/rows/row[part = 1] return <r> { $l/number } </r>'
+    proxy = Proxy()
+    deploys = proxy.begin(text, left=NORTH)
+    proxy.host(deploys)
+    large = "x" * (1 << 20)
+    progress = Progress((reach("left", LEFT, 5),), (reach("left", LEFT, 5),))
+    proxy.happen(ResultsReady(deploys[0].query, deploys[0].attempt, (("a",), (large,), ("b",)), progress))
+    told: list[object] = []
+    for _ in range(4):
+        if not proxy.take(Publish):
+            break
+        command = proxy.asked[proxy.take(Publish)[0]]
+        assert isinstance(command, Publish)
+        if len(command.rows) > len(large):
+            proxy.answer(Publish, Refused(code="invalid", error="a publish of 1048588 bytes is too large"))
+            proxy.tick()
+        else:
+            told += proxy.publish()
+    assert told == ["a", "b"]
+    shown = proxy.proxy.running["q"].shown()
+    assert (shown.results, shown.dropped) == (2, 1)
+    assert shown.dropped_for == "expected at most 1048576 bytes, got 1048583 bytes"
+    assert proxy.notes()[-1].progress.covers == (reach("left", LEFT, 5),)
+
+
 def test_peers_lost_long_ago_are_forgotten():
     proxy, _ = running()
     for number in range(50):

@@ -31,7 +31,14 @@ SELF_JOIN = (
     "WHERE a.part = b.part AND a.number < b.number"
 )
 UNION = "SELECT number FROM left WHERE part = 1 UNION ALL SELECT number + 100 FROM left WHERE part = 0"
-TEXTS = (SELECT, JOIN, WINDOWS, SELF_JOIN, UNION)
+LEFTS, RIGHTS = 'stream("left")/rows/row', 'stream("right")/rows/row'
+WINDOW_JOIN = f"""for $w in {LEFTS} |at diff 2| let $n := max($w/number) for $r in {RIGHTS}
+  where $r/number <= $n and $r/number > $n - 3 return <r> {{ $n }} {{ $r/number }} </r>"""
+LISTS = f"""for $l in {LEFTS}[part = 1] return <l> {{ $l/number }} {{
+  for $r in {RIGHTS} where $r/number >= $l/number - 3 return $r/number }} </l>"""
+SHAPES = f"""<all> {{ for $w in {LEFTS} |at diff 3| let $n := count($w) return <w> {{ $n }} {{ $w/number }} </w> }}
+  {{ for $r in {RIGHTS} where $r/part = 0 return $r/number }} </all>"""
+TEXTS = (SELECT, JOIN, WINDOWS, SELF_JOIN, UNION, WINDOW_JOIN, LISTS, SHAPES)
 
 
 class Asker(Engined):
@@ -109,6 +116,32 @@ def test_a_query_that_is_stopped_leaves_nothing_behind():
         assert isinstance(listed, StreamsListed)
         assert [each.name for each in listed.streams] == ["left", "right"]
         assert peer.queries.snapshot() == []
+
+
+def test_nobody_but_a_query_publishes_to_the_stream_of_its_results():
+    asker = Asker()
+    asker.begin()
+    accepted = asker.submit(SELECT, "q")
+    for _ in range(2):
+        refused = asker.answer(Publish(stream=accepted.stream, rows=accepted.schema.encode([(7,)]), count=1))
+        assert isinstance(refused, Refused)
+        assert (refused.code, refused.error) == (
+            "invalid",
+            f'stream "{accepted.stream}" is for the results of query "q" alone',
+        )
+        asker.put("left", 1)
+        asker.wait(1000)
+    assert asker.told(accepted) == Counter({(1,): 2})
+    pretended = StreamDefinition(name="mine", schema=SCHEMA, query="q")
+    refused = asker.answer(CreateStream(definition=pretended))
+    assert isinstance(refused, Refused)
+    assert refused.error == 'stream "mine": only a query makes the stream of its results'
+
+
+def test_the_elements_around_a_union_are_told():
+    asker = Asker()
+    asker.begin()
+    assert asker.submit(SHAPES, "q").envelope == ("all",)
 
 
 def test_a_text_that_is_no_query_is_refused_and_forgotten():
