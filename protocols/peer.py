@@ -73,6 +73,7 @@ from protocols.ids import LogId, Millis, PeerId
 from protocols.inside import Inside
 from protocols.limits import Limits
 from protocols.messages import Command, Message, Record
+from protocols.placement.sight import NetworkSeen
 from protocols.store.events import StoreFailed, StoreRead, StoreWritten
 from protocols.store.limits import StoreLimits
 from protocols.store.machine import StoreMachine
@@ -153,6 +154,7 @@ class Peer:
             CopySynced: (self.keeper,),
             LetterSynced: (self.subscriber,),
             ResultsReady: (self.queries,),
+            NetworkSeen: (self.queries,),
             **dict.fromkeys((RunStarted, RunResults, RunFailed, ResultsSafe), (self.executor,)),
         }
 

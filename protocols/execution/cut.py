@@ -1,8 +1,8 @@
 """A plan cut into subgraphs: what runs together on one peer.
 
-The rule of this version: selections, and the projection to what the rest of the query needs, run where their stream is
-published; everything else runs at one peer, by choice that of the subscriber; the shape of an XML result is always
-made at the subscriber's peer.
+Selections on a source, with the projection to what the rest of the query needs, can run at a peer of their own, as a
+rule where their stream is published; everything else runs at one peer; the shape of an XML result is always made at
+the subscriber's peer. `placing.py` says where.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ def cut(
     query: QueryId,
     plan: Operator,
     since: Stamp,
-    publishers: Mapping[str, PeerId],
+    chains: Mapping[str, PeerId],
     proxy: PeerId,
     worker: PeerId,
     engine: str,
 ) -> Cut:
-    """Cut a plan: `publishers` says where each stream is published most, `worker` who runs what has state.
+    """Cut a plan: `chains` says who narrows each source, by alias, `worker` who runs what has state.
 
     Subgraph 0 is the last: it runs at the proxy and makes the query's results.
     """
@@ -66,27 +66,24 @@ def cut(
     bodies = [each.input if isinstance(each, Restructure) else each for each in shaped]
     # An engine makes rows of one kind, and no XML: the proxy puts together what differs.
     is_apart = worker != proxy or len(bodies) > 1
+    narrow = narrowed(plan)
     moved: dict[int, tuple[Subgraph, PeerId]] = {}
 
     def without_chains(body: Operator, consumer: int) -> tuple[Operator, dict[str, int]]:
         """A body that reads flows where selections and projections are done by others, and these flows."""
-        needed, flows = _needed(body), {}
+        flows: dict[str, int] = {}
 
         def move(chain: Operator, source: Source) -> Operator:
-            host = publishers.get(source.stream, worker)
-            fields = tuple(field for field in source.schema.fields if field.name in needed[source.alias])
-            is_narrower = isinstance(chain, Select) or len(fields) < len(source.schema.fields)
-            if host == worker or not is_narrower or not fields:
+            host = chains.get(source.alias, worker)
+            if host == worker or source.alias not in narrow:
                 return chain
             number = flows[source.alias] = len(moved) + 1 + (len(bodies) if is_apart else 0)
-            derived = Source(f"{query}.{number}", source.alias, Schema(fields), source.window, None, source.lateness_ms)
-            outputs = tuple(Named(column.path[-1], column) for column in derived.columns)
-            narrowed = Project(chain, outputs, source.alias)
+            part = narrow[source.alias]
             # Below state it hands on old rows, too: an engine apart would not tell them.
-            moved_engine: Engine = "inline" if stateful else _engine(narrowed, engine)
-            inputs = _inputs(narrowed, since, {})
-            moved[number] = Subgraph(number, narrowed, inputs, moved_engine, consumer, source.alias), host
-            return derived
+            moved_engine: Engine = "inline" if stateful else _engine(part, engine)
+            inputs = _inputs(part, since, {})
+            moved[number] = Subgraph(number, part, inputs, moved_engine, consumer, source.alias), host
+            return _derived(source, f"{query}.{number}", part)
 
         return _replaced_chains(body, move), flows
 
@@ -113,6 +110,29 @@ def cut(
 
 def _cut(placed: Sequence[tuple[Subgraph, PeerId]]) -> Cut:
     return Cut(tuple(subgraph for subgraph, _ in placed), tuple(host for _, host in placed))
+
+
+def narrowed(plan: Operator) -> dict[str, Project]:
+    """What can make the rows of a source fewer or smaller before they travel, by alias: selections, a projection."""
+    needed = _needed(plan)
+    found: dict[str, Project] = {}
+
+    def look(chain: Operator, source: Source) -> Operator:
+        fields = tuple(field for field in source.schema.fields if field.name in needed[source.alias])
+        if fields and (isinstance(chain, Select) or len(fields) < len(source.schema.fields)):
+            columns = msgspec.structs.replace(source, schema=Schema(fields), event_time=None).columns
+            found[source.alias] = Project(chain, tuple(Named(each.path[-1], each) for each in columns), source.alias)
+        return chain
+
+    _replaced_chains(plan, look)
+    return found
+
+
+def _derived(source: Source, stream: str, part: Project) -> Source:
+    """What is left of a source to those above it, once it is narrowed."""
+    names = [each.name for each in part.outputs]
+    fields = tuple(field for field in source.schema.fields if field.name in names)
+    return Source(stream, source.alias, Schema(fields), source.window, None, source.lateness_ms)
 
 
 def _engine(plan: Operator, engine: str) -> Engine:

@@ -27,7 +27,7 @@ from protocols.events import (
     TimerFired,
     Unreachable,
 )
-from protocols.execution.cut import cut, is_stateful
+from protocols.execution.cut import cut
 from protocols.execution.executor import ResultsReady, ResultsSafe
 from protocols.execution.messages import (
     Deploy,
@@ -47,11 +47,14 @@ from protocols.execution.messages import (
     SubmitQuery,
     Undeploy,
 )
+from protocols.execution.placing import Placing, decide, too_far
 from protocols.execution.running import RETRY_MIN_MS, Running
 from protocols.ids import Key, Millis, PeerId, RequestId, StreamName
 from protocols.inside import Inside
 from protocols.limits import Limits
 from protocols.messages import Answer, Done, Message, Record, Refused
+from protocols.placement.delay import Infeasible
+from protocols.placement.sight import NetworkSeen
 from queries.catalogue import Stream
 from queries.errors import QueryError
 from queries.plan import output_schema, sources
@@ -103,6 +106,7 @@ class QueryProxy:
                 query = self.running.setdefault(
                     record.query, Running(record.query, record.text, record.engine, record.inserted_at)
                 )
+                query.placing = Placing(record.placement, record.within_ms)
                 query.is_begun, query.is_installed = True, record.state == "acknowledged"
             case ResultsNoted() if record.query in self.running:
                 self.running[record.query].results.notes.append(record)
@@ -142,6 +146,8 @@ class QueryProxy:
                 return self._host_lost(peer, "cannot be reached", now)
             case NearestPeers():
                 self._near = event.peers
+            case NetworkSeen():
+                return self._seen(event, now)
             case TimerFired():
                 return self._tick(now)
             case Started():
@@ -167,6 +173,7 @@ class QueryProxy:
         if len(self.running) >= QUERIES_MAX:
             return [Reply(request, Refused(code="full", error=f"this peer runs {QUERIES_MAX} queries already"))]
         query = Running(name, command.text, command.engine, inserted_at, request=request)
+        query.placing = Placing(command.placement, command.within_ms)
         self.running[name] = query
         return [*self._ask(query, "streams", ListStreams()), *self._start_ticking()]
 
@@ -178,7 +185,7 @@ class QueryProxy:
     def _stop_asking(self, query: Running) -> None:
         """Answers still to come are of no use any more; that to a publish or a creation is."""
         for request, (asker, purpose) in list(self._asked.items()):
-            if asker is query and purpose in ("streams", "stream"):
+            if asker is query and purpose in ("streams", "stream", "rates"):
                 del self._asked[request]
 
     def _answered(self, request: RequestId, answer: Answer, now: Millis) -> list[Effect]:
@@ -190,8 +197,8 @@ class QueryProxy:
         match purpose, answer:
             case "streams", StreamsListed():
                 return self._plan(query, answer, now)
-            case "stream", StreamShown():
-                return self._found(query, answer, now)
+            case "stream" | "rates", StreamShown():
+                return self._found(query, answer)
             case "drop", Done() | Refused(code="unknown"):
                 return self._ended(query, now)
             case "drop", Refused():
@@ -201,7 +208,7 @@ class QueryProxy:
                 return self._published(query, now)
             case "publish", Refused():
                 return self._not_published(query, answer, now)
-            case _, Refused():
+            case _, Refused() if purpose != "rates":  # Else it stays where it is, for now.
                 return self._give_up(query, answer, now)
         return []
 
@@ -213,19 +220,20 @@ class QueryProxy:
             said = str(error).removesuffix(f"\nhint: {error.hint}")
             refusal = Refused(code="invalid", error=said, hint=error.hint)
             return self._give_up(query, refusal, now)
+        query.placing.adopt(query.parsed.options)
         schema = output_schema(query.parsed.plan)
         if query.is_begun:
             if schema != self._schema_of_results(query, schema):
                 refusal = Refused(code="invalid", error="its streams no longer have the columns they had")
                 return self._give_up(query, refusal, now)
             query.results.schema = schema
-            return self._find_publishers(query, now)
+            return self._find_publishers(query)
         query.results.schema = schema
         query.is_begun = query.is_creating = True
         definition = StreamDefinition(name=query.stream, schema=query.results.schema)
         create = self._ask(query, "results", CreateStream(definition=definition))
         # Hosts keep nothing that would outlive us: they need not wait for the stream of the results.
-        return [Append(query.record("begun")), AfterSync(tuple(create)), *self._find_publishers(query, now)]
+        return [Append(query.record("begun")), AfterSync(tuple(create)), *self._find_publishers(query)]
 
     def _made(self, query: Running, answer: Answer, now: Millis) -> list[Effect]:
         """The stream of its results is there; then this peer is ready to publish to it, so that the first can go."""
@@ -244,28 +252,44 @@ class QueryProxy:
         outbox = self.publisher.outboxes.get(query.stream)
         return outbox.definition.schema if outbox is not None else query.results.schema or otherwise
 
-    def _find_publishers(self, query: Running, now: Millis) -> list[Effect]:
+    def _find_publishers(self, query: Running, purpose: str = "stream") -> list[Effect]:
         assert query.parsed is not None
-        query.publishers.clear()
-        query.looking_for = dict.fromkeys(source.stream for source in sources(query.parsed.plan))
-        return [
-            effect for stream in query.looking_for for effect in self._ask(query, "stream", ShowStream(name=stream))
-        ]
+        query.placing.streams.clear()
+        names = query.looking_for = dict.fromkeys(source.stream for source in sources(query.parsed.plan))
+        return [effect for name in names for effect in self._ask(query, purpose, ShowStream(name=name))]
 
-    def _found(self, query: Running, shown: StreamShown, now: Millis) -> list[Effect]:
-        """Where a stream is published most."""
-        stream = shown.definition.name
-        live = [each for each in shown.publishers if not self._is_shunned(each.peer, now)]
-        if live:
-            query.publishers[stream] = max(live, key=lambda each: (each.accepted, each.peer)).peer
-        query.looking_for.pop(stream, None)
-        return [] if query.looking_for else self._deploy(query, now)
+    def _found(self, query: Running, shown: StreamShown) -> list[Effect]:
+        """Where a stream is published, and how much of it."""
+        query.placing.streams[shown.definition.name] = shown
+        query.looking_for.pop(shown.definition.name, None)
+        return [] if query.looking_for else query.placing.look(query.stream)
+
+    def _seen(self, event: NetworkSeen, now: Millis) -> list[Effect]:
+        """Choose where a query begins; or, while it runs, whether it goes elsewhere."""
+        query = self._query_of(event.placement)
+        if query is None or not query.placing.is_looking:
+            return []
+        placing, lost = query.placing, [peer for peer in self._lost if self._is_shunned(peer, now)]
+        placing.is_looking = False
+        assert query.parsed is not None
+        choice = decide(query.parsed.plan, placing, event, self.peer_id, query.refused_by, lost)
+        if isinstance(choice, Infeasible):
+            return self._give_up(query, too_far(query.query, choice), now) if query.state == "starting" else []
+        if query.state == "starting":
+            placing.settle(choice, query.reason, now)
+            return self._deploy(query, now)
+        if placing.choice is not None and choice.is_as(placing.choice):
+            return []
+        effects = self._wait(query, f"it is better placed elsewhere; {choice.why}", now)
+        query.retry_at = now
+        return effects
 
     # Deploying.
 
     def _deploy(self, query: Running, now: Millis) -> list[Effect]:
+        choice = query.placing.choice
         assert query.parsed is not None
-        query.worker = self._worker(query, now)
+        assert choice is not None
         query.attempt, query.attempted_at = self.clock.tick(now), now
         query.resumed_from = query.results.begin_attempt()
         query.state = "starting"
@@ -276,9 +300,9 @@ class QueryProxy:
             query.query,
             query.parsed.plan,
             query.inserted_at,
-            query.publishers,
+            choice.chains,
             self.peer_id,
-            query.worker,
+            choice.worker,
             query.engine,
         )
         waits_for = "Spark" if any(each.engine == "spark" for each in query.cut.subgraphs) else "its hosts"
@@ -286,14 +310,6 @@ class QueryProxy:
         if query.request is not None:
             effects.append(Reply(query.request, QueryStarting(query=query.query, waits_for=waits_for), last=False))
         return effects
-
-    def _worker(self, query: Running, now: Millis) -> PeerId:
-        """Who runs what has state: this peer, or the nearest that can."""
-        assert query.parsed is not None
-        if self.peer_id not in query.refused_by or not is_stateful(query.parsed.plan):
-            return self.peer_id
-        able = [peer for peer in self._near if peer not in query.refused_by and not self._is_shunned(peer, now)]
-        return able[0] if able else self.peer_id
 
     def _send_deploys(self, query: Running, now: Millis) -> list[Effect]:
         assert query.cut is not None
@@ -417,7 +433,7 @@ class QueryProxy:
         query.state, query.reason = "waiting", reason
         query.retry_at = now + query.retry_ms
         query.retry_ms = min(query.retry_ms * 2, RETRY_MAX_MS)
-        query.cut, query.attempt = None, 0
+        query.cut, query.attempt, query.placing.is_looking = None, 0, False
         query.results.end_attempt()
         return effects
 
@@ -470,6 +486,10 @@ class QueryProxy:
             silent = [number for number, heard_at in query.deployed.items() if now - heard_at > SILENT_MS]
             if silent:
                 return effects + self._host_lost(hosts[silent[0]], f"was silent for {SILENT_MS // 1000} s", now)
+            assert query.parsed is not None
+            if query.placing.is_due(query.parsed.plan, query.attempted_at, now):
+                query.placing.weighed_at = now
+                effects += self._find_publishers(query, "rates")
         if now - query.leased_at >= LEASE_EVERY_MS:
             query.leased_at = now
             lease = Lease(query=query.stream, attempt=query.attempt)
@@ -551,6 +571,7 @@ class QueryProxy:
             query.is_installed = False
             effects.append(Append(query.record("begun")))
         query.state, query.cut, query.attempt, query.retry_at = "ending", None, 0, 0
+        query.placing.is_looking = False
         query.results.end_attempt()
         return effects
 

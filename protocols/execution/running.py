@@ -16,6 +16,7 @@ from protocols.execution.messages import (
     SubgraphShown,
     SubgraphStatus,
 )
+from protocols.execution.placing import Placing
 from protocols.execution.results import QueryResults
 from protocols.ids import Millis, PeerId, RequestId, StreamName
 from queries.plan import Restructure
@@ -41,7 +42,7 @@ class Running:
     ending_for: RequestId | None = None  # The client that wants it stopped.
     parsed: Query | None = None
     cut: Cut | None = None
-    worker: PeerId | None = None
+    placing: Placing = field(default_factory=Placing)
     attempt: int = 0
     attempted_at: Millis = 0
     sent_at: Millis = 0
@@ -53,7 +54,6 @@ class Running:
     lives: dict[int, Millis] = field(default_factory=dict)
     status: dict[int, SubgraphStatus] = field(default_factory=dict)
     looking_for: dict[str, None] = field(default_factory=dict)  # Streams whose publishers are being looked up.
-    publishers: dict[str, PeerId] = field(default_factory=dict)
     refused_by: dict[PeerId, None] = field(default_factory=dict)  # Without Spark.
     resumed_from: Progress = field(default_factory=Progress)  # By this attempt.
     publish_at: Millis = 0  # Not before.
@@ -73,7 +73,13 @@ class Running:
 
     def record(self, state: Literal["begun", "acknowledged", "ended"]) -> QueryInstalled:
         return QueryInstalled(
-            query=self.query, text=self.text, engine=self.engine, inserted_at=self.inserted_at, state=state
+            query=self.query,
+            text=self.text,
+            engine=self.engine,
+            inserted_at=self.inserted_at,
+            state=state,
+            placement=self.placing.placement,
+            within_ms=self.placing.within_ms,
         )
 
     def listed(self) -> QueryListed:
@@ -99,4 +105,7 @@ class Running:
             results=self.results.count,
             subgraphs=subgraphs,
             envelope=self.envelope,
+            placement=self.placing.placement,
+            why=self.placing.choice.why if self.placing.choice is not None else "",
+            moves=tuple(self.placing.moves),
         )

@@ -48,6 +48,7 @@ from protocols.execution.running import RETRY_MIN_MS
 from protocols.ids import PeerId
 from protocols.messages import Answer, Command, Done, Message, Record, Refused
 from protocols.peer import Peer
+from protocols.placement.sight import LookAtNetwork, NetworkSeen
 from tests.protocols.execution.parts import JOIN, LEFT, NORTH, PROXY, SCHEMA, SELECT, SOUTH, WORKER, reach
 
 UNAVAILABLE = Refused(code="unavailable", error="the network is torn")
@@ -90,10 +91,18 @@ class Proxy:
                     self.sent.append((peer, message))
                 case Reply(request, answer):
                     self.replies.append((request, answer))
+                case LookAtNetwork(placement, peers):
+                    self.look(placement, peers)
                 case Append(record):
                     self.journal.append(record)
                 case AfterSync(held):
                     self.perform(list(held))
+
+    def look(self, placement: str, peers: tuple[PeerId, ...]) -> None:
+        """All peers on a line, 10 ms from one to the next."""
+        line = tuple(dict.fromkeys((PROXY, NORTH, SOUTH, WORKER, *peers)))
+        rows = tuple(tuple(10.0 * abs(a - b) for b in range(len(line))) for a in range(len(line)))
+        self.happen(NetworkSeen(placement, line, rows))
 
     def tick(self, after_ms: int = TICK_MS) -> None:
         self.now += after_ms
