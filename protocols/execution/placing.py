@@ -10,24 +10,26 @@ import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final
+from typing import Final, get_args
 
 import msgspec
 
 from protocols.catalogue.messages import PublisherShown, StreamShown
-from protocols.effects import Effect
+from protocols.effects import Effect, Tell
 from protocols.execution.cut import is_stateful, narrowed
 from protocols.execution.messages import Move, PlacementName, QueryId
 from protocols.ids import Millis, PeerId, StreamName
 from protocols.messages import Refused
 from protocols.placement.delay import Infeasible
+from protocols.placement.events import PlacementAsked, PlacementStopped
+from protocols.placement.messages import Distributed, Terms
 from protocols.placement.place import ALGORITHMS, Algorithm, place
 from protocols.placement.sight import LookAtNetwork, NetworkSeen
 from protocols.placement.tree import ProcessingTree, Vertex, overlay_cost, path_delay
 from protocols.placement.view import NetworkView
 from queries.casts import read_interval
 from queries.cost import Rates, StreamStatistics
-from queries.plan import Operator, Restructure, sources
+from queries.plan import Operator, sources
 from queries.selectivity import ColumnStatistics
 
 GAIN_MIN: Final = 0.2  # A move must save this share of what flows; each move costs a start of the query.
@@ -35,6 +37,7 @@ UNDER_WAY_MIN: Final = 1000.0  # Bytes under way that `auto` must save: an engin
 AGAIN_MS: Final = 10_000  # How often a running query is weighed again.
 SETTLED_MS: Final = 20_000  # How long it stays after it has started.
 MOVES_KEPT: Final = 20
+PLACED_WITHIN_MS: Final = 3000  # How long the coordinators are waited for.
 PUBLISHERS_MAX: Final = 8  # Of one stream, those that publish most.
 
 
@@ -49,6 +52,24 @@ class Choice(msgspec.Struct, frozen=True):
         return (self.worker, self.chains) == (other.worker, other.chains)
 
 
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What this peer would choose, and what it was made of."""
+
+    parts: Parts
+    view: NetworkView
+    choice: Choice
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The coordinators of other peers were asked for a placement; after a while it is placed here."""
+
+    attempt: int
+    decision: Decision
+    until: Millis
+
+
 @dataclass(slots=True)
 class Placing:
     """How one query is placed."""
@@ -60,6 +81,7 @@ class Placing:
     moves: list[Move] = field(default_factory=list)
     weighed_at: Millis = 0
     is_looking: bool = False  # At the network.
+    asked: Asked | None = None  # The coordinators.
 
     def adopt(self, options: Iterable[tuple[str, str]]) -> None:
         """Take what the text of the query asks for, where its client has not said otherwise."""
@@ -73,6 +95,28 @@ class Placing:
         self.is_looking = True
         peers = dict.fromkeys(each.peer for shown in self.streams.values() for each in shown.publishers)
         return [LookAtNetwork(query, tuple(peers))]
+
+    @property
+    def is_distributed(self) -> bool:
+        return self.placement in get_args(Distributed)
+
+    def ask(self, query: StreamName, decision: Decision, attempt: int, now: Millis) -> list[Effect]:
+        """Let coordinators place the operators together, by SAND's protocol."""
+        view, tree = decision.view, decision.parts.tree
+        algorithm = next(each for each in get_args(Distributed) if each == self.placement)
+        is_blind = algorithm == "edge" and self.within_ms is None
+        terms = Terms(algorithm, tree.proxy, self.within_ms)
+        if not is_blind:
+            rows = tuple(map(tuple, view.rows))
+            candidates = view.peers if algorithm == "in-network" else ()
+            terms = Terms(algorithm, tree.proxy, self.within_ms, view.peers, rows, candidates)
+        self.asked = Asked(attempt, decision, now + PLACED_WITHIN_MS)
+        return [Tell(PlacementAsked(query, attempt, tree.vertices, terms))]
+
+    def stop_asking(self, query: StreamName) -> list[Effect]:
+        self.is_looking = False
+        was_asked, self.asked = self.asked is not None, None
+        return [Tell(PlacementStopped(query))] if was_asked else []
 
     def settle(self, choice: Choice, reason: str, now: Millis) -> None:
         """Take a choice; `reason` says why what was before it did not go on."""
@@ -125,9 +169,8 @@ class Parts:
 
 def parts_of(plan: Operator, streams: Mapping[str, StreamShown], proxy: PeerId, able: Sequence[PeerId]) -> Parts:
     """The tree of a plan: a leaf for each publisher of each source, the narrowing of a source above its leaves."""
-    body = plan.input if isinstance(plan, Restructure) else plan
     rates = Rates({name: known for name, shown in streams.items() if (known := _statistics(shown)) is not None})
-    narrow = narrowed(body)
+    narrow = narrowed(plan)
     vertices: list[Vertex] = []
     chains: dict[str, int] = {}
     tops: list[int] = []
@@ -136,7 +179,7 @@ def parts_of(plan: Operator, streams: Mapping[str, StreamShown], proxy: PeerId, 
         vertices.append(vertex)
         return len(vertices) - 1
 
-    for source in sources(body):
+    for source in sources(plan):
         beta = rates.estimate(source).beta
         publishers = _publishers(streams.get(source.stream))
         leaves = [add(Vertex(source.alias, (), beta * share, peer)) for peer, share in publishers or [(proxy, 1.0)]]
@@ -146,11 +189,11 @@ def parts_of(plan: Operator, streams: Mapping[str, StreamShown], proxy: PeerId, 
             leaves = [chains[source.alias]]
         tops += leaves
     work = None
-    if is_stateful(body):
-        work = add(Vertex("work", tuple(tops), rates.estimate(body).beta, able=tuple(able)))
+    if is_stateful(plan):
+        work = add(Vertex("work", tuple(tops), rates.estimate(plan).beta, able=tuple(able)))
         tops = [work]
     add(Vertex("delivery", tuple(tops), 0.0, proxy))
-    is_known = all(source.stream in rates.streams for source in sources(body))
+    is_known = all(source.stream in rates.streams for source in sources(plan))
     return Parts(ProcessingTree(vertices), chains, work, is_known)
 
 
@@ -161,7 +204,7 @@ def decide(
     proxy: PeerId,
     unable: Container[PeerId],
     lost: Container[PeerId],
-) -> Choice | Infeasible:
+) -> Decision | Infeasible:
     """Where a query runs on the network as it is seen now; on none of those that were lost."""
     view = NetworkView(seen.peers, seen.rows)
     view = view.among(peer for peer in view.peers if peer == proxy or peer not in lost)
@@ -174,7 +217,8 @@ def decide(
     }
     parts = parts_of(plan, streams, proxy, able)
     bound_ms = math.inf if placing.within_ms is None else placing.within_ms
-    return choose(parts, view, placing, bound_ms)
+    choice = choose(parts, view, placing, bound_ms)
+    return choice if isinstance(choice, Infeasible) else Decision(parts, view, choice)
 
 
 def choose(parts: Parts, view: NetworkView, placing: Placing, bound_ms: float) -> Choice | Infeasible:

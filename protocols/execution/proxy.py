@@ -47,15 +47,15 @@ from protocols.execution.messages import (
     SubmitQuery,
     Undeploy,
 )
-from protocols.execution.placing import Placing, decide, too_far
-from protocols.execution.running import RETRY_MIN_MS, Running
+from protocols.execution.placing import Choice, Placing, decide, too_far
+from protocols.execution.running import RETRY_MIN_MS, Running, stream_of, unknown_query
 from protocols.ids import Key, Millis, PeerId, RequestId, StreamName
 from protocols.inside import Inside
 from protocols.limits import Limits
 from protocols.messages import Answer, Done, Message, Record, Refused
 from protocols.placement.delay import Infeasible
+from protocols.placement.events import OperatorsPlaced
 from protocols.placement.sight import NetworkSeen
-from queries.catalogue import Stream
 from queries.errors import QueryError
 from queries.plan import output_schema, sources
 from queries.query import parse
@@ -148,6 +148,8 @@ class QueryProxy:
                 self._near = event.peers
             case NetworkSeen():
                 return self._seen(event, now)
+            case OperatorsPlaced():
+                return self._placed(event, now)
             case TimerFired():
                 return self._tick(now)
             case Started():
@@ -213,7 +215,7 @@ class QueryProxy:
         return []
 
     def _plan(self, query: Running, listed: StreamsListed, now: Millis) -> list[Effect]:
-        streams = {each.name: _stream(each) for each in listed.streams if each.name != query.stream}
+        streams = {each.name: stream_of(each) for each in listed.streams if each.name != query.stream}
         try:
             query.parsed = parse(query.text, streams)
         except QueryError as error:
@@ -272,24 +274,39 @@ class QueryProxy:
         placing, lost = query.placing, [peer for peer in self._lost if self._is_shunned(peer, now)]
         placing.is_looking = False
         assert query.parsed is not None
-        choice = decide(query.parsed.plan, placing, event, self.peer_id, query.refused_by, lost)
-        if isinstance(choice, Infeasible):
-            return self._give_up(query, too_far(query.query, choice), now) if query.state == "starting" else []
+        found = decide(query.parsed.plan, placing, event, self.peer_id, query.refused_by, lost)
+        if isinstance(found, Infeasible):
+            return self._give_up(query, too_far(query.query, found), now) if query.state == "starting" else []
+        choice, stays = found.choice, placing.choice is not None and found.choice.is_as(placing.choice)
         if query.state == "starting":
-            placing.settle(choice, query.reason, now)
-            return self._deploy(query, now)
-        if placing.choice is not None and choice.is_as(placing.choice):
+            if placing.is_distributed and not stays:
+                return placing.ask(query.stream, found, self.clock.tick(now), now)
+            return self._deploy(query, choice, now)
+        if stays:
             return []
         effects = self._wait(query, f"it is better placed elsewhere; {choice.why}", now)
         query.retry_at = now
         return effects
 
+    def _placed(self, event: OperatorsPlaced, now: Millis) -> list[Effect]:
+        """The coordinators have placed it."""
+        query = self._query_of(event.placement)
+        if query is None or query.placing.asked is None or query.placing.asked.attempt != event.attempt:
+            return []
+        parts = query.placing.asked.decision.parts
+        return self._deploy(query, parts.choice(event.hosts, f"{query.placing.placement}, by its coordinators"), now)
+
+    def _await_coordinators(self, query: Running, now: Millis) -> list[Effect]:
+        """They take too long: place it from here."""
+        asked = query.placing.asked
+        return self._deploy(query, asked.decision.choice, now) if asked and now >= asked.until else []
+
     # Deploying.
 
-    def _deploy(self, query: Running, now: Millis) -> list[Effect]:
-        choice = query.placing.choice
+    def _deploy(self, query: Running, choice: Choice, now: Millis) -> list[Effect]:
         assert query.parsed is not None
-        assert choice is not None
+        effects = query.placing.stop_asking(query.stream)
+        query.placing.settle(choice, query.reason, now)
         query.attempt, query.attempted_at = self.clock.tick(now), now
         query.resumed_from = query.results.begin_attempt()
         query.state = "starting"
@@ -306,7 +323,7 @@ class QueryProxy:
             query.engine,
         )
         waits_for = "Spark" if any(each.engine == "spark" for each in query.cut.subgraphs) else "its hosts"
-        effects = self._send_deploys(query, now)
+        effects += self._send_deploys(query, now)
         if query.request is not None:
             effects.append(Reply(query.request, QueryStarting(query=query.query, waits_for=waits_for), last=False))
         return effects
@@ -410,7 +427,8 @@ class QueryProxy:
 
     def _undeploy(self, query: Running) -> list[Effect]:
         hosts = dict.fromkeys(query.cut.hosts) if query.cut is not None else {}
-        return [self._send(host, Undeploy(query=query.stream, attempt=query.attempt)) for host in hosts]
+        undeploy = Undeploy(query=query.stream, attempt=query.attempt)
+        return [*query.placing.stop_asking(query.stream), *(self._send(host, undeploy) for host in hosts)]
 
     # Losing hosts, and going on.
 
@@ -433,7 +451,7 @@ class QueryProxy:
         query.state, query.reason = "waiting", reason
         query.retry_at = now + query.retry_ms
         query.retry_ms = min(query.retry_ms * 2, RETRY_MAX_MS)
-        query.cut, query.attempt, query.placing.is_looking = None, 0, False
+        query.cut, query.attempt = None, 0
         query.results.end_attempt()
         return effects
 
@@ -472,7 +490,7 @@ class QueryProxy:
             return self._ask(query, "streams", ListStreams())
         effects = self._publish(query, now)
         if query.cut is None:
-            return effects
+            return effects + self._await_coordinators(query, now)
         hosts = dict(zip((each.number for each in query.cut.subgraphs), query.cut.hosts, strict=True))
         if query.state == "starting":
             if now - query.attempted_at > START_MS:
@@ -555,7 +573,7 @@ class QueryProxy:
     def _stop(self, request: RequestId, name: QueryId, now: Millis) -> list[Effect]:
         query = self.running.get(name)
         if query is None or query.ending_for is not None:
-            return [Reply(request, _unknown(name, list(self.running)))]
+            return [Reply(request, unknown_query(name, list(self.running)))]
         effects: list[Effect] = []
         if query.request is not None:
             effects.append(Reply(query.request, Refused(code="unknown", error=f'query "{name}" was stopped')))
@@ -571,7 +589,6 @@ class QueryProxy:
             query.is_installed = False
             effects.append(Append(query.record("begun")))
         query.state, query.cut, query.attempt, query.retry_at = "ending", None, 0, 0
-        query.placing.is_looking = False
         query.results.end_attempt()
         return effects
 
@@ -584,25 +601,9 @@ class QueryProxy:
 
     def _show(self, name: QueryId) -> Answer:
         query = self.running.get(name)
-        return query.shown() if query is not None else _unknown(name, list(self.running))
+        return query.shown() if query is not None else unknown_query(name, list(self.running))
 
     def validate(self) -> None:
         for query in self.running.values():
             assert (query.cut is None) == (query.attempt == 0), "an attempt has subgraphs"
             query.results.validate()
-
-
-def _stream(definition: StreamDefinition) -> Stream:
-    return Stream(
-        definition.name,
-        definition.schema,
-        definition.event_time,
-        definition.lateness_ms,
-        definition.retention_ms,
-    )
-
-
-def _unknown(name: QueryId, known: list[QueryId]) -> Refused:
-    there = ", ".join(known[:8]) if known else "none"
-    error = f'query "{name}" is not known at this peer'
-    return Refused(code="unknown", error=error, detail=f"Queries here: {there}.", hint="peer query ls lists them.")

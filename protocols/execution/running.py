@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from protocols.catalogue.streams import StreamDefinition
 from protocols.clock import Stamp
 from protocols.execution.cut import Cut
 from protocols.execution.messages import (
@@ -19,6 +20,8 @@ from protocols.execution.messages import (
 from protocols.execution.placing import Placing
 from protocols.execution.results import QueryResults
 from protocols.ids import Millis, PeerId, RequestId, StreamName
+from protocols.messages import Refused
+from queries.catalogue import Stream
 from queries.plan import Restructure
 from queries.query import Query
 
@@ -109,3 +112,19 @@ class Running:
             why=self.placing.choice.why if self.placing.choice is not None else "",
             moves=tuple(self.placing.moves),
         )
+
+
+def stream_of(definition: StreamDefinition) -> Stream:
+    return Stream(
+        definition.name,
+        definition.schema,
+        definition.event_time,
+        definition.lateness_ms,
+        definition.retention_ms,
+    )
+
+
+def unknown_query(name: QueryId, known: list[QueryId]) -> Refused:
+    there = ", ".join(known[:8]) if known else "none"
+    error = f'query "{name}" is not known at this peer'
+    return Refused(code="unknown", error=error, detail=f"Queries here: {there}.", hint="peer query ls lists them.")

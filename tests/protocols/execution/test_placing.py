@@ -9,7 +9,7 @@ import msgspec
 from protocols.catalogue.messages import PublisherShown, StreamShown
 from protocols.catalogue.statistics import FieldStatistics, StreamStatistics
 from protocols.catalogue.streams import StreamDefinition
-from protocols.execution.placing import AGAIN_MS, SETTLED_MS, Choice, Placing, decide, parts_of
+from protocols.execution.placing import AGAIN_MS, SETTLED_MS, Choice, Decision, Placing, decide, parts_of
 from protocols.ids import PeerId
 from protocols.placement.delay import Infeasible
 from protocols.placement.sight import NetworkSeen
@@ -57,8 +57,8 @@ def placing(placement: str = "auto", rate: float = 1000.0, **more: object) -> Pl
 
 def decided(how: Placing, text: str = JOIN, seen: NetworkSeen = LINE, unable: object = (), lost: object = ()) -> Choice:
     found = decide(parse(text, STREAMS).plan, how, seen, PROXY, unable, lost)  # type: ignore[arg-type]
-    assert isinstance(found, Choice)
-    return found
+    assert isinstance(found, Decision)
+    return found.choice
 
 
 def test_a_join_of_two_busy_streams_far_away_goes_to_them():
