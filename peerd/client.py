@@ -49,6 +49,7 @@ from protocols.delivery.messages import (
 )
 from protocols.execution.messages import (
     ListQueries,
+    PlacementName,
     QueriesListed,
     QueryAccepted,
     QueryId,
@@ -260,17 +261,28 @@ class Client:
         *,
         name: QueryId = "",
         engine: QueryEngine = "auto",
+        placement: PlacementName = "auto",
+        within_ms: float | None = None,
         detached: bool = False,
         on_starting: Callable[[QueryStarting], None] | None = None,
     ) -> RunningQuery:
         """Run a continuous query in SQL or WXQuery and read its results: `async with client.query("SELECT …") as rows`.
 
         No tuple published after it has begun is missed. It ends with the block, unless it is detached: then it goes on
-        at the peer, and attach() reads it. Parameters fill the question marks of SQL.
+        at the peer, and attach() reads it. Parameters fill the question marks of SQL. `placement` says who decides
+        where its operators run, `within_ms` how long a tuple may be under way to this peer.
         """
         return RunningQuery(
             self,
-            lambda: self.submit(text, parameters, name=name, engine=engine, on_starting=on_starting),
+            lambda: self.submit(
+                text,
+                parameters,
+                name=name,
+                engine=engine,
+                placement=placement,
+                within_ms=within_ms,
+                on_starting=on_starting,
+            ),
             ends=not detached,
         )
 
@@ -291,6 +303,8 @@ class Client:
         *,
         name: QueryId = "",
         engine: QueryEngine = "auto",
+        placement: PlacementName = "auto",
+        within_ms: float | None = None,
         on_starting: Callable[[QueryStarting], None] | None = None,
     ) -> QueryAccepted:
         """Begin a query that goes on until it is stopped. `on_starting` hears what it waits for meanwhile."""
@@ -299,7 +313,14 @@ class Client:
             if on_starting is not None and isinstance(news, QueryStarting):
                 on_starting(news)
 
-        command = SubmitQuery(text=filled(text, parameters), name=name, engine=engine, witness=self._latest)
+        command = SubmitQuery(
+            text=filled(text, parameters),
+            name=name,
+            engine=engine,
+            witness=self._latest,
+            placement=placement,
+            within_ms=within_ms,
+        )
         answer = await self._session.ask(command, "never", hear)
         assert isinstance(answer, QueryAccepted)
         self._witness(answer.stamp)

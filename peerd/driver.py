@@ -24,6 +24,7 @@ from overlay.tasks import Tasks
 from peerd.courier import Courier
 from peerd.disk import FileDisk
 from peerd.engines import Engine, Engines, Listener
+from peerd.sight import distances
 from protocols.commit import SyncGate
 from protocols.effects import (
     AfterSync,
@@ -61,6 +62,7 @@ from protocols.journal.pending import Pending, Reading
 from protocols.limits import Limits
 from protocols.messages import Answer
 from protocols.peer import Peer
+from protocols.placement.sight import LookAtNetwork, NetworkSeen
 from protocols.store.messages import Leave
 from protocols.wire import MESSAGES, RECORDS
 
@@ -242,6 +244,8 @@ class Driver:
                     self._tasks.spawn(self._read(log_id, first, journal.find(log_id, first, bytes_max)))
                 case ReleaseLog(log_id, below):
                     journal.release(log_id, below)
+                case LookAtNetwork(placement, peers):
+                    self.submit(NetworkSeen(placement, *distances(self._overlay, peers)))
                 case StartRun() | FeedRun() | StopRun():
                     self.engines.perform(effect)
                 case _:

@@ -73,6 +73,10 @@ from protocols.ids import LogId, Millis, PeerId
 from protocols.inside import Inside
 from protocols.limits import Limits
 from protocols.messages import Command, Message, Record
+from protocols.placement.events import OperatorsPlaced, PlacementAsked, PlacementStopped
+from protocols.placement.machine import PlacementMachine
+from protocols.placement.messages import AddSubtree, InvalidateMap, Map, OperatorMapped, OperatorRemapped
+from protocols.placement.sight import NetworkSeen
 from protocols.store.events import StoreFailed, StoreRead, StoreWritten
 from protocols.store.limits import StoreLimits
 from protocols.store.machine import StoreMachine
@@ -106,6 +110,7 @@ class Peer:
         self.inside = Inside()
         self.executor = Executor(peer_id, self.inside)
         self.queries = QueryProxy(peer_id, self.inside, self.clock, self.publisher, limits)
+        self.placement = PlacementMachine(peer_id)
         self._store_alone: tuple[Role, ...] = (self.store,)
         self._is_store_alone = False  # It alone has had anything to do since the others stated what must hold.
         self._by_name: dict[str, tuple[Role, ...]] = {
@@ -116,6 +121,7 @@ class Peer:
             "subscriber": (self.subscriber,),
             "executor": (self.executor,),
             "queries": (self.queries,),
+            "placement": (self.placement,),
         }
         self._everyone = tuple(role for roles in self._by_name.values() for role in roles)
         self._by_name["nobody"] = ()  # Who asked has stopped waiting.
@@ -131,6 +137,7 @@ class Peer:
             PublisherNews: (self.subscriber,),
             **dict.fromkeys((Deploy, Undeploy, Lease, Flow, Flowed), (self.executor,)),
             **dict.fromkeys((Deployed, DeployRefused, SubgraphStatus), (self.queries,)),
+            **dict.fromkeys((AddSubtree, Map, OperatorMapped, OperatorRemapped, InvalidateMap), (self.placement,)),
         }
         self._by_command: dict[type[Command], tuple[Role, ...]] = {
             CreateStream: (self.catalogue,),
@@ -153,6 +160,8 @@ class Peer:
             CopySynced: (self.keeper,),
             LetterSynced: (self.subscriber,),
             ResultsReady: (self.queries,),
+            **dict.fromkeys((NetworkSeen, OperatorsPlaced), (self.queries,)),
+            **dict.fromkeys((PlacementAsked, PlacementStopped), (self.placement,)),
             **dict.fromkeys((RunStarted, RunResults, RunFailed, ResultsSafe), (self.executor,)),
         }
 
@@ -227,5 +236,5 @@ class Peer:
         self.store.validate()
         if not self._is_store_alone:
             self._is_store_alone = True
-            for role in (self.publisher, self.keeper, self.subscriber, self.executor, self.queries):
+            for role in (self.publisher, self.keeper, self.subscriber, self.executor, self.queries, self.placement):
                 role.validate()

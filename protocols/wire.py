@@ -17,6 +17,7 @@ from protocols.execution import messages as execution
 from protocols.ids import Key
 from protocols.join_index import messages as join_index
 from protocols.messages import Answer, Command, Done, Message, Record, Refused
+from protocols.placement import messages as placement
 from protocols.store import messages as store
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -28,7 +29,7 @@ _VERSION_BYTE: Final = bytes([VERSION])
 def kinds_of(base: type[msgspec.Struct]) -> tuple[type[msgspec.Struct], ...]:
     """Every kind of message (or record, command, answer) there is, by the name it has on the wire."""
     found: dict[str, type[msgspec.Struct]] = {}
-    for module in (catalogue, delivery, execution, join_index, store):
+    for module in (catalogue, delivery, execution, join_index, placement, store):
         for thing in vars(module).values():
             if isinstance(thing, type) and issubclass(thing, base) and thing is not base:
                 found[str(thing.__struct_config__.tag)] = thing

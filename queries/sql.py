@@ -34,7 +34,18 @@ BRANCHES_MAX: Final = 32
 # What WITH (…) may ask for, and the answers; none: any text.
 OPTIONS: Final[dict[str, tuple[str, ...]]] = {
     "join": ("auto", "sai", "dai-q", "dai-t", "dai-v"),
-    "placement": ("auto", "edge", "edge+", "in-network", "top-down", "bottom-up", "npc", "exact", "relaxation"),
+    "placement": (
+        "auto",
+        "baseline",
+        "edge",
+        "edge+",
+        "in-network",
+        "top-down",
+        "bottom-up",
+        "npc",
+        "exact",
+        "relaxation",
+    ),
     "routing": ("auto", "t", "q", "sc", "wsc", "scq", "wscq"),
     "within": (),
 }

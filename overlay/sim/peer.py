@@ -58,6 +58,7 @@ from protocols.journal.disk import DiskFull
 from protocols.journal.journal import Journal
 from protocols.journal.pending import Pending
 from protocols.messages import Answer, Command, Record
+from protocols.placement.sight import LookAtNetwork, NetworkSeen
 from protocols.store.messages import Leave
 from queries.schema import Row
 
@@ -445,6 +446,15 @@ class SimPeer:
     def _tell(self, effect: Tell) -> None:
         self.take(effect.event, self.life)
 
+    def _look_at_network(self, effect: LookAtNetwork) -> None:
+        """What coordinates would tell: how far those are apart whom the overlay knows."""
+        around = self._around
+        known = [self.index, *self._seen()]
+        known += [peer.index for peer in around.peers if peer.peer_id in effect.peers and peer.index not in known]
+        rows = tuple(tuple(0.0 if a == b else float(around.topology.delay_ms(a, b)) for b in known) for a in known)
+        seen = NetworkSeen(effect.placement, tuple(map(self._id, known)), rows)
+        around.agenda.after(0, self.take, seen, self.life)
+
     # The engine.
 
     def _start_run(self, effect: StartRun) -> None:
@@ -521,6 +531,7 @@ class SimPeer:
         StartRun: _start_run,
         FeedRun: _feed_run,
         StopRun: _stop_run,
+        LookAtNetwork: _look_at_network,
     }
 
 

@@ -24,6 +24,7 @@ from protocols.clock import Stamp
 from protocols.delivery.messages import OpenSubscription, Position, Publish, Published, Rows, Seen
 from protocols.execution.messages import (
     ListQueries,
+    PlacementName,
     QueriesListed,
     QueryAccepted,
     QueryStarting,
@@ -65,6 +66,7 @@ class QueriesWorkload(
     rows: IntRange = (10, 25)  # Of each stream.
     every_ms: IntRange = (200, 900)
     without_spark: float = 0.4  # Of the peers: what has state runs elsewhere.
+    placements: tuple[PlacementName, ...] = ("auto",)
 
 
 @dataclass(slots=True)
@@ -146,6 +148,7 @@ class _Asker:
 
     def __init__(self, workload: QueryWorkload, name: str, text: str, peer: SimPeer) -> None:
         self._workload, self.name, self.text, self._peer = workload, name, text, peer
+        self._placement = workload.placement_rng.choice(workload.shape.placements)
         self.is_acknowledged = False
         self.inserted_at: Stamp | None = None
         self._tried = False
@@ -158,7 +161,7 @@ class _Asker:
         if not self._peer.is_up:
             self._workload.later(RETRY_MS, self.submit)
             return
-        self._peer.request(SubmitQuery(text=self.text, name=self.name), self._answered)
+        self._peer.request(SubmitQuery(text=self.text, name=self.name, placement=self._placement), self._answered)
 
     def _answered(self, answer: Answer | None, last: bool) -> None:
         match answer:
@@ -251,6 +254,7 @@ class QueryWorkload:
     def __init__(self, world: World, shape: QueriesWorkload) -> None:
         self.world, self.shape = world, shape
         self.rng = world.rng("workload")
+        self.placement_rng = world.rng("placement")
         self.oracle = QueryOracle()
         self.stamp: Stamp = 0
         self._uncreated = dict.fromkeys(STREAMS)

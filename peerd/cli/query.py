@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import click
 
@@ -18,7 +18,7 @@ from peerd.words import ago, milliseconds
 if TYPE_CHECKING:
     from peerd.client import RunningQuery
     from peerd.control_client import ControlClient
-    from protocols.execution.messages import QueryListed, QueryShown, QueryStarting, SubgraphShown
+    from protocols.execution.messages import PlacementName, QueryListed, QueryShown, QueryStarting, SubgraphShown
 
 PATIENCE_S: Final = 365 * 86400.0  # A reader waits for its peer to come back; Ctrl-C ends that.
 PROGRESS_EVERY_S: Final = 0.25
@@ -46,12 +46,20 @@ _SUBGRAPH_COLUMNS: Final = (
 )
 
 
+class SubmitOptions(NamedTuple):
+    """How a query is to run."""
+
+    name: str
+    engine: Literal["auto", "inline", "spark"]
+    placement: PlacementName
+    within_ms: float | None
+
+
 def run_query(
     text: str,
     data_dir: Path | None,
     number: int | None,
-    name: str,
-    engine: Literal["auto", "inline", "spark"],
+    how: SubmitOptions,
     limit: int | None,
     detach: bool,
     form: str | None,
@@ -62,14 +70,14 @@ def run_query(
         progress = _Progress(target(data_dir, number))
         async with client_for(data_dir, number, patience_s=None if detach else PATIENCE_S) as client, progress:
             if detach:
-                accepted = await client.submit(text, name=name, engine=engine, on_starting=progress.begin)
+                accepted = await client.submit(text, **how._asdict(), on_starting=progress.begin)
                 click.echo(accepted.query)
                 click.echo(
                     f'"peer query attach {accepted.query}" reads it, "peer query stop {accepted.query}" ends it',
                     err=True,
                 )
                 return
-            async with client.query(text, name=name, engine=engine, on_starting=progress.begin) as results:
+            async with client.query(text, **how._asdict(), on_starting=progress.begin) as results:
                 progress.end()
                 click.echo(f"query {results.query} runs; Ctrl-C stops it", err=True)
                 await _show_results(results, limit, form)
@@ -192,6 +200,8 @@ def show(name: str, data_dir: Path | None, number: int | None, form: str | None)
         *((("dropped", f"{shown.dropped:,}; the last: {shown.dropped_for}"),) if shown.dropped else ()),
         ("attempt", _attempt_sentence(record)),
         ("watermark", _watermark_sentence(record["watermark"])),
+        ("placement", f"{shown.placement}; {shown.why}" if shown.why else shown.placement),
+        *(("moved", _move_sentence(each)) for each in record["moves"]),
     ]
     show_record(record, facts, form)
     if chosen_form(form) == "table" and record["subgraphs"]:
@@ -287,6 +297,12 @@ def _shown_record(shown: QueryShown) -> dict[str, Any]:
         "attempt_at": wall_ms(shown.attempt) / 1000 if shown.attempt else None,
         "last_failure": shown.reason or None,
         "watermark": _holder(subgraphs),
+        "placement": shown.placement,
+        "why": shown.why or None,
+        "moves": [
+            {"at": each.at / 1000, "from": each.before.hex(), "to": each.after.hex(), "why": each.why}
+            for each in shown.moves
+        ],
         "subgraphs": subgraphs,
     }
 
@@ -355,6 +371,11 @@ def _attempt_sentence(record: dict[str, Any]) -> str:
         return f"none runs: {record['last_failure'] or 'it is being planned'}"
     began = f"began {ago(time.time() - record['attempt_at'])}"
     return f"{began}, for the one before ended: {record['last_failure']}" if record["last_failure"] else began
+
+
+def _move_sentence(move: dict[str, Any]) -> str:
+    way = f"from peer {move['from'][:SHORT_ID]} to {move['to'][:SHORT_ID]}"
+    return f"{ago(time.time() - move['at'])} {way}: {move['why']}"
 
 
 def _number(value: int | None) -> str:

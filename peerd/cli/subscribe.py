@@ -23,6 +23,7 @@ from peerd.words import parse_span
 if TYPE_CHECKING:
     from peerd.client import Client, Subscription
     from protocols.delivery.messages import DeadLettered, Missed
+    from protocols.execution.messages import PlacementName
 
 PATIENCE_S: Final = 365 * 86400.0  # A reader waits for its peer to come back; Ctrl-C ends that.
 LAST_QUIET_S: Final = 0.5
@@ -58,6 +59,14 @@ _STREAM: Final = re.compile(r"[^\s<{(]+")  # No query is one word.
     show_default=True,
     help="What runs a query.",
 )
+@click.option(
+    "--placement",
+    type=click.Choice(["auto", "baseline", "edge", "edge+", "in-network", "exact"]),
+    default="auto",
+    show_default=True,
+    help="How a query's operators are placed; auto: where that saves something, the optimum.",
+)
+@click.option("--within", metavar="T", help="No tuple may be longer under way to this peer, for example 120ms.")
 @click.option("--parameter", "parameters", multiple=True, metavar="VALUE", help='The value of a "?", in order.')
 @output_option
 def subscribe(
@@ -71,6 +80,8 @@ def subscribe(
     limit: int | None,
     detach: bool,
     engine: Literal["auto", "inline", "spark"],
+    placement: PlacementName,
+    within: str | None,
     parameters: tuple[str, ...],
     form: str | None,
 ) -> None:
@@ -95,15 +106,17 @@ def subscribe(
         if wrong is not None:
             hint = "A query reads what is published from now on."
             raise PeerError(f"{wrong} goes with a stream, not with a query", hint=hint, exit_code=Exit.MISUSE)
-        from peerd.cli.query import run_query
+        from peerd.cli.query import SubmitOptions, run_query
         from peerd.parameters import filled, value_of
 
         query = filled(query, [value_of(each) for each in parameters])
-        run_query(query, data_dir, number, name or "", engine, limit, detach, form)
+        how = SubmitOptions(name or "", engine, placement, _within_ms(within))
+        run_query(query, data_dir, number, how, limit, detach, form)
         return
     assert text is not None
-    if engine != "auto" or parameters:
-        wrong = "--parameter" if parameters else "--engine"
+    if engine != "auto" or parameters or placement != "auto" or within is not None:
+        asked = {"--parameter": parameters, "--within": within, "--placement": placement != "auto"}
+        wrong = next((option for option, value in asked.items() if value), "--engine")
         raise PeerError(f"{wrong} goes with a query, not with a stream", exit_code=Exit.MISUSE)
     other = "--since" if since is not None else "--name" if name is not None else "--detach" if detach else None
     if last is not None and other is not None:
@@ -122,6 +135,13 @@ def subscribe(
                 writer.close()
 
     asyncio.run(work())
+
+
+def _within_ms(text: str | None) -> float | None:
+    try:
+        return None if text is None else parse_span(text) * 1000
+    except ValueError as error:
+        raise PeerError(str(error), exit_code=Exit.MISUSE) from error
 
 
 def query_text(text: str | None, file: Path | None) -> str | None:

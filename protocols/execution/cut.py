@@ -1,13 +1,13 @@
 """A plan cut into subgraphs: what runs together on one peer.
 
-The rule of this version: selections, and the projection to what the rest of the query needs, run where their stream is
-published; everything else runs at one peer, by choice that of the subscriber; the shape of an XML result is always
-made at the subscriber's peer.
+Selections on a source, with the projection to what the rest of the query needs, can run at a peer of their own, as a
+rule where their stream is published; everything else runs at one peer; the shape of an XML result is always made at
+the subscriber's peer. `placing.py` says where.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -50,12 +50,12 @@ def cut(
     query: QueryId,
     plan: Operator,
     since: Stamp,
-    publishers: Mapping[str, PeerId],
+    chains: Mapping[str, PeerId],
     proxy: PeerId,
     worker: PeerId,
     engine: str,
 ) -> Cut:
-    """Cut a plan: `publishers` says where each stream is published most, `worker` who runs what has state.
+    """Cut a plan: `chains` says who narrows each source, by alias, `worker` who runs what has state.
 
     Subgraph 0 is the last: it runs at the proxy and makes the query's results.
     """
@@ -64,48 +64,61 @@ def cut(
     shape, body = (plan, plan.input) if isinstance(plan, Restructure) else (None, plan)
     stateful = is_stateful(body)
     worker = worker if stateful else proxy
-    streams = {each.alias: each for each in sources(body)}
-    needed = _needed(body)
-    moved: dict[str, Subgraph] = {}
-    hosts: dict[int, PeerId] = {}
+    narrow = narrowed(body)
+    is_apart = worker != proxy
+    moved: dict[str, tuple[Subgraph, PeerId]] = {}
 
     def move(chain: Operator, source: Source) -> Operator:
-        host = publishers.get(source.stream, worker)
-        fields = tuple(field for field in source.schema.fields if field.name in needed[source.alias])
-        is_narrower = isinstance(chain, Select) or len(fields) < len(source.schema.fields)
-        if host == worker or not is_narrower or not fields:
+        host = chains.get(source.alias, worker)
+        if host == worker or source.alias not in narrow:
             return chain
-        number = len(moved) + (2 if worker != proxy else 1)
-        derived = Source(f"{query}.{number}", source.alias, Schema(fields), source.window, None, source.lateness_ms)
-        outputs = tuple(Named(column.path[-1], column) for column in derived.columns)
-        narrowed = Project(chain, outputs, source.alias)
+        number = len(moved) + (2 if is_apart else 1)
+        part = narrow[source.alias]
         # Below state it hands on old rows, too: an engine apart would not tell them.
-        moved_engine: Engine = "inline" if stateful else _engine(narrowed, engine)
-        moved[source.alias] = Subgraph(
-            number, narrowed, _inputs(narrowed, since, {}), moved_engine, worker_number, source.alias
-        )
-        hosts[number] = host
-        return derived
+        moved_engine: Engine = "inline" if stateful else _engine(part, engine)
+        inputs, consumer = _inputs(part, since, {}), 1 if is_apart else 0
+        moved[source.alias] = Subgraph(number, part, inputs, moved_engine, consumer, source.alias), host
+        return _derived(source, f"{query}.{number}", part)
 
-    worker_number = 0 if worker == proxy else 1
     body = _replaced_chains(body, move)
-    flows = {alias: each.number for alias, each in moved.items()}
-    if worker == proxy:
+    flows = {alias: subgraph.number for alias, (subgraph, _) in moved.items()}
+    if not is_apart:
         top = msgspec.structs.replace(shape, input=body) if shape is not None else body
-        last = [Subgraph(0, top, _inputs(top, since, flows), _engine(body, engine))]
-    else:
-        relayed = Source(f"{query}.1", "", output_schema(body))
-        outputs = tuple(Named(column.path[-1], column) for column in relayed.columns if column.path != (TIME,))
-        relay: Operator = Project(relayed, outputs)
-        timed = _with_time(body)
-        relay = msgspec.structs.replace(shape, input=relay) if shape is not None else relay
-        work = Subgraph(1, timed, _inputs(timed, since, flows), _engine(body, engine), 0, "")
-        last = [work, Subgraph(0, relay, (FlowInput("", 1),), "inline")]
-        hosts[1] = worker
-    hosts[0] = proxy
-    assert streams.keys() == {each.alias for each in sources(body)}
-    subgraphs = (*moved.values(), *last)
-    return Cut(subgraphs, tuple(hosts[each.number] for each in subgraphs))
+        return _cut([*moved.values(), (Subgraph(0, top, _inputs(top, since, flows), _engine(body, engine)), proxy)])
+    relayed = Source(f"{query}.1", "", output_schema(body))
+    outputs = tuple(Named(column.path[-1], column) for column in relayed.columns if column.path != (TIME,))
+    relay: Operator = Project(relayed, outputs)
+    relay = msgspec.structs.replace(shape, input=relay) if shape is not None else relay
+    timed = _with_time(body)
+    work = Subgraph(1, timed, _inputs(timed, since, flows), _engine(body, engine), 0, "")
+    return _cut([*moved.values(), (work, worker), (Subgraph(0, relay, (FlowInput("", 1),), "inline"), proxy)])
+
+
+def _cut(placed: Sequence[tuple[Subgraph, PeerId]]) -> Cut:
+    return Cut(tuple(subgraph for subgraph, _ in placed), tuple(host for _, host in placed))
+
+
+def narrowed(plan: Operator) -> dict[str, Project]:
+    """What can make the rows of a source fewer or smaller before they travel, by alias: selections, a projection."""
+    needed = _needed(plan)
+    found: dict[str, Project] = {}
+
+    def look(chain: Operator, source: Source) -> Operator:
+        fields = tuple(field for field in source.schema.fields if field.name in needed[source.alias])
+        if fields and (isinstance(chain, Select) or len(fields) < len(source.schema.fields)):
+            columns = msgspec.structs.replace(source, schema=Schema(fields), event_time=None).columns
+            found[source.alias] = Project(chain, tuple(Named(each.path[-1], each) for each in columns), source.alias)
+        return chain
+
+    _replaced_chains(plan, look)
+    return found
+
+
+def _derived(source: Source, stream: str, part: Project) -> Source:
+    """What is left of a source to those above it, once it is narrowed."""
+    names = [each.name for each in part.outputs]
+    fields = tuple(field for field in source.schema.fields if field.name in names)
+    return Source(stream, source.alias, Schema(fields), source.window, None, source.lateness_ms)
 
 
 def _engine(plan: Operator, engine: str) -> Engine:

@@ -23,6 +23,7 @@ from queries.schema import Schema
 
 QueryId = str
 Engine = Literal["inline", "spark"]
+PlacementName = Literal["auto", "baseline", "edge", "edge+", "in-network", "exact"]
 
 
 class Reach(msgspec.Struct, frozen=True, array_like=True):
@@ -179,6 +180,8 @@ class QueryInstalled(Record, frozen=True, kw_only=True, tag="QUERY"):
     engine: str
     inserted_at: Stamp
     state: Literal["begun", "acknowledged", "ended"]
+    placement: PlacementName = "auto"
+    within_ms: float | None = None
 
 
 class ResultsNoted(Record, frozen=True, kw_only=True, tag="RESULTS"):
@@ -200,6 +203,8 @@ class SubmitQuery(Command, frozen=True, kw_only=True, tag="SUBMIT"):
     name: QueryId = ""
     engine: Literal["auto", "inline", "spark"] = "auto"
     witness: Stamp = 0
+    placement: PlacementName = "auto"  # Who decides where its operators run; auto: what its text says, or the optimum.
+    within_ms: float | None = None  # No tuple may be longer under way to the subscriber's peer.
 
 
 class QueryStarting(Answer, frozen=True, kw_only=True, tag="STARTING"):
@@ -261,6 +266,15 @@ class SubgraphShown(msgspec.Struct, frozen=True, array_like=True):
     status: SubgraphStatus | None
 
 
+class Move(msgspec.Struct, frozen=True, array_like=True):
+    """What has state went from one peer to another, or what narrows a source did."""
+
+    at: Millis
+    before: PeerId
+    after: PeerId
+    why: str
+
+
 class QueryShown(Answer, frozen=True, kw_only=True, tag="QUERY_SHOWN"):
     """One query, its subgraphs and why it is in the attempt it is in."""
 
@@ -276,3 +290,6 @@ class QueryShown(Answer, frozen=True, kw_only=True, tag="QUERY_SHOWN"):
     envelope: tuple[str, ...] = ()
     dropped: int = 0  # Results that no stream takes, and why the last of them was dropped.
     dropped_for: str = ""
+    placement: PlacementName = "auto"
+    why: str = ""  # It runs where it does.
+    moves: tuple[Move, ...] = ()

@@ -27,7 +27,7 @@ from protocols.events import (
     TimerFired,
     Unreachable,
 )
-from protocols.execution.cut import cut, is_stateful
+from protocols.execution.cut import cut
 from protocols.execution.executor import ResultsReady, ResultsSafe
 from protocols.execution.messages import (
     Deploy,
@@ -47,12 +47,15 @@ from protocols.execution.messages import (
     SubmitQuery,
     Undeploy,
 )
-from protocols.execution.running import RETRY_MIN_MS, Running
+from protocols.execution.placing import Choice, Placing, decide, too_far
+from protocols.execution.running import RETRY_MIN_MS, Running, stream_of, unknown_query
 from protocols.ids import Key, Millis, PeerId, RequestId, StreamName
 from protocols.inside import Inside
 from protocols.limits import Limits
 from protocols.messages import Answer, Done, Message, Record, Refused
-from queries.catalogue import Stream
+from protocols.placement.delay import Infeasible
+from protocols.placement.events import OperatorsPlaced
+from protocols.placement.sight import NetworkSeen
 from queries.errors import QueryError
 from queries.plan import output_schema, sources
 from queries.query import parse
@@ -103,6 +106,7 @@ class QueryProxy:
                 query = self.running.setdefault(
                     record.query, Running(record.query, record.text, record.engine, record.inserted_at)
                 )
+                query.placing = Placing(record.placement, record.within_ms)
                 query.is_begun, query.is_installed = True, record.state == "acknowledged"
             case ResultsNoted() if record.query in self.running:
                 self.running[record.query].results.notes.append(record)
@@ -142,6 +146,10 @@ class QueryProxy:
                 return self._host_lost(peer, "cannot be reached", now)
             case NearestPeers():
                 self._near = event.peers
+            case NetworkSeen():
+                return self._seen(event, now)
+            case OperatorsPlaced():
+                return self._placed(event, now)
             case TimerFired():
                 return self._tick(now)
             case Started():
@@ -167,6 +175,7 @@ class QueryProxy:
         if len(self.running) >= QUERIES_MAX:
             return [Reply(request, Refused(code="full", error=f"this peer runs {QUERIES_MAX} queries already"))]
         query = Running(name, command.text, command.engine, inserted_at, request=request)
+        query.placing = Placing(command.placement, command.within_ms)
         self.running[name] = query
         return [*self._ask(query, "streams", ListStreams()), *self._start_ticking()]
 
@@ -178,7 +187,7 @@ class QueryProxy:
     def _stop_asking(self, query: Running) -> None:
         """Answers still to come are of no use any more; that to a publish or a creation is."""
         for request, (asker, purpose) in list(self._asked.items()):
-            if asker is query and purpose in ("streams", "stream"):
+            if asker is query and purpose in ("streams", "stream", "rates"):
                 del self._asked[request]
 
     def _answered(self, request: RequestId, answer: Answer, now: Millis) -> list[Effect]:
@@ -190,8 +199,8 @@ class QueryProxy:
         match purpose, answer:
             case "streams", StreamsListed():
                 return self._plan(query, answer, now)
-            case "stream", StreamShown():
-                return self._found(query, answer, now)
+            case "stream" | "rates", StreamShown():
+                return self._found(query, answer)
             case "drop", Done() | Refused(code="unknown"):
                 return self._ended(query, now)
             case "drop", Refused():
@@ -201,31 +210,32 @@ class QueryProxy:
                 return self._published(query, now)
             case "publish", Refused():
                 return self._not_published(query, answer, now)
-            case _, Refused():
+            case _, Refused() if purpose != "rates":  # Else it stays where it is, for now.
                 return self._give_up(query, answer, now)
         return []
 
     def _plan(self, query: Running, listed: StreamsListed, now: Millis) -> list[Effect]:
-        streams = {each.name: _stream(each) for each in listed.streams if each.name != query.stream}
+        streams = {each.name: stream_of(each) for each in listed.streams if each.name != query.stream}
         try:
             query.parsed = parse(query.text, streams)
         except QueryError as error:
             said = str(error).removesuffix(f"\nhint: {error.hint}")
             refusal = Refused(code="invalid", error=said, hint=error.hint)
             return self._give_up(query, refusal, now)
+        query.placing.adopt(query.parsed.options)
         schema = output_schema(query.parsed.plan)
         if query.is_begun:
             if schema != self._schema_of_results(query, schema):
                 refusal = Refused(code="invalid", error="its streams no longer have the columns they had")
                 return self._give_up(query, refusal, now)
             query.results.schema = schema
-            return self._find_publishers(query, now)
+            return self._find_publishers(query)
         query.results.schema = schema
         query.is_begun = query.is_creating = True
         definition = StreamDefinition(name=query.stream, schema=query.results.schema, query=query.query)
         create = self._ask(query, "results", CreateStream(definition=definition))
         # Hosts keep nothing that would outlive us: they need not wait for the stream of the results.
-        return [Append(query.record("begun")), AfterSync(tuple(create)), *self._find_publishers(query, now)]
+        return [Append(query.record("begun")), AfterSync(tuple(create)), *self._find_publishers(query)]
 
     def _made(self, query: Running, answer: Answer, now: Millis) -> list[Effect]:
         """The stream of its results is there; then this peer is ready to publish to it, so that the first can go."""
@@ -244,28 +254,59 @@ class QueryProxy:
         outbox = self.publisher.outboxes.get(query.stream)
         return outbox.definition.schema if outbox is not None else query.results.schema or otherwise
 
-    def _find_publishers(self, query: Running, now: Millis) -> list[Effect]:
+    def _find_publishers(self, query: Running, purpose: str = "stream") -> list[Effect]:
         assert query.parsed is not None
-        query.publishers.clear()
-        query.looking_for = dict.fromkeys(source.stream for source in sources(query.parsed.plan))
-        return [
-            effect for stream in query.looking_for for effect in self._ask(query, "stream", ShowStream(name=stream))
-        ]
+        query.placing.streams.clear()
+        names = query.looking_for = dict.fromkeys(source.stream for source in sources(query.parsed.plan))
+        return [effect for name in names for effect in self._ask(query, purpose, ShowStream(name=name))]
 
-    def _found(self, query: Running, shown: StreamShown, now: Millis) -> list[Effect]:
-        """Where a stream is published most."""
-        stream = shown.definition.name
-        live = [each for each in shown.publishers if not self._is_shunned(each.peer, now)]
-        if live:
-            query.publishers[stream] = max(live, key=lambda each: (each.accepted, each.peer)).peer
-        query.looking_for.pop(stream, None)
-        return [] if query.looking_for else self._deploy(query, now)
+    def _found(self, query: Running, shown: StreamShown) -> list[Effect]:
+        """Where a stream is published, and how much of it."""
+        query.placing.streams[shown.definition.name] = shown
+        query.looking_for.pop(shown.definition.name, None)
+        return [] if query.looking_for else query.placing.look(query.stream)
+
+    def _seen(self, event: NetworkSeen, now: Millis) -> list[Effect]:
+        """Choose where a query begins; or, while it runs, whether it goes elsewhere."""
+        query = self._query_of(event.placement)
+        if query is None or not query.placing.is_looking:
+            return []
+        placing, lost = query.placing, [peer for peer in self._lost if self._is_shunned(peer, now)]
+        placing.is_looking = False
+        assert query.parsed is not None
+        found = decide(query.parsed.plan, placing, event, self.peer_id, query.refused_by, lost)
+        if isinstance(found, Infeasible):
+            return self._give_up(query, too_far(query.query, found), now) if query.state == "starting" else []
+        choice, stays = found.choice, placing.choice is not None and found.choice.is_as(placing.choice)
+        if query.state == "starting":
+            if placing.is_distributed and not stays:
+                return placing.ask(query.stream, found, self.clock.tick(now), now)
+            return self._deploy(query, choice, now)
+        if stays:
+            return []
+        effects = self._wait(query, f"it is better placed elsewhere; {choice.why}", now)
+        query.retry_at = now
+        return effects
+
+    def _placed(self, event: OperatorsPlaced, now: Millis) -> list[Effect]:
+        """The coordinators have placed it."""
+        query = self._query_of(event.placement)
+        if query is None or query.placing.asked is None or query.placing.asked.attempt != event.attempt:
+            return []
+        parts = query.placing.asked.decision.parts
+        return self._deploy(query, parts.choice(event.hosts, f"{query.placing.placement}, by its coordinators"), now)
+
+    def _await_coordinators(self, query: Running, now: Millis) -> list[Effect]:
+        """They take too long: place it from here."""
+        asked = query.placing.asked
+        return self._deploy(query, asked.decision.choice, now) if asked and now >= asked.until else []
 
     # Deploying.
 
-    def _deploy(self, query: Running, now: Millis) -> list[Effect]:
+    def _deploy(self, query: Running, choice: Choice, now: Millis) -> list[Effect]:
         assert query.parsed is not None
-        query.worker = self._worker(query, now)
+        effects = query.placing.stop_asking(query.stream)
+        query.placing.settle(choice, query.reason, now)
         query.attempt, query.attempted_at = self.clock.tick(now), now
         query.resumed_from = query.results.begin_attempt()
         query.state = "starting"
@@ -276,24 +317,16 @@ class QueryProxy:
             query.query,
             query.parsed.plan,
             query.inserted_at,
-            query.publishers,
+            choice.chains,
             self.peer_id,
-            query.worker,
+            choice.worker,
             query.engine,
         )
         waits_for = "Spark" if any(each.engine == "spark" for each in query.cut.subgraphs) else "its hosts"
-        effects = self._send_deploys(query, now)
+        effects += self._send_deploys(query, now)
         if query.request is not None:
             effects.append(Reply(query.request, QueryStarting(query=query.query, waits_for=waits_for), last=False))
         return effects
-
-    def _worker(self, query: Running, now: Millis) -> PeerId:
-        """Who runs what has state: this peer, or the nearest that can."""
-        assert query.parsed is not None
-        if self.peer_id not in query.refused_by or not is_stateful(query.parsed.plan):
-            return self.peer_id
-        able = [peer for peer in self._near if peer not in query.refused_by and not self._is_shunned(peer, now)]
-        return able[0] if able else self.peer_id
 
     def _send_deploys(self, query: Running, now: Millis) -> list[Effect]:
         assert query.cut is not None
@@ -394,7 +427,8 @@ class QueryProxy:
 
     def _undeploy(self, query: Running) -> list[Effect]:
         hosts = dict.fromkeys(query.cut.hosts) if query.cut is not None else {}
-        return [self._send(host, Undeploy(query=query.stream, attempt=query.attempt)) for host in hosts]
+        undeploy = Undeploy(query=query.stream, attempt=query.attempt)
+        return [*query.placing.stop_asking(query.stream), *(self._send(host, undeploy) for host in hosts)]
 
     # Losing hosts, and going on.
 
@@ -456,7 +490,7 @@ class QueryProxy:
             return self._ask(query, "streams", ListStreams())
         effects = self._publish(query, now)
         if query.cut is None:
-            return effects
+            return effects + self._await_coordinators(query, now)
         hosts = dict(zip((each.number for each in query.cut.subgraphs), query.cut.hosts, strict=True))
         if query.state == "starting":
             if now - query.attempted_at > START_MS:
@@ -470,6 +504,10 @@ class QueryProxy:
             silent = [number for number, heard_at in query.deployed.items() if now - heard_at > SILENT_MS]
             if silent:
                 return effects + self._host_lost(hosts[silent[0]], f"was silent for {SILENT_MS // 1000} s", now)
+            assert query.parsed is not None
+            if query.placing.is_due(query.parsed.plan, query.attempted_at, now):
+                query.placing.weighed_at = now
+                effects += self._find_publishers(query, "rates")
         if now - query.leased_at >= LEASE_EVERY_MS:
             query.leased_at = now
             lease = Lease(query=query.stream, attempt=query.attempt)
@@ -537,7 +575,7 @@ class QueryProxy:
     def _stop(self, request: RequestId, name: QueryId, now: Millis) -> list[Effect]:
         query = self.running.get(name)
         if query is None or query.ending_for is not None:
-            return [Reply(request, _unknown(name, list(self.running)))]
+            return [Reply(request, unknown_query(name, list(self.running)))]
         effects: list[Effect] = []
         if query.request is not None:
             effects.append(Reply(query.request, Refused(code="unknown", error=f'query "{name}" was stopped')))
@@ -565,25 +603,9 @@ class QueryProxy:
 
     def _show(self, name: QueryId) -> Answer:
         query = self.running.get(name)
-        return query.shown() if query is not None else _unknown(name, list(self.running))
+        return query.shown() if query is not None else unknown_query(name, list(self.running))
 
     def validate(self) -> None:
         for query in self.running.values():
             assert (query.cut is None) == (query.attempt == 0), "an attempt has subgraphs"
             query.results.validate()
-
-
-def _stream(definition: StreamDefinition) -> Stream:
-    return Stream(
-        definition.name,
-        definition.schema,
-        definition.event_time,
-        definition.lateness_ms,
-        definition.retention_ms,
-    )
-
-
-def _unknown(name: QueryId, known: list[QueryId]) -> Refused:
-    there = ", ".join(known[:8]) if known else "none"
-    error = f'query "{name}" is not known at this peer'
-    return Refused(code="unknown", error=error, detail=f"Queries here: {there}.", hint="peer query ls lists them.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from protocols.catalogue.streams import StreamDefinition
 from protocols.clock import Stamp
 from protocols.execution.cut import Cut
 from protocols.execution.messages import (
@@ -16,8 +17,11 @@ from protocols.execution.messages import (
     SubgraphShown,
     SubgraphStatus,
 )
+from protocols.execution.placing import Placing
 from protocols.execution.results import QueryResults
 from protocols.ids import Millis, PeerId, RequestId, StreamName
+from protocols.messages import Refused
+from queries.catalogue import Stream
 from queries.plan import Restructure, Union
 from queries.query import Query
 
@@ -41,7 +45,7 @@ class Running:
     ending_for: RequestId | None = None  # The client that wants it stopped.
     parsed: Query | None = None
     cut: Cut | None = None
-    worker: PeerId | None = None
+    placing: Placing = field(default_factory=Placing)
     attempt: int = 0
     attempted_at: Millis = 0
     sent_at: Millis = 0
@@ -53,7 +57,6 @@ class Running:
     lives: dict[int, Millis] = field(default_factory=dict)
     status: dict[int, SubgraphStatus] = field(default_factory=dict)
     looking_for: dict[str, None] = field(default_factory=dict)  # Streams whose publishers are being looked up.
-    publishers: dict[str, PeerId] = field(default_factory=dict)
     refused_by: dict[PeerId, None] = field(default_factory=dict)  # Without Spark.
     resumed_from: Progress = field(default_factory=Progress)  # By this attempt.
     publish_at: Millis = 0  # Not before.
@@ -75,7 +78,13 @@ class Running:
 
     def record(self, state: Literal["begun", "acknowledged", "ended"]) -> QueryInstalled:
         return QueryInstalled(
-            query=self.query, text=self.text, engine=self.engine, inserted_at=self.inserted_at, state=state
+            query=self.query,
+            text=self.text,
+            engine=self.engine,
+            inserted_at=self.inserted_at,
+            state=state,
+            placement=self.placing.placement,
+            within_ms=self.placing.within_ms,
         )
 
     def listed(self) -> QueryListed:
@@ -103,4 +112,23 @@ class Running:
             envelope=self.envelope,
             dropped=self.results.dropped,
             dropped_for=self.results.dropped_for,
+            placement=self.placing.placement,
+            why=self.placing.choice.why if self.placing.choice is not None else "",
+            moves=tuple(self.placing.moves),
         )
+
+
+def stream_of(definition: StreamDefinition) -> Stream:
+    return Stream(
+        definition.name,
+        definition.schema,
+        definition.event_time,
+        definition.lateness_ms,
+        definition.retention_ms,
+    )
+
+
+def unknown_query(name: QueryId, known: list[QueryId]) -> Refused:
+    there = ", ".join(known[:8]) if known else "none"
+    error = f'query "{name}" is not known at this peer'
+    return Refused(code="unknown", error=error, detail=f"Queries here: {there}.", hint="peer query ls lists them.")

@@ -25,8 +25,8 @@ from protocols.placement.messages import (
 from protocols.placement.tree import ProcessingTree
 from protocols.placement.zone import MappedTable, Zone, zones_of
 
-AGAIN: Final = "placement again "
-FORGET: Final = "placement forget "
+AGAIN: Final = "placement/again "
+FORGET: Final = "placement/forget "
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +92,7 @@ class PlacementMachine:
                 return [Send(peer, message)]
             case Unroutable(key=key, message=message) if self._is_current(message):
                 return [Route(key, message)]
-            case Unreachable() | Unroutable() | TimerFired():
-                return []
-        raise AssertionError(f"no rule for {event}")
+        return []
 
     # As proxy.
 

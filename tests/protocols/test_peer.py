@@ -54,6 +54,7 @@ from protocols.journal.journal import Journal
 from protocols.limits import Limits
 from protocols.messages import Answer, Command, Done, Refused
 from protocols.peer import Peer
+from protocols.placement.sight import LookAtNetwork, NetworkSeen
 from protocols.wire import RECORDS
 from queries.schema import Schema
 
@@ -124,6 +125,8 @@ class Lone:
                     self.perform(self.peer.handle(event, self.now))
                 case SetTimer(name, after_ms):
                     self.timers[name] = self.now + after_ms
+                case LookAtNetwork(placement):
+                    self.perform(self.peer.handle(NetworkSeen(placement, (ALONE,), ((0.0,),)), self.now))
                 case Reply(request, answer):
                     self.answers.setdefault(request, []).append(answer)
 

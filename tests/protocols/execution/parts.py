@@ -15,6 +15,7 @@ from protocols.execution.run import Run
 from protocols.ids import PeerId
 from queries.catalogue import Stream
 from queries.expressions import EPOCH
+from queries.plan import sources
 from queries.query import parse
 from queries.schema import Row, Schema
 from tests.protocols.test_peer import Lone
@@ -47,8 +48,10 @@ def numbered(origin: Origin, first: int, count: int, part: int = 1) -> Batch:
 def cut_of(
     text: str, *, worker: PeerId = PROXY, publishers: dict[str, PeerId] | None = None, engine: str = "auto"
 ) -> Cut:
-    found = {} if publishers is None else publishers
-    return cut("q.1", parse(text, STREAMS).plan, 7, found, PROXY, worker, engine)
+    plan = parse(text, STREAMS).plan
+    found = publishers or {}
+    chains = {each.alias: found[each.stream] for each in sources(plan) if each.stream in found}
+    return cut("q.1", plan, 7, chains, PROXY, worker, engine)
 
 
 def deploy_of(subgraph: Subgraph, *, attempt: int = 1, resume: Progress | None = None) -> Deploy:

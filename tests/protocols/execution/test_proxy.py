@@ -33,6 +33,7 @@ from protocols.execution.messages import (
     Deploy,
     Deployed,
     DeployRefused,
+    PlacementName,
     Progress,
     QueryAccepted,
     QueryInstalled,
@@ -42,12 +43,15 @@ from protocols.execution.messages import (
     SubmitQuery,
     Undeploy,
 )
+from protocols.execution.placing import PLACED_WITHIN_MS, SETTLED_MS
 from protocols.execution.proxy import SHUN_MS, TICK, TICK_MS, QueryProxy
 from protocols.execution.results import NOTE_MS
 from protocols.execution.running import RETRY_MIN_MS
 from protocols.ids import PeerId
 from protocols.messages import Answer, Command, Done, Message, Record, Refused
 from protocols.peer import Peer
+from protocols.placement.events import OperatorsPlaced, PlacementAsked
+from protocols.placement.sight import LookAtNetwork, NetworkSeen
 from tests.protocols.execution.parts import JOIN, LEFT, NORTH, PROXY, SCHEMA, SELECT, SOUTH, WORKER, reach
 
 UNAVAILABLE = Refused(code="unavailable", error="the network is torn")
@@ -70,6 +74,7 @@ class Proxy:
         self.replies: list[tuple[int, Answer]] = []
         self.journal: list[Record] = list(records)
         self.safe = 0
+        self.coordinated: PlacementAsked | None = None
         self.happen(Started())
         self.happen(NearestPeers((NORTH, SOUTH, WORKER)))
 
@@ -90,10 +95,20 @@ class Proxy:
                     self.sent.append((peer, message))
                 case Reply(request, answer):
                     self.replies.append((request, answer))
+                case Tell(PlacementAsked() as event):
+                    self.coordinated = event
+                case LookAtNetwork(placement, peers):
+                    self.look(placement, peers)
                 case Append(record):
                     self.journal.append(record)
                 case AfterSync(held):
                     self.perform(list(held))
+
+    def look(self, placement: str, peers: tuple[PeerId, ...]) -> None:
+        """All peers on a line, 10 ms from one to the next."""
+        line = tuple(dict.fromkeys((PROXY, NORTH, SOUTH, WORKER, *peers)))
+        rows = tuple(tuple(10.0 * abs(a - b) for b in range(len(line))) for a in range(len(line)))
+        self.happen(NetworkSeen(placement, line, rows))
 
     def tick(self, after_ms: int = TICK_MS) -> None:
         self.now += after_ms
@@ -127,6 +142,14 @@ class Proxy:
         """The stream of the results is made, and this peer is ready to publish to it."""
         self.answer(CreateStream, Done(stamp=1))
         self.answer(Publish, Published(first=0, count=0, stamp=1))
+
+    def begin_placed(self, placement: PlacementName) -> PlacementAsked | None:
+        """Submit a join that is to be placed so; what is asked of the coordinators."""
+        self.happen(Requested(7, SubmitQuery(text=JOIN, name="q", placement=placement)))
+        self.list_streams()
+        self.create()
+        self.show_streams(left=NORTH, right=SOUTH)
+        return self.coordinated
 
     def begin(self, text: str = SELECT, **publishers: PeerId) -> list[Deploy]:
         """Submit a query, and answer all it asks until it is deployed."""
@@ -531,3 +554,70 @@ def test_peers_lost_long_ago_are_forgotten():
         proxy.happen(PeerDown(PeerId(bytes([number]) * 20)))
         proxy.now += SHUN_MS
     assert len(proxy.proxy._lost) == 1
+
+
+def test_coordinators_place_what_asks_for_their_algorithms():
+    proxy = Proxy()
+    asked = proxy.begin_placed("in-network")
+    assert asked is not None
+    assert asked.terms.candidates == asked.terms.peers
+    assert not proxy.deploys()
+    work = next(number for number, vertex in enumerate(asked.vertices) if vertex.name == "work")
+    hosts = [vertex.peer or PROXY for vertex in asked.vertices]
+    hosts[work] = SOUTH
+    proxy.happen(OperatorsPlaced(asked.placement, asked.attempt - 1, tuple(hosts)))  # Of another attempt.
+    assert not proxy.deploys()
+    proxy.happen(OperatorsPlaced(asked.placement, asked.attempt, tuple(hosts)))
+    proxy.happen(OperatorsPlaced(asked.placement, asked.attempt, tuple(hosts)))
+    assert proxy.proxy.running["q"].placing.choice.worker == SOUTH
+    assert 1 in [each.subgraph.number for each in proxy.deploys()]
+
+
+def test_coordinators_that_take_too_long_are_not_waited_for():
+    proxy = Proxy()
+    asked = proxy.begin_placed("edge")
+    assert asked is not None
+    assert asked.terms.distances == ()  # Edge does not look at them.
+    proxy.tick(PLACED_WITHIN_MS)
+    deploys = proxy.deploys()
+    assert deploys
+    late = tuple(vertex.peer or WORKER for vertex in asked.vertices)
+    proxy.happen(OperatorsPlaced(asked.placement, asked.attempt, late))
+    assert not proxy.deploys()
+
+
+def test_a_running_query_is_weighed_again_and_stays_where_it_is_if_nothing_has_changed():
+    proxy = Proxy()
+    assert proxy.begin_placed("exact") is None
+    deploys = proxy.deploys()
+    proxy.host(deploys)
+    for _ in range(SETTLED_MS // TICK_MS):
+        proxy.tick()
+        for each in deploys:
+            status = SubgraphStatus(
+                query=each.query,
+                attempt=each.attempt,
+                number=each.subgraph.number,
+                life=1,
+                rows_in=0,
+                rows_out=0,
+                waiting=0,
+                inputs=(),
+                progress=Progress(),
+            )
+            proxy.happen(Received(NORTH, status))
+    assert len(proxy.take(ShowStream)) == 2
+    proxy.show_streams(left=NORTH, right=SOUTH)
+    assert proxy.proxy.running["q"].state == "running"
+    assert not proxy.deploys()
+
+
+def test_a_bound_that_cannot_be_kept_is_refused():
+    proxy = Proxy()
+    proxy.happen(Requested(7, SubmitQuery(text=JOIN, name="q", within_ms=5.0)))
+    proxy.list_streams()
+    proxy.create()
+    proxy.show_streams(left=NORTH, right=SOUTH)
+    ((_, refusal),) = proxy.replies
+    assert isinstance(refusal, Refused)
+    assert refusal.error == 'query "q" cannot have its results within 5 ms'

@@ -1,0 +1,26 @@
+"""The network as one peer sees it when it places operators: those it knows alive, and how far they are apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from overlay.overlay import Overlay
+from protocols.ids import PeerId
+
+CANDIDATES_MAX: Final = 64  # The nearest; a look at that many takes a few milliseconds.
+UNKNOWN_MS: Final = 250.0  # From or to a peer of which no coordinate is known: far away, but not out of the world.
+
+
+def distances(overlay: Overlay, wanted: Iterable[PeerId]) -> tuple[tuple[PeerId, ...], tuple[tuple[float, ...], ...]]:
+    """This peer, the wanted ones and the nearest of the others; and the way from each to each, in milliseconds."""
+    alive = [member for member in overlay.members() if member.status == "alive"]
+    alive.sort(key=lambda member: (member.rtt_ms is None, member.rtt_ms, member.peer_id))
+    near = (member.peer_id for member in alive[:CANDIDATES_MAX])
+    peers = tuple(dict.fromkeys((overlay.peer_id, *wanted, *near)))
+    rows = [[0.0] * len(peers) for _ in peers]
+    for a, one in enumerate(peers):
+        for b, other in enumerate(peers[:a]):
+            round_trip_ms = overlay.distance(one, other).ms
+            rows[a][b] = rows[b][a] = UNKNOWN_MS if round_trip_ms is None else round_trip_ms / 2
+    return peers, tuple(map(tuple, rows))

@@ -1,0 +1,301 @@
+"""Where the parts of a query run: its plan as a processing tree, the network as its peer sees it, and a choice.
+
+What can be placed is what can run apart: for each source, the selections on it with the projection to what is needed;
+and everything above that has state, together. The shape of the results is made at the proxy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Final, get_args
+
+import msgspec
+
+from protocols.catalogue.messages import PublisherShown, StreamShown
+from protocols.effects import Effect, Tell
+from protocols.execution.cut import is_stateful, narrowed
+from protocols.execution.messages import Move, PlacementName, QueryId
+from protocols.ids import Millis, PeerId, StreamName
+from protocols.messages import Refused
+from protocols.placement.delay import Infeasible
+from protocols.placement.events import PlacementAsked, PlacementStopped
+from protocols.placement.messages import Distributed, Terms
+from protocols.placement.place import ALGORITHMS, Algorithm, place
+from protocols.placement.sight import LookAtNetwork, NetworkSeen
+from protocols.placement.tree import ProcessingTree, Vertex, overlay_cost, path_delay
+from protocols.placement.view import NetworkView
+from queries.casts import read_interval
+from queries.cost import Rates, StreamStatistics
+from queries.plan import Operator, sources
+from queries.selectivity import ColumnStatistics
+
+GAIN_MIN: Final = 0.2  # A move must save this share of what flows; each move costs a start of the query.
+UNDER_WAY_MIN: Final = 1000.0  # Bytes under way that `auto` must save: an engine elsewhere is not had for nothing.
+AGAIN_MS: Final = 10_000  # How often a running query is weighed again.
+SETTLED_MS: Final = 20_000  # How long it stays after it has started.
+MOVES_KEPT: Final = 20
+PLACED_WITHIN_MS: Final = 3000  # How long the coordinators are waited for.
+PUBLISHERS_MAX: Final = 8  # Of one stream, those that publish most.
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """Who runs what has state, and who narrows each source, by alias."""
+
+    worker: PeerId
+    chains: dict[str, PeerId]
+    why: str = ""
+
+    def is_as(self, other: Choice) -> bool:
+        return (self.worker, self.chains) == (other.worker, other.chains)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What this peer would choose, and what it was made of."""
+
+    parts: Parts
+    view: NetworkView
+    choice: Choice
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The coordinators of other peers were asked for a placement; after a while it is placed here."""
+
+    attempt: int
+    decision: Decision
+    until: Millis
+
+
+@dataclass(slots=True)
+class Placing:
+    """How one query is placed."""
+
+    placement: PlacementName = "auto"
+    within_ms: float | None = None
+    streams: dict[str, StreamShown] = field(default_factory=dict)
+    choice: Choice | None = None
+    moves: list[Move] = field(default_factory=list)
+    weighed_at: Millis = 0
+    is_looking: bool = False  # At the network.
+    asked: Asked | None = None  # The coordinators.
+
+    def adopt(self, options: Iterable[tuple[str, str]]) -> None:
+        """Take what the text of the query asks for, where its client has not said otherwise."""
+        for key, value in options:
+            if key == "placement" and self.placement == "auto" and value in ALGORITHMS:
+                self.placement = value
+            elif key == "within" and self.within_ms is None and (within := read_interval(value)) is not None:
+                self.within_ms = within / timedelta(milliseconds=1)
+
+    def look(self, query: StreamName) -> list[Effect]:
+        self.is_looking = True
+        peers = dict.fromkeys(each.peer for shown in self.streams.values() for each in shown.publishers)
+        return [LookAtNetwork(query, tuple(peers))]
+
+    @property
+    def is_distributed(self) -> bool:
+        return self.placement in get_args(Distributed)
+
+    def ask(self, query: StreamName, decision: Decision, attempt: int, now: Millis) -> list[Effect]:
+        """Let coordinators place the operators together, by SAND's protocol."""
+        view, tree = decision.view, decision.parts.tree
+        algorithm = next(each for each in get_args(Distributed) if each == self.placement)
+        is_blind = algorithm == "edge" and self.within_ms is None
+        terms = Terms(algorithm, tree.proxy, self.within_ms)
+        if not is_blind:
+            rows = tuple(map(tuple, view.rows))
+            candidates = view.peers if algorithm == "in-network" else ()
+            terms = Terms(algorithm, tree.proxy, self.within_ms, view.peers, rows, candidates)
+        self.asked = Asked(attempt, decision, now + PLACED_WITHIN_MS)
+        return [Tell(PlacementAsked(query, attempt, tree.vertices, terms))]
+
+    def stop_asking(self, query: StreamName) -> list[Effect]:
+        self.is_looking = False
+        was_asked, self.asked = self.asked is not None, None
+        return [Tell(PlacementStopped(query))] if was_asked else []
+
+    def settle(self, choice: Choice, reason: str, now: Millis) -> None:
+        """Take a choice; `reason` says why what was before it did not go on."""
+        before = self.choice
+        if before is not None and not before.is_as(choice):
+            move = Move(now, before.worker, choice.worker, reason or choice.why)
+            self.moves = [*self.moves, move][-MOVES_KEPT:]
+        self.choice, self.weighed_at = choice, now
+
+    def is_due(self, plan: Operator, attempted_at: Millis, now: Millis) -> bool:
+        """Whether it is time to look whether the query should move."""
+        is_movable = self.placement != "baseline" and is_stateful(plan)
+        return is_movable and now - attempted_at >= SETTLED_MS and now - self.weighed_at >= AGAIN_MS
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts of a plan as a processing tree."""
+
+    tree: ProcessingTree
+    chains: dict[str, int]  # The vertex that narrows each source, by alias.
+    work: int | None  # The vertex of what has state.
+    is_known: bool  # Every stream has a rate.
+
+    def choice(self, hosts: Sequence[PeerId], why: str) -> Choice:
+        worker = self.tree.proxy if self.work is None else hosts[self.work]
+        return Choice(worker, {alias: hosts[vertex] for alias, vertex in self.chains.items()}, why)
+
+    def hosts(self, choice: Choice) -> tuple[PeerId, ...] | None:
+        """A choice as a mapping of the tree; None if it cannot be had, or not any more."""
+        hosts = [vertex.peer or self.tree.proxy for vertex in self.tree.vertices]
+        for alias, vertex in self.chains.items():
+            hosts[vertex] = choice.chains.get(alias, choice.worker)
+        if self.work is not None:
+            if not self.tree.sites[self.work].can_be_at(choice.worker):
+                return None
+            hosts[self.work] = choice.worker
+        return tuple(hosts)
+
+    def at_sources(self, worker: PeerId) -> Choice:
+        """Narrowed where they are published, and all else at one peer."""
+        chains: dict[str, PeerId] = {}
+        for alias, vertex in self.chains.items():
+            leaves = [self.tree.vertices[child] for child in self.tree.vertices[vertex].children]
+            peer = max(leaves, key=lambda leaf: leaf.beta).peer
+            assert peer is not None
+            chains[alias] = peer
+        return Choice(worker, chains)
+
+
+def parts_of(plan: Operator, streams: Mapping[str, StreamShown], proxy: PeerId, able: Sequence[PeerId]) -> Parts:
+    """The tree of a plan: a leaf for each publisher of each source, the narrowing of a source above its leaves."""
+    rates = Rates({name: known for name, shown in streams.items() if (known := _statistics(shown)) is not None})
+    narrow = narrowed(plan)
+    vertices: list[Vertex] = []
+    chains: dict[str, int] = {}
+    tops: list[int] = []
+
+    def add(vertex: Vertex) -> int:
+        vertices.append(vertex)
+        return len(vertices) - 1
+
+    for source in sources(plan):
+        beta = rates.estimate(source).beta
+        publishers = _publishers(streams.get(source.stream))
+        leaves = [add(Vertex(source.alias, (), beta * share, peer)) for peer, share in publishers or [(proxy, 1.0)]]
+        if source.alias in narrow and publishers:
+            beta = rates.estimate(narrow[source.alias]).beta
+            chains[source.alias] = add(Vertex(f"narrow {source.alias}", tuple(leaves), beta))
+            leaves = [chains[source.alias]]
+        tops += leaves
+    work = None
+    if is_stateful(plan):
+        work = add(Vertex("work", tuple(tops), rates.estimate(plan).beta, able=tuple(able)))
+        tops = [work]
+    add(Vertex("delivery", tuple(tops), 0.0, proxy))
+    is_known = all(source.stream in rates.streams for source in sources(plan))
+    return Parts(ProcessingTree(vertices), chains, work, is_known)
+
+
+def decide(
+    plan: Operator,
+    placing: Placing,
+    seen: NetworkSeen,
+    proxy: PeerId,
+    unable: Container[PeerId],
+    lost: Container[PeerId],
+) -> Decision | Infeasible:
+    """Where a query runs on the network as it is seen now; on none of those that were lost."""
+    view = NetworkView(seen.peers, seen.rows)
+    view = view.among(peer for peer in view.peers if peer == proxy or peer not in lost)
+    able = [peer for peer in view.peers if peer not in unable] or [proxy]
+    streams = {
+        name: msgspec.structs.replace(
+            shown, publishers=tuple(each for each in shown.publishers if each.peer in view.index)
+        )
+        for name, shown in placing.streams.items()
+    }
+    parts = parts_of(plan, streams, proxy, able)
+    bound_ms = math.inf if placing.within_ms is None else placing.within_ms
+    choice = choose(parts, view, placing, bound_ms)
+    return choice if isinstance(choice, Infeasible) else Decision(parts, view, choice)
+
+
+def choose(parts: Parts, view: NetworkView, placing: Placing, bound_ms: float) -> Choice | Infeasible:
+    """The placement a query asked for; what it has already stays unless the new one is clearly better.
+
+    `auto` begins with what has state at the proxy, and goes where the optimum is once that saves something.
+    """
+    tree, is_auto = parts.tree, placing.placement == "auto"
+    if is_auto and parts.work is None and math.isinf(bound_ms):
+        return parts.at_sources(tree.proxy)  # Nothing that is read can grow on the way: this is the optimum.
+    algorithm: Algorithm = "exact" if placing.placement == "auto" else placing.placement
+    stay = placing.choice
+    if stay is not None and not all(peer in view.index for peer in (stay.worker, *stay.chains.values())):
+        stay = None
+    if stay is None and is_auto:
+        stay = parts.at_sources(tree.proxy)
+    staying = parts.hosts(stay) if stay is not None else None
+    if staying is not None and path_delay(tree, staying, view.distance) > bound_ms:
+        staying = None
+    if is_auto and not parts.is_known:
+        if staying is not None:
+            return parts.choice(staying, "nothing is known yet of the rates of its streams")
+        algorithm = "baseline"
+    found = place(algorithm, tree, view, bound_ms)
+    if isinstance(found, Infeasible):
+        return found
+    if algorithm != placing.placement and algorithm == "baseline":
+        return parts.at_sources(parts.choice(found.hosts, "").worker)
+    if staying is None:
+        return parts.choice(found.hosts, f"{algorithm}: {_under_way(found.cost)}")
+    cost = overlay_cost(tree, staying, view.distance)
+    saved = cost - found.cost
+    if saved <= 0 or saved < GAIN_MIN * cost or (is_auto and saved < UNDER_WAY_MIN * 1000):
+        return parts.choice(staying, f"{_under_way(cost)}; {algorithm} would save {_under_way(max(saved, 0.0))}")
+    return parts.choice(found.hosts, f"{algorithm}: {_under_way(found.cost)} instead of {_under_way(cost)}")
+
+
+def too_far(query: QueryId, found: Infeasible) -> Refused:
+    """What to tell who asked for a bound that cannot be kept."""
+    error = f'query "{query}" cannot have its results within {found.bound_ms:g} ms'
+    detail = f"Peer {found.source.short}, which publishes for it, is {found.away_ms:.0f} ms away."
+    return Refused(
+        code="unavailable", error=error, detail=detail, hint="peer rtt shows distances; try a longer --within."
+    )
+
+
+def _under_way(cost: float) -> str:
+    """A cost in words: what is under way between peers at any moment."""
+    return f"{cost / 1000:.0f} B under way"
+
+
+def _publishers(shown: StreamShown | None) -> list[tuple[PeerId, float]]:
+    """Who publishes a stream, and which share of it."""
+    if shown is None or not shown.publishers:
+        return []
+    rates = [(_rate(each), each.accepted, each.peer) for each in shown.publishers]
+    chosen = sorted(rates, reverse=True)[:PUBLISHERS_MAX]
+    total = math.fsum(rate for rate, _, _ in chosen)
+    if not total:
+        return [(max(chosen, key=lambda each: (each[1], each[2]))[2], 1.0)]
+    return [(peer, rate / total) for rate, _, peer in chosen if rate]
+
+
+def _rate(publisher: PublisherShown) -> float:
+    return publisher.statistics.rate_per_s if publisher.statistics is not None else 0.0
+
+
+def _statistics(shown: StreamShown) -> StreamStatistics | None:
+    """What all publishers of a stream tell of it together; None if nothing flows."""
+    told = [each.statistics for each in shown.publishers if each.statistics is not None]
+    rate = math.fsum(each.rate_per_s for each in told)
+    if not rate:
+        return None
+    columns: dict[tuple[str, ...], ColumnStatistics] = {}
+    for each in sorted(told, key=lambda each: each.rate_per_s):  # Of a column, what the busiest tells.
+        for known in each.fields:
+            columns[known.name,] = ColumnStatistics(distinct=known.distinct, frequent=known.frequent)
+    row_bytes = math.fsum(each.rate_per_s * each.row_bytes for each in told) / rate
+    retention_s = shown.definition.retention_ms / 1000
+    return StreamStatistics(rate_per_s=rate, row_bytes=row_bytes, columns=columns, retention_s=retention_s)

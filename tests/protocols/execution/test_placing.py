@@ -1,0 +1,144 @@
+"""Where the parts of a query go on a network: what stays, what moves, and what cannot be had."""
+
+from __future__ import annotations
+
+import math
+
+import msgspec
+
+from protocols.catalogue.messages import PublisherShown, StreamShown
+from protocols.catalogue.statistics import FieldStatistics, StreamStatistics
+from protocols.catalogue.streams import StreamDefinition
+from protocols.execution.placing import AGAIN_MS, SETTLED_MS, Choice, Decision, Placing, decide, parts_of
+from protocols.ids import PeerId
+from protocols.placement.delay import Infeasible
+from protocols.placement.sight import NetworkSeen
+from queries.query import parse
+from tests.protocols.execution.parts import JOIN, NORTH, PROXY, SCHEMA, SELECT, SOUTH, STREAMS, WORKER
+
+NARROW = "SELECT l.number FROM left l [RANGE 1 SECOND], right r [RANGE 1 SECOND] WHERE l.part = r.part AND l.number < 3"
+
+
+def stream(name: str, *publishers: tuple[PeerId, float]) -> StreamShown:
+    fields = (FieldStatistics(name="part", distinct=100_000.0, frequent=()),)
+    return StreamShown(
+        definition=StreamDefinition(name=name, schema=SCHEMA, event_time="at"),
+        publishers=tuple(
+            PublisherShown(
+                peer=peer,
+                epoch=1,
+                backup=None,
+                accepted=10,
+                processed=0,
+                pending=10,
+                dead_lettered=0,
+                expired=0,
+                statistics=StreamStatistics(rate_per_s=rate, row_bytes=100.0, fields=fields) if rate else None,
+            )
+            for peer, rate in publishers
+        ),
+        subscriptions=0,
+    )
+
+
+def on_a_line(*peers: PeerId, step_ms: float = 50.0) -> NetworkSeen:
+    numbers = range(len(peers))
+    return NetworkSeen("q.1", peers, tuple(tuple(step_ms * abs(a - b) for b in numbers) for a in numbers))
+
+
+LINE = on_a_line(PROXY, WORKER, NORTH, SOUTH)
+
+
+def placing(placement: str = "auto", rate: float = 1000.0, **more: object) -> Placing:
+    found = Placing(placement, **more)  # type: ignore[arg-type]
+    found.streams = {"left": stream("left", (NORTH, rate)), "right": stream("right", (SOUTH, rate))}
+    return found
+
+
+def decided(how: Placing, text: str = JOIN, seen: NetworkSeen = LINE, unable: object = (), lost: object = ()) -> Choice:
+    found = decide(parse(text, STREAMS).plan, how, seen, PROXY, unable, lost)  # type: ignore[arg-type]
+    assert isinstance(found, Decision)
+    return found.choice
+
+
+def test_a_join_of_two_busy_streams_far_away_goes_to_them():
+    for placement in ("auto", "exact", "in-network", "edge+", "edge"):
+        assert decided(placing(placement)).worker in (NORTH, SOUTH), placement
+    assert decided(placing("baseline")).worker == PROXY
+
+
+def test_auto_leaves_it_at_the_subscriber_where_little_flows_or_nothing_is_known():
+    assert decided(placing("auto", rate=5.0)).worker == PROXY
+    assert decided(placing("auto", rate=0.0)).worker == PROXY
+    assert decided(placing("exact", rate=5.0)).worker != PROXY
+
+
+def test_selections_run_where_their_stream_is_published_and_the_baseline_ships_everything():
+    assert decided(placing("auto"), NARROW).chains == {"l": NORTH, "r": SOUTH}
+    assert decided(placing("baseline"), NARROW).chains == {"l": PROXY, "r": PROXY}
+    assert decided(placing("auto"), SELECT).chains == {"left": NORTH}
+
+
+def test_what_has_state_goes_only_where_there_is_an_engine():
+    assert decided(placing("exact"), unable=(NORTH, SOUTH)).worker == WORKER
+    assert decided(placing("auto", rate=0.0), unable=(PROXY,)).worker == WORKER  # The nearest.
+
+
+def test_what_runs_stays_unless_much_is_saved():
+    how = placing("exact")
+    how.settle(Choice(SOUTH, {"l": NORTH, "r": SOUTH}), "", now=0)
+    assert decided(how).worker == SOUTH
+    how.streams["left"] = stream("left", (NORTH, 1200.0))  # A little more flows at the other end now.
+    assert decided(how).worker == SOUTH
+    how.streams["left"] = stream("left", (NORTH, 9000.0))
+    assert decided(how).worker == NORTH
+    how.settle(decided(how), "it is better placed elsewhere", now=5)
+    assert [(each.at, each.before, each.after, each.why) for each in how.moves] == [
+        (5, SOUTH, NORTH, "it is better placed elsewhere")
+    ]
+
+
+def test_a_host_that_was_lost_is_left():
+    how = placing("auto")
+    how.settle(Choice(WORKER, {"l": NORTH, "r": SOUTH}), "", now=0)
+    assert decided(how, lost=(WORKER,)).worker == NORTH
+    assert decided(how, lost=(NORTH,)).chains.keys() == {"r"}  # Nobody is left who publishes the other.
+
+
+def test_a_bound_that_cannot_be_kept_is_said_and_one_that_can_is_kept():
+    found = decide(parse(JOIN, STREAMS).plan, placing("exact", within_ms=149.0), LINE, PROXY, (), ())
+    assert found == Infeasible(149.0, SOUTH, 150.0)
+    seen = on_a_line(PROXY, NORTH, SOUTH)
+    rows = [list(row) for row in seen.rows]
+    rows[0][1] = rows[1][0] = rows[0][2] = rows[2][0] = 100.0  # Both as far away; 50 ms from one to the other.
+    seen = msgspec.structs.replace(seen, rows=tuple(map(tuple, rows)))
+    assert decided(placing("exact"), seen=seen).worker != PROXY
+    assert decided(placing("exact", within_ms=120.0), seen=seen).worker == PROXY
+
+
+def test_a_stream_of_several_publishers_flows_from_each_of_them():
+    how = placing()
+    how.streams["left"] = stream("left", (NORTH, 300.0), (WORKER, 100.0))
+    parts = parts_of(parse(JOIN, STREAMS).plan, how.streams, PROXY, (PROXY,))
+    leaves = [(each.name, each.peer, each.beta) for each in parts.tree.vertices if not each.children]
+    assert leaves == [("l", NORTH, 30_000.0), ("l", WORKER, 10_000.0), ("r", SOUTH, 100_000.0)]
+
+
+def test_the_text_of_a_query_may_say_how_it_is_placed():
+    how = Placing()
+    how.adopt(parse(f"{JOIN} WITH (placement = edge+, within = '120 ms')", STREAMS).options)
+    assert (how.placement, how.within_ms) == ("edge+", 120.0)
+    asked = Placing("exact", 50.0)
+    asked.adopt((("placement", "edge"), ("within", "1 s")))
+    assert (asked.placement, asked.within_ms) == ("exact", 50.0)
+
+
+def test_a_query_is_weighed_again_now_and_then_once_it_has_settled():
+    plan = parse(JOIN, STREAMS).plan
+    how = Placing("exact")
+    assert not how.is_due(plan, attempted_at=0, now=SETTLED_MS - 1)
+    assert how.is_due(plan, attempted_at=0, now=SETTLED_MS)
+    how.weighed_at = SETTLED_MS
+    assert not how.is_due(plan, attempted_at=0, now=SETTLED_MS + AGAIN_MS - 1)
+    assert not Placing("baseline").is_due(plan, attempted_at=0, now=math.inf)  # type: ignore[arg-type]
+    assert not Placing("exact").is_due(parse(SELECT, STREAMS).plan, attempted_at=0, now=SETTLED_MS)
