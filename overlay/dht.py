@@ -48,7 +48,8 @@ from overlay.tasks import Tasks
 from protocols.events import ClockCompared
 from protocols.ids import Key, PeerId
 
-PROBE_S: Final = 1.0  # Between two looks at each neighbour.
+PROBE_S: Final = 1.0  # Between two looks at each of the nearest neighbours.
+PROBED: Final = 8  # So many of them; whoever finds one dead tells the others.
 REFRESH_SELF_S: Final = 10.0
 REFRESH_LEVEL_S: Final = 3.0
 SEEK_ALONE_S: Final = 2.0  # Between two tries at the seeds while we know nobody.
@@ -385,9 +386,9 @@ class Dht(Server):
             await asyncio.sleep(PROBE_S * self._rng.uniform(0.8, 1.2))
 
     def _probe(self, now: float) -> None:
-        """Ask the neighbours, and the contacts not heard of for longest, whether they are there."""
+        """Ask the nearest neighbours, and the contacts not heard of for longest, whether they are there."""
         stalest = heapq.nsmallest(STALEST_PER_PROBE, self.table.contacts(), key=lambda contact: contact.answered_at)
-        for contact in {contact.peer_id: contact for contact in [*self.table.leaves(), *stalest]}.values():
+        for contact in {contact.peer_id: contact for contact in [*self.table.leaves()[:PROBED], *stalest]}.values():
             if now - contact.answered_at > PROBE_S and not self._liveness.is_judging(contact.peer_id):
                 self.protocol.call(contact.peer_id, contact.record.address, Ping(), self._read_pong)
 

@@ -18,10 +18,10 @@ from kademlia.routing import RoutingTable
 from overlay.clocks import ClockSamples
 from overlay.coordinates import Coordinate
 from overlay.identity import Address, PeerRecord
+from protocols.events import NEIGHBOURS_MAX
 from protocols.ids import ID_BITS, Key, PeerId
 
 BUCKET_PEERS: Final = 8
-LEAF_PEERS: Final = 8
 _SPARES_MAX: Final = 8
 
 
@@ -83,7 +83,7 @@ class _Level:
 class Table(RoutingTable):
     """All contacts of one peer."""
 
-    def __init__(self, own_id: PeerId, bucket_peers: int = BUCKET_PEERS, leaf_peers: int = LEAF_PEERS) -> None:
+    def __init__(self, own_id: PeerId, bucket_peers: int = BUCKET_PEERS, leaf_peers: int = NEIGHBOURS_MAX) -> None:
         self.leaf_peers = leaf_peers
         super().__init__(None, bucket_peers, Node(own_id))
 
@@ -117,17 +117,25 @@ class Table(RoutingTable):
         """Give a contact its place; False (and a spare's place) where its level is full of others."""
         peer_id = contact.peer_id
         level = self._levels.setdefault(self.level_of(peer_id), _Level())
-        if peer_id not in level.peers and len(level.peers) >= self.ksize:
-            if not self._is_leaf(peer_id):
-                self._spare(level, contact.candidate)
-                return False
-            farthest = max(level.peers.values(), key=lambda other: other.long_id ^ self.node.long_id)
-            self.remove_contact(farthest)
-            self._spare(level, farthest.candidate)
+        leaves = self.leaves()
+        if peer_id not in level.peers and len(level.peers) >= self.ksize and not self._is_leaf(peer_id):
+            self._spare(level, contact.candidate)
+            return False
         level.spares.pop(peer_id, None)
         level.peers[peer_id] = self._peers[peer_id] = contact
         self._leaves = None
+        if len(leaves) == self.leaf_peers:
+            self._trim(self.level_of(leaves[-1].peer_id))
         return True
+
+    def _trim(self, number: int) -> None:
+        """Beyond the k of a level only leaves have places; the farthest, if it is none any more, gives way."""
+        level = self._levels[number]
+        if len(level.peers) > self.ksize:
+            farthest = max(level.peers.values(), key=lambda other: other.long_id ^ self.node.long_id)
+            if farthest.long_id ^ self.node.long_id > self.leaves()[-1].long_id ^ self.node.long_id:
+                self.remove_contact(farthest)
+                self._spare(level, farthest.candidate)
 
     def remove_contact(self, contact: Contact) -> bool:
         level = self._levels.get(self.level_of(contact.peer_id))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from protocols.clock import Stamp
@@ -36,6 +38,10 @@ class Unroutable(Event, frozen=True):
 
     key: Key
     message: Message
+
+
+NEIGHBOURS_MAX: Final = 64
+"""How many peers a neighbourhood has, the nearest by identifier, if there are so many: in most networks, everybody."""
 
 
 class PeerUp(Event, frozen=True):

@@ -12,9 +12,9 @@ from typing import Final, Protocol
 
 from overlay.sim.agenda import Agenda
 from overlay.sim.mix import mix
+from protocols.events import NEIGHBOURS_MAX
 from protocols.ids import ID_BITS, Key, Millis, PeerId
 
-NEIGHBOURS: Final = 8
 _UP_LAG_MS: Final = (20, 800)
 _DOWN_LAG_MS: Final = (500, 3_000)
 LAG_MAX_MS: Final = _DOWN_LAG_MS[1]
@@ -47,18 +47,12 @@ class Separation:
         a, b = self.side.get(sender), self.side.get(receiver)
         return self.healed_at is None and a is not None and b is not None and a != b and (b or not self.one_way)
 
-    def parts(self, a: int, b: int) -> bool:
-        """Whether it lies between two peers; a one-way cut spoils both directions, for answers are lost too."""
-        side_a, side_b = self.side.get(a), self.side.get(b)
-        return side_a is not None and side_b is not None and side_a != side_b
-
 
 class Membership:
     """The peers of one simulation, the truth about them, and every peer's view of it."""
 
-    def __init__(self, agenda: Agenda, salt: int, neighbours: int = NEIGHBOURS) -> None:
+    def __init__(self, agenda: Agenda, salt: int) -> None:
         self._agenda = agenda
-        self._neighbours = neighbours  # How many a peer has, if there are so many.
         self._salt = salt
         self._residents: list[Resident] = []
         self._history: list[list[tuple[Millis, bool]]] = []  # When each came and went, latest last.
@@ -141,27 +135,31 @@ class Membership:
             for at, is_up in self._history[index]:
                 if now - at > LAG_MAX_MS or now - at >= self._lag(observer, index, at, is_up=is_up):
                     state = is_up
-        if state and self.separations:
-            return not any(self._believes(separation, observer, index) for separation in self.separations)
+        if state:
+            for separation in self.separations:
+                if self._believes(separation, observer, index):
+                    return False
         return state
 
     def owner(self, key: Key, observer: int) -> int:
         """The live peer nearest to a key, as one peer sees it."""
-        return next(self._seen_by_distance(key, observer), observer)
+        return next(self._seen_by_distance(key, observer, 8), observer)
 
     def neighbours(self, observer: int) -> list[int]:
         """The live peers nearest to one by identifier, as it sees them; nearest first."""
         found: list[int] = []
-        for index in self._seen_by_distance(self._residents[observer].peer_id, observer):
+        for index in self._seen_by_distance(self._residents[observer].peer_id, observer, NEIGHBOURS_MAX + 8):
             if index != observer:
                 found.append(index)
-                if len(found) == self._neighbours:
+                if len(found) == NEIGHBOURS_MAX:
                     break
         return found
 
-    def _seen_by_distance(self, key: Key, observer: int) -> Iterator[int]:
-        number, passed, wanted = key.number, 0, 2 * self._neighbours
-        now, is_up, settled_at, is_whole = self._agenda.now, self._is_up, self._settled_at, not self.separations
+    def _seen_by_distance(self, key: Key, observer: int, wanted: int) -> Iterator[int]:
+        """Those a peer sees, nearest to a key first; about so many of them will be wanted."""
+        number, passed = key.number, 0
+        now, is_up, settled_at = self._agenda.now, self._is_up, self._settled_at
+        is_whole = not any(observer in separation.side for separation in self.separations)
         while passed < len(self._known):
             nearest = self._nearest_known(number, wanted)
             for index in nearest[passed:]:
@@ -193,15 +191,17 @@ class Membership:
         return low + (mix(observer, index, self._salt + changed_at) * (high - low) >> 32)
 
     def _believes(self, separation: Separation, observer: int, index: int) -> bool:
-        """Whether an observer takes a peer for dead because of a cut."""
-        if not separation.parts(observer, index):
+        """Whether an observer takes a peer for dead because of a cut; a one-way cut is as good as one both ways."""
+        side = separation.side
+        if observer not in side or side.get(index, side[observer]) == side[observer]:
             return False
-        now = self._agenda.now
-        lag = self._lag(observer, index, separation.since, is_up=False)
-        if separation.healed_at is None:
-            return now - separation.since >= lag
-        was_noticed = separation.healed_at - separation.since >= lag
-        return was_noticed and now - separation.healed_at < self._lag(observer, index, separation.since, is_up=True)
+        now, until = self._agenda.now, separation.healed_at
+        lasted = (now if until is None else until) - separation.since
+        is_noticed = lasted >= LAG_MAX_MS or lasted >= self._lag(observer, index, separation.since, is_up=False)
+        if until is None or not is_noticed:
+            return is_noticed
+        healed_for = now - until
+        return healed_for < _UP_LAG_MS[1] and healed_for < self._lag(observer, index, separation.since, is_up=True)
 
     # Who looks again, and when.
 
@@ -222,7 +222,7 @@ class Membership:
             wider_first = bisect_left(known, (low, 0), 0, first)
             wider_last = bisect_left(known, (low + (1 << bits), 0), last)
             for begin, end in ((wider_first, first), (last, wider_last)):
-                if end - begin <= 4 * self._neighbours:  # Some of them may be dead, or cut off.
+                if end - begin <= 2 * NEIGHBOURS_MAX:  # Some of them may be dead, or cut off.
                     yield from (other for _, other in known[begin:end])
             first, last = wider_first, wider_last
 

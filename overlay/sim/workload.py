@@ -374,7 +374,8 @@ class _SubscriberClient:
             self.peer.request(command, lambda answer, last: self._letters(answer, disks))
 
     def _letters(self, answer: Answer | None, disks: int) -> None:
-        if isinstance(answer, DeadLettersListed) and disks == self.peer.disks and not self._is_over:
+        is_over = self._is_over or self.reading.stream in self._workload.oracle.dropped  # With it go its letters.
+        if isinstance(answer, DeadLettersListed) and disks == self.peer.disks and not is_over:
             letters = [letter for each in answer.subscriptions for letter in each.letters]
             listed = [(each.batch.origin, SCHEMA.decode(each.batch.rows)[0][0]) for each in letters]
             self._workload.oracle.letters(self.reading, listed)

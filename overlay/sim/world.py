@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 from overlay.sim.agenda import Agenda
-from overlay.sim.membership import NEIGHBOURS, Membership
+from overlay.sim.membership import Membership
 from overlay.sim.network import Codec, Network
 from overlay.sim.peer import Machine, OnCrash, SimPeer, Surroundings
 from overlay.sim.topology import Topology, UniformTopology
@@ -35,13 +35,12 @@ class World:
         validate_every: int = 1,
         segment_bytes: int = 1 << 20,
         sync_ms_max: Millis = 6,
-        neighbours: int = NEIGHBOURS,
     ) -> None:
         self.seed = seed
         self.agenda = Agenda()
         self.trace = trace or Trace()
         self.topology = topology or UniformTopology(self.rng("topology"), (5, 80))
-        self.membership = Membership(self.agenda, self.rng("membership").getrandbits(32), neighbours)
+        self.membership = Membership(self.agenda, self.rng("membership").getrandbits(32))
         self.network = Network(self.agenda, self.membership, self.topology, self.rng("network"), codec)
         self.peers: list[SimPeer] = []
         self._around = Surroundings(

@@ -52,7 +52,7 @@ class Comparisons:
         """Compare from the first bucket on; a comparison under way begins anew. Who leaves has nothing to catch up."""
         if self.neighbourhood.is_leaving:
             return []
-        neighbours = self.neighbourhood.others
+        neighbours = self.neighbourhood.witnesses
         self._open[peer] = _Comparison(
             round=self.clock.tick(now),
             neighbours=neighbours,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from protocols.events import NEIGHBOURS_MAX
 from protocols.ids import Millis
 
 
@@ -13,7 +14,7 @@ class StoreLimits:
 
     owners: int = 3  # R: so many peers hold a key.
     quorum: int = 2  # W: so many have an entry on disk before it is acknowledged, and answer a read.
-    neighbours_max: int = 20  # Peers nearest to us by identifier that we compare our entries with.
+    neighbours_max: int = NEIGHBOURS_MAX  # The overlay tells us of so many: those nearest to us by identifier.
 
     retry_ms: Millis = 500
     retry_ms_max: Millis = 2_000

@@ -139,7 +139,7 @@ class StoreDigest(Message, frozen=True, kw_only=True, tag="STORE_DIGEST"):
     """Compare what we both own: one checksum for each bucket of entries, from bucket `start` on."""
 
     round: Round
-    neighbours: tuple[PeerId, ...]  # As the sender sees them: both must mean the same keys.
+    neighbours: tuple[PeerId, ...]  # By which the sender tells its keys: both must mean the same ones.
     start: int
     digests: tuple[tuple[int, int], ...]  # Bucket and checksum of those that hold anything.
     wants_sightings: bool = False

@@ -11,6 +11,16 @@ two peers see that at the same moment. Three rules see to it, as far as failures
    caught up yet does not count.
 3. A ghost fades after a while; until then a part of a torn network that has lost the owners of a key does not mistake
    itself for the whole.
+
+Whom it takes to know. Let level i be the peers that share exactly i leading bits with our identifier, and our half the
+peers that share more, with ourselves. Of a key that shares i bits with us, all of level i are nearer than we are; in
+our half the same peers are nearer to the key as to the key with bit i turned, which shares more bits with us. So, level
+by level, R peers of each level, or all where there are fewer, tell us exactly which keys we own: these are our
+witnesses. And another peer of level i and we can be among the R + 1 nearest to one key only if level i or our half has
+no more than R peers: these are our kin. With them alone we share keys, before or after one peer comes or goes, and so
+with them alone we compare. In a network larger than our neighbourhood we own nothing as far away as the farthest that
+we know: the chance that a level there has fewer than R peers, and our half so many, is below 2 ** -40.
+`tests/protocols/store/test_kin.py` tries all this against all peers of random networks.
 """
 
 from __future__ import annotations
@@ -18,9 +28,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from heapq import nsmallest
+from itertools import islice
 from typing import Final
 
-from protocols.ids import Key, Millis, PeerId
+from protocols.ids import ID_BITS, Key, Millis, PeerId
 from protocols.store.limits import StoreLimits
 from protocols.store.messages import Sighting
 
@@ -47,9 +58,12 @@ class Neighbourhood:
     limits: StoreLimits
     remembered: tuple[PeerId, ...] | None = None  # Who was around, here or just gone, in an earlier life if any.
     _known: dict[PeerId, None] = field(default_factory=dict)
-    _near: dict[PeerId, None] = field(default_factory=dict)  # The nearest of the known.
     _heard: dict[PeerId, Millis] = field(default_factory=dict)  # Others that compare their entries with ours; until.
-    _others: dict[PeerId, int] = field(default_factory=dict)  # Near or heard, with their numbers.
+    _others: dict[PeerId, int] = field(default_factory=dict)  # Known or heard, with their numbers.
+    _levels: dict[int, dict[PeerId, None]] = field(default_factory=dict)  # The same, by how far they are.
+    _near: dict[PeerId, int] = field(default_factory=dict)  # Our kin.
+    _witnesses: dict[PeerId, int] = field(default_factory=dict)  # Our kin, and R of each other level.
+    _far: int = -1  # A key of this level, or of a shallower one, is beyond what we know.
     _ghosts: list[_Ghost] = field(default_factory=list)  # In the order in which they left.
     _awaited: dict[PeerId, None] = field(default_factory=dict)  # We have not caught up with these since our start.
     _is_intact: bool = False  # We have all we ever answered for: our disk has not been lost.
@@ -58,6 +72,7 @@ class Neighbourhood:
     _settles_at: Millis | None = None  # Until then, neighbours of before our start are still coming in.
     _fades_at: Millis = _NEVER  # When the first of the heard and the ghosts is to be forgotten.
     _alone_at: Millis | None = None  # When we take ourselves for a network of one, if nobody comes.
+    _is_valid: bool = False  # Nobody has come or gone since that was last stated.
 
     @property
     def others(self) -> tuple[PeerId, ...]:
@@ -65,8 +80,8 @@ class Neighbourhood:
 
     @property
     def compared(self) -> tuple[PeerId, ...]:
-        """With whom we catch up: the nearest, and those that are leaving as long as they are there."""
-        return (*self._near, *self._leaving)
+        """With whom we catch up: our kin, and of them also those that are leaving, as long as they are there."""
+        return (*self._near, *(peer for peer in self._leaving if self._was_kin(peer)))
 
     def is_present(self, peer: PeerId) -> bool:
         return peer in self._others or peer in self._leaving
@@ -81,6 +96,11 @@ class Neighbourhood:
     @property
     def near(self) -> tuple[PeerId, ...]:
         return tuple(self._near)
+
+    @property
+    def witnesses(self) -> tuple[PeerId, ...]:
+        """By these anybody can tell which keys we own."""
+        return tuple(self._witnesses)
 
     # Coming and going.
 
@@ -102,6 +122,7 @@ class Neighbourhood:
         if peer != self.peer_id:
             self._leaving.pop(peer, None)
             self._known[peer] = None
+            self._add(peer)
             self._refresh(now)
 
     def down(self, peer: PeerId, now: Millis) -> bool:
@@ -127,6 +148,7 @@ class Neighbourhood:
         self._known.pop(peer, None)
         self._heard.pop(peer, None)
         if was_here:
+            self._remove(peer)
             self._ghosts.append(_Ghost(peer, now + self.limits.ghost_ms, is_missed=peer in self._awaited))
         self._refresh(now)
         if was_here and not self._others:
@@ -139,6 +161,7 @@ class Neighbourhood:
         self._leaving.pop(peer, None)
         self._heard[peer] = now + self.limits.heard_ms
         if is_new:
+            self._add(peer)
             self._refresh(now)
         return is_new
 
@@ -146,12 +169,15 @@ class Neighbourhood:
         """Forget who was last heard, or left, long ago; tells whether the neighbours changed."""
         if now < self._fades_at:
             return False
-        before = self.others
-        self._heard = {peer: until for peer, until in self._heard.items() if until > now}
+        before = len(self._others)
+        for peer in [peer for peer, until in self._heard.items() if until <= now]:
+            del self._heard[peer]
+            if peer not in self._known:
+                self._remove(peer)
         self._leaving = {peer: until for peer, until in self._leaving.items() if until > now}
         self._ghosts = [ghost for ghost in self._ghosts if ghost.fades_at > now]
         self._refresh(now)
-        return self.others != before
+        return len(self._others) != before
 
     def met(self, peer: PeerId, doubts: tuple[Sighting, ...] = ()) -> None:
         """We have all that peer had for us when we last compared, and it knows that we are here.
@@ -176,7 +202,7 @@ class Neighbourhood:
         if not ghosts or self._awaited or len(ghosts) < len(self._ghosts):
             return
         peers, met = {ghost.peer for ghost in ghosts}, ghosts[-1].met
-        asked = (*self._others, *self._leaving)
+        asked = self.compared
         if (
             sum(peer not in met for peer in peers) <= self.limits.owners - self.limits.quorum
             and all(peer in met for peer in asked)
@@ -199,9 +225,9 @@ class Neighbourhood:
         if not self.is_starting(now):
             return
         own = self.peer_id.number
-        farthest = max((peer.number ^ own for peer in self._near), default=0)
+        farthest = max((peer.number ^ own for peer in self._known), default=0)
         for sighting in sightings:
-            if len(self._near) <= self.limits.owners or sighting.peer.number ^ own < farthest:
+            if len(self._known) < self.limits.neighbours_max or sighting.peer.number ^ own < farthest:
                 self._miss(sighting.peer, now + (sighting.gone_ms or self.limits.heard_ms))
         self._refresh(now)
 
@@ -213,16 +239,53 @@ class Neighbourhood:
         if not is_known:
             self._ghosts.append(_Ghost(peer, fades_at, is_missed=True, is_from_before=True))
 
+    def _add(self, peer: PeerId) -> None:
+        if peer not in self._others:
+            self._others[peer] = peer.number
+            self._levels.setdefault(self._level_of(peer), {})[peer] = None
+
+    def _remove(self, peer: PeerId) -> None:
+        del self._others[peer]
+        level = self._level_of(peer)
+        del self._levels[level][peer]
+        if not self._levels[level]:
+            del self._levels[level]
+
+    def _level_of(self, point: Key) -> int:
+        """How many leading bits a peer or a key shares with us."""
+        return ID_BITS - (point.number ^ self.peer_id.number).bit_length()
+
+    def _was_kin(self, peer: PeerId) -> bool:
+        """Whether one that has gone would be kin, were it still here."""
+        owners, level = self.limits.owners, self._level_of(peer)
+        if len(self._levels.get(level, ())) < owners:
+            return True
+        return 1 + sum(len(peers) for deeper, peers in self._levels.items() if deeper > level) <= owners
+
+    def _find_kin(self) -> None:
+        numbers, owners, half = self._others, self.limits.owners, 1
+        self._near, self._witnesses = {}, {}
+        for level in sorted(self._levels, reverse=True):
+            peers = self._levels[level]
+            if len(peers) <= owners or half <= owners:
+                self._near.update((peer, numbers[peer]) for peer in peers)
+            else:
+                self._witnesses.update((peer, numbers[peer]) for peer in islice(peers, owners))
+            half += len(peers)
+        self._witnesses |= self._near
+        # Some of the neighbours may be about to go, and others not have taken their places yet.
+        is_part = 4 * (len(self._known) + len(self._leaving)) >= 3 * self.limits.neighbours_max
+        outer = (level for level in sorted(self._levels) if any(peer in self._known for peer in self._levels[level]))
+        self._far = next(outer, -1) if is_part else -1
+
     def _refresh(self, now: Millis) -> None:
-        ours = self.peer_id.number
-        nearest = nsmallest(self.limits.neighbours_max, self._known, key=lambda peer: peer.number ^ ours)
-        arrived = [peer for peer in nearest if peer not in self._near]
-        self._near = dict.fromkeys(nearest)
-        self._others = {peer: peer.number for peer in (*self._near, *self._heard)}
+        self._is_valid = False
+        before = self._near
+        self._find_kin()
         if self.is_starting(now):
-            self._awaited |= dict.fromkeys(arrived)
+            self._awaited |= {peer: None for peer in self._near if peer not in before}
         self._awaited |= {ghost.peer: None for ghost in self._ghosts if ghost.is_missed}
-        self._awaited = {peer: None for peer in self._awaited if peer in self._others}
+        self._awaited = {peer: None for peer in self._awaited if peer in self._near}
         self._ghosts = [ghost for ghost in self._ghosts if ghost.peer not in self._others]
         if self._others:
             self._alone_at = None
@@ -236,16 +299,19 @@ class Neighbourhood:
     def owners(self, key: Key, also: Iterable[PeerId] = ()) -> list[PeerId]:
         """The R peers nearest to a key, ourselves perhaps among them, nearest first; `also` by hearsay."""
         point = key.number
-        peers = {**self._others, self.peer_id: self.peer_id.number, **{peer: peer.number for peer in also}}
+        known = self._near if self.is_owner(key) else self._others  # Who else owns what we own is kin.
+        peers = {**known, self.peer_id: self.peer_id.number, **{peer: peer.number for peer in also}}
         if self.is_leaving and len(peers) > 1:
             del peers[self.peer_id]
         return nsmallest(self.limits.owners, peers, key=lambda peer: peers[peer] ^ point)
 
     def is_owner(self, key: Key) -> bool:
-        return not (self.is_leaving and self._others) and self._is_owner_beside(key, self._others.values())
+        if (self.is_leaving and self._others) or self._is_far(key):
+            return False
+        return self._is_owner_beside(key, self._witnesses.values())
 
     def both_own(self, peer: PeerId, neighbours: tuple[PeerId, ...]) -> Callable[[Key], bool]:
-        """Of which keys are that peer and we both owners, among these neighbours?
+        """Of which keys are that peer and we both owners, among these witnesses of one of us?
 
         If one of us is leaving, those that the other then owns.
         """
@@ -289,7 +355,7 @@ class Neighbourhood:
         missed = [ghost.peer for ghost in self._ghosts if ghost.is_missed]
         if not self._awaited and not missed:
             return True
-        nearest = self._nearest(key, (*self._others, *missed))
+        nearest = self._nearest(key, (*self._near, *missed))
         if any(peer in self._awaited for peer in nearest):
             return False
         is_missing = [peer in missed for peer in nearest]
@@ -300,7 +366,7 @@ class Neighbourhood:
     def _has_inherited(self, key: Key) -> bool:
         """Whether a key was ours before anybody left, or we have caught up with enough of those who owned it then."""
         ghosts = [ghost for ghost in self._ghosts if not ghost.is_from_before]
-        present = self._others | {ghost.peer: ghost.peer.number for ghost in ghosts}
+        present = self._near | {ghost.peer: ghost.peer.number for ghost in ghosts}
         if self._is_owner_beside(key, present.values()):
             return True
         former = self._nearest(key, present)
@@ -326,6 +392,9 @@ class Neighbourhood:
             each in doubts for each in self._nearest(key, dict.fromkeys((*former, *doubts)))
         )
 
+    def _is_far(self, key: Key) -> bool:
+        return self._far >= 0 and self._level_of(key) <= self._far
+
     def _nearest(self, key: Key, peers: Iterable[PeerId]) -> list[PeerId]:
         point = key.number
         return nsmallest(self.limits.owners, peers, key=lambda peer: peer.number ^ point)
@@ -334,9 +403,14 @@ class Neighbourhood:
         return _is_among(self.peer_id.number, key, numbers, self.limits.owners)
 
     def validate(self) -> None:
+        if self._is_valid:
+            return
+        self._is_valid = True
         assert self.peer_id not in self._others
-        assert len(self._near) <= self.limits.neighbours_max
-        assert all(peer in self._others for peer in self._awaited)
+        assert self._others.keys() == self._known.keys() | self._heard.keys()
+        assert len(self._others) == sum(map(len, self._levels.values()))
+        assert all(peer in self._others for peer in self._witnesses)
+        assert all(peer in self._near for peer in self._awaited)
         assert not any(ghost.peer in self._others for ghost in self._ghosts)
         assert not any(peer in self._others for peer in self._leaving)
 

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overlay.table import Table
+from overlay.table import BUCKET_PEERS, Table
+from protocols.events import NEIGHBOURS_MAX
 from protocols.ids import ID_BITS, Key, PeerId
 from tests.overlay.networks import contact, peer_id
 
 ids = st.integers(min_value=0, max_value=2**ID_BITS - 1)
 
 
-def filled(own: PeerId, others: list[PeerId]) -> Table:
-    table = Table(own)
+def filled(own: PeerId, others: list[PeerId], leaf_peers: int = NEIGHBOURS_MAX) -> Table:
+    table = Table(own, leaf_peers=leaf_peers)
     for other in others:
         table.add_contact(contact(other))
     return table
@@ -28,15 +30,22 @@ def test_nearest_is_the_true_nearest_of_all_it_holds(own: int, others: list[int]
     assert table.nearest(Key(peer_id(target)), count) == held[:count]
 
 
-@given(ids, st.lists(ids, unique=True, min_size=1, max_size=300), st.randoms(use_true_random=False))
+@given(
+    ids,
+    st.lists(ids, unique=True, min_size=1, max_size=300),
+    st.randoms(use_true_random=False),
+    st.sampled_from([8, NEIGHBOURS_MAX]),
+)
 def test_the_leaf_set_always_has_a_place_whatever_the_order_of_arrival(
-    own: int, others: list[int], luck: random.Random
+    own: int, others: list[int], luck: random.Random, leaf_peers: int
 ) -> None:
     others = [other for other in others if other != own]
     luck.shuffle(others)
-    table = filled(peer_id(own), [peer_id(other) for other in others])
-    expected = sorted(others, key=lambda other: other ^ own)[: table.leaf_peers]
+    table = filled(peer_id(own), [peer_id(other) for other in others], leaf_peers)
+    expected = sorted(others, key=lambda other: other ^ own)[:leaf_peers]
     assert [leaf.peer_id.number for leaf in table.leaves()] == expected
+    beyond = Counter(table.level_of(each.peer_id) for each in table.contacts() if each not in table.leaves())
+    assert all(count <= BUCKET_PEERS for count in beyond.values())
 
 
 def test_a_full_level_keeps_whom_it_has_and_names_a_spare_when_one_goes() -> None:
@@ -44,7 +53,7 @@ def test_a_full_level_keeps_whom_it_has_and_names_a_spare_when_one_goes() -> Non
     own = peer_id(0)
     near = [peer_id(number) for number in range(1, 9)]  # Fill the leaf set first.
     far = [peer_id(1 << 159 | luck.getrandbits(150)) for _ in range(9)]
-    table = filled(own, near + far)
+    table = filled(own, near + far, leaf_peers=8)
     kept = [other for other in far if table.get(other)]
     (spare,) = [other for other in far if not table.get(other)]
     assert len(kept) == 8
@@ -73,7 +82,7 @@ def test_a_random_key_of_a_level_shares_exactly_that_many_bits(own: int, level: 
 
 def test_home_is_where_the_leaves_are() -> None:
     own = peer_id(0)
-    table = filled(own, [peer_id(number) for number in range(1, 8)])
+    table = filled(own, [peer_id(number) for number in range(1, 8)], leaf_peers=8)
     assert table.is_home(Key(peer_id(1 << 159))), "with fewer peers than leaves, everything is home"
     table.add_contact(contact(peer_id(8)))
     assert table.is_home(Key(peer_id(8)))

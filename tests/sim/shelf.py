@@ -200,7 +200,7 @@ def play(seed: int, *, is_hard: bool = False, with_disk_loss: bool = False) -> S
 def play_leaving(seed: int) -> ShelfWorld:
     """Peers leave for good, three owners of one key together, until three are left; then everybody gets everything."""
     rng = random.Random(f"{seed}/scenario")
-    world = ShelfWorld(seed, rng.choice((6, 8, 9)))
+    world = ShelfWorld(seed, rng.choice((6, 9, 13, 16, 20)))
     spoilt = [FaultRule(name=name, times=1, share=0.1, at_s=0, for_s=100) for name in ("loss", "delay", "duplicate")]
     Faults(world, [rule for rule in spoilt if rng.random() < 0.5], span_ms=100_000).plan()
     world.run_for(1_500)

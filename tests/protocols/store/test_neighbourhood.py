@@ -221,16 +221,6 @@ def test_a_peer_that_was_heard_is_a_neighbour_for_a_while():
     assert neighbourhood.is_owner(KEY)
 
 
-def test_of_many_known_peers_the_nearest_are_neighbours_and_the_next_moves_up():
-    limits = StoreLimits(neighbours_max=2)
-    neighbourhood = Neighbourhood(peer(0), limits)
-    for each in (D, B, C, A):
-        neighbourhood.up(each, START)
-    assert sorted(neighbourhood.near) == [A, B]
-    neighbourhood.down(A, START)
-    assert sorted(neighbourhood.near) == [B, C]
-
-
 @pytest.mark.parametrize(("has_company", "after_ms"), [(False, LIMITS.settle_ms), (True, LIMITS.ghost_ms)])
 def test_a_peer_that_nobody_joins_is_alone_in_the_end(has_company: bool, after_ms: int):
     neighbourhood = Neighbourhood(A, LIMITS, (B,) if has_company else ())
