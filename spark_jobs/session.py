@@ -24,7 +24,7 @@ BRIDGE: Final = Path(__file__).parent / "jvm" / "bridge.jar"
 MASTER_TIMEOUT_S: Final = 3.0
 JAVA_OPTIONS: Final = (
     "-XX:+UseSerialGC",  # The smallest; the heap is small.
-    "-Xmn64m",  # What is young dies soon, and more room for it would be resident for good.
+    "-XX:MaxNewSize=96m",  # What is young dies soon, and more room for it would be resident for good.
     "-XX:MinHeapFreeRatio=20",
     "-XX:MaxHeapFreeRatio=40",
     "-XX:MaxMetaspaceSize=256m",
