@@ -24,6 +24,7 @@ BRIDGE: Final = Path(__file__).parent / "jvm" / "bridge.jar"
 MASTER_TIMEOUT_S: Final = 3.0
 JAVA_OPTIONS: Final = (
     "-XX:+UseSerialGC",  # The smallest; the heap is small.
+    "-XX:MaxNewSize=96m",  # What is young dies soon, and more room for it would be resident for good.
     "-XX:MinHeapFreeRatio=20",
     "-XX:MaxHeapFreeRatio=40",
     "-XX:MaxMetaspaceSize=256m",
@@ -57,6 +58,7 @@ def start_session(settings: SessionSettings, waiting: Callable[[str], None]) -> 
     os.environ["JAVA_HOME"] = str(home)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["MALLOC_ARENA_MAX"] = "2"  # Java's threads would have an arena each, and keep what they no longer need.
     waiting(f"starting Spark on Java {version}")
     from pyspark.sql import SparkSession
 
@@ -81,6 +83,7 @@ def spark_conf(settings: SessionSettings) -> dict[str, str]:
         "spark.driver.extraClassPath": str(BRIDGE),
         "spark.executor.extraClassPath": str(BRIDGE),
         "spark.driver.extraJavaOptions": " ".join(JAVA_OPTIONS),
+        "spark.rpc.netty.dispatcher.numThreads": "4",  # Else as many threads as there are slots.
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.host": "127.0.0.1",
