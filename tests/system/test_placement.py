@@ -1,0 +1,66 @@
+"""Placement over real daemons: coordinators at several peers decide where the parts of a query run."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from peerd.client import PeerRefused
+from peerd.cluster import Cluster
+from peerd.datadir import DataDir
+from protocols.execution.messages import PlacementName
+from tests.system.test_queries import nothing_left
+from tests.system.test_streams import DEADLINE_S, client
+
+pytestmark = pytest.mark.system
+
+PORTS = itertools.count(41_000 + os.getpid() % 200 * 10, 10)
+FLIGHTS = "id int, flight string, delay float"
+LATE = "SELECT flight FROM flights WHERE delay >= 60"
+
+
+@pytest.fixture
+def network(tmp_path: Path) -> Iterator[Cluster]:
+    cluster = Cluster(DataDir(tmp_path))
+    cluster.start(4, first_port=next(PORTS), settings={"spark": "off"})
+    cluster.wait_until_up()
+    yield cluster
+    cluster.stop()
+
+
+async def test_coordinators_place_a_query_and_its_results_are_the_same_wherever_it_runs(network: Cluster):
+    placements: tuple[PlacementName, ...] = ("auto", "baseline", "edge", "edge+", "in-network", "exact")
+    async with client(network, 1) as one, client(network, 3) as three:
+        await one.create_stream("flights", FLIGHTS)
+        await one.publish("flights", [(0, "before", 90.0)])
+        ids = {number: network.client(number).get("/status")["peer_id"] for number in (1, 3)}
+        coordinated = 0
+        for turn, placement in enumerate(placements):
+            async with three.query(LATE, placement=placement) as late:
+                await one.publish("flights", [(n, f"F{turn}-{n}", float(n)) for n in range(100)])
+                rows = aiter(late)
+                async with asyncio.timeout(DEADLINE_S):
+                    got = [(await anext(rows)).flight for _ in range(40)]
+                assert got == [f"F{turn}-{n}" for n in range(60, 100)], placement
+                shown = await three.show_query(late.query)
+                assert shown.placement == placement
+                hosts = {each.host.hex() for each in shown.subgraphs}
+                # The selection runs where the flights are published, unless everything is to be shipped.
+                assert hosts == ({ids[3]} if placement == "baseline" else {ids[1], ids[3]}), placement
+                coordinated += shown.why == f"{placement}, by its coordinators"
+        assert coordinated  # Three are; on a slow machine, where they take longer than 3 s, it is placed without them.
+        await nothing_left(three, "flights")
+
+
+async def test_a_bound_that_no_placement_can_keep_is_refused(network: Cluster):
+    async with client(network, 1) as one, client(network, 2) as two:
+        await one.create_stream("flights", FLIGHTS)
+        await one.publish("flights", [(0, "before", 90.0)])
+        with pytest.raises(PeerRefused, match="cannot have its results within 1e-06 ms"):
+            await two.submit(LATE, name="late", within_ms=1e-6)
+        await nothing_left(two, "flights")
