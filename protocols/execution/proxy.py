@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from protocols.catalogue.known import busiest
 from protocols.catalogue.messages import CreateStream, DropStream, ListStreams, ShowStream, StreamShown, StreamsListed
 from protocols.catalogue.refusals import clock_is_off
 from protocols.catalogue.streams import StreamDefinition
@@ -256,9 +257,9 @@ class QueryProxy:
     def _found(self, query: Running, shown: StreamShown, now: Millis) -> list[Effect]:
         """Where a stream is published most."""
         stream = shown.definition.name
-        live = [each for each in shown.publishers if not self._is_shunned(each.peer, now)]
-        if live:
-            query.publishers[stream] = max(live, key=lambda each: (each.accepted, each.peer)).peer
+        publisher = busiest([each for each in shown.publishers if not self._is_shunned(each.peer, now)])
+        if publisher is not None:
+            query.publishers[stream] = publisher
         query.looking_for.pop(stream, None)
         return [] if query.looking_for else self._deploy(query, now)
 
