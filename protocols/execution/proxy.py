@@ -27,7 +27,7 @@ from protocols.events import (
     TimerFired,
     Unreachable,
 )
-from protocols.execution.cut import cut
+from protocols.execution.cut import cut, is_stateful
 from protocols.execution.executor import ResultsReady, ResultsSafe
 from protocols.execution.messages import (
     Deploy,
@@ -60,6 +60,7 @@ from queries.errors import QueryError
 from queries.plan import output_schema, sources
 from queries.query import parse
 from queries.schema import Schema
+from queries.spark_able import formless
 
 ROLE: Final = "queries"
 TICK: Final = "queries/tick"
@@ -322,7 +323,14 @@ class QueryProxy:
             choice.worker,
             query.engine,
         )
-        waits_for = "Spark" if any(each.engine == "spark" for each in query.cut.subgraphs) else "its hosts"
+        on_spark = [each for each in query.cut.subgraphs if each.engine == "spark"]
+        problem = next(filter(None, (formless(each.plan) for each in on_spark)), "")
+        if problem:
+            error = f'query "{query.query}" cannot run: Spark has no form for it'
+            hint = "Without windows and joins it would run in the daemons." if is_stateful(query.parsed.plan) else ""
+            query.cut, query.attempt = None, 0
+            return self._give_up(query, Refused(code="invalid", error=error, detail=f"{problem}.", hint=hint), now)
+        waits_for = "Spark" if on_spark else "its hosts"
         effects += self._send_deploys(query, now)
         if query.request is not None:
             effects.append(Reply(query.request, QueryStarting(query=query.query, waits_for=waits_for), last=False))
