@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import random
+from bisect import insort
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -117,15 +118,19 @@ class Table(RoutingTable):
         """Give a contact its place; False (and a spare's place) where its level is full of others."""
         peer_id = contact.peer_id
         level = self._levels.setdefault(self.level_of(peer_id), _Level())
-        leaves = self.leaves()
-        if peer_id not in level.peers and len(level.peers) >= self.ksize and not self._is_leaf(peer_id):
+        is_leaf, is_new = self._is_leaf(peer_id), peer_id not in level.peers
+        if is_new and len(level.peers) >= self.ksize and not is_leaf:
             self._spare(level, contact.candidate)
             return False
         level.spares.pop(peer_id, None)
         level.peers[peer_id] = self._peers[peer_id] = contact
-        self._leaves = None
-        if len(leaves) == self.leaf_peers:
-            self._trim(self.level_of(leaves[-1].peer_id))
+        if not is_new:
+            self._leaves = None
+        elif is_leaf:
+            leaves = self.leaves()
+            insort(leaves, contact, key=lambda leaf: leaf.long_id ^ self.node.long_id)
+            if len(leaves) > self.leaf_peers:
+                self._trim(self.level_of(leaves.pop().peer_id))
         return True
 
     def _trim(self, number: int) -> None:
@@ -143,7 +148,8 @@ class Table(RoutingTable):
             return False
         level.spares.pop(contact.peer_id, None)
         self._peers.pop(contact.peer_id, None)
-        self._leaves = None
+        if self._is_leaf(contact.peer_id) or contact is self.leaves()[-1]:
+            self._leaves = None
         return level.peers.pop(contact.peer_id, None) is not None
 
     def spare_for(self, peer_id: PeerId) -> Candidate | None:
