@@ -7,6 +7,7 @@ Source → Select (what concerns one stream) → Join (left-deep, in the order o
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import timedelta
 from difflib import get_close_matches
 from typing import Any, Final
 
@@ -109,7 +110,7 @@ def _option(text: str, option: Option) -> tuple[str, str]:
     if answers and value not in answers:
         expected = ", ".join(answers)
         raise QueryError(f'"{option.value}" is no {option.key}', text, option.value_span, expected=expected)
-    if option.key == "within" and read_interval(value) is None:
+    if option.key == "within" and not (read_interval(value) or timedelta(0)) > timedelta(0):
         hint = "for example within = 120 ms"
         raise QueryError(f'"{option.value}" is no delay', text, option.value_span, hint=hint)
     return option.key, value
@@ -209,13 +210,13 @@ class _Branches:
         ]
         if is_grouped(node):
             return self._grouped(node, inputs, scope, expressions, joined(inputs, parts))
-        if len(inputs) == 1 and inputs[0].window is not None:
-            hint = "windows are for joins and aggregates; leave it out"
-            raise QueryError("a window does nothing here", text, self._window_spans[inputs[0].alias], hint=hint)
         outputs = [
             each._replace(expression=timed(each.expression, aliases))
             for each in outputs_of(node, text, scope, expressions)
         ]
+        if len(inputs) == 1 and inputs[0].window is not None:
+            hint = "windows are for joins and aggregates; leave it out"
+            raise QueryError("a window does nothing here", text, self._window_spans[inputs[0].alias], hint=hint)
         return Project(joined(inputs, parts), named(outputs, text))
 
     def _grouped(

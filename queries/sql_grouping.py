@@ -130,6 +130,8 @@ class GroupBy:
             stream = self._inputs[0].stream
             behind = "" if len(self._inputs) > 1 else f", or FROM {stream} [RANGE 5 MINUTES]"
             problem = "an aggregate over a stream that never ends needs a window"
+            if any(each.window is not None for each in self._inputs):
+                problem = "the windows in FROM say which rows are joined; an aggregate over a join needs one of its own"
             raise QueryError(problem, self._text, span, hint=f"for example {over}{behind}")
         return own
 

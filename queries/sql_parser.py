@@ -16,6 +16,7 @@ from sqlglot.errors import ErrorLevel, ParseError
 from sqlglot.parser import Parser as SqlglotParser
 from sqlglot.tokenizer_core import Token, TokenType
 
+from queries.casts import read_interval
 from queries.errors import QueryError, Span
 from queries.sql_tokens import SqlTokenizer, SqlTokens, shown, span_of, too_deep
 
@@ -158,9 +159,18 @@ def _explained(error: _Refused, sql: SqlTokens) -> QueryError:
         end = sql.tokens[-1].end + 1
         problem = "the query ends too early"
         return QueryError(problem, text, Span(end, end + 1), expected=expected or "more of the query")
-    hint = _HINTS.get(token.token_type, "") or _misspelt(token, sql.tokens)
+    hint = _HINTS.get(token.token_type, "") or _unit(token, sql.tokens) or _misspelt(token, sql.tokens)
     expected = expected or "an operator, a comma, the next clause or the end"
     return QueryError(f"unexpected {shown(token, text)}", text, span_of(token), expected=expected, hint=hint)
+
+
+def _unit(token: Token, tokens: list[Token]) -> str:
+    """A number with a unit outside of a window in brackets."""
+    before = [each for each in tokens if each.end < token.start][-1:]
+    is_number = any(each.token_type == T.NUMBER for each in before)
+    if not is_number or read_interval(f"1 {token.text}") is None:
+        return ""
+    return f"a length of time is written INTERVAL '{before[0].text}' {token.text.upper()}"
 
 
 def _misspelt(token: Token, tokens: list[Token]) -> str:

@@ -108,6 +108,30 @@ def shown(token: Token, text: str) -> str:
     return f'"{text[token.start : token.end + 1][:40]}"'
 
 
+# What people write because other languages, keyboards or text processors do.
+_INSTEAD: Final = (
+    ("‘’‚‛“”„«»", "a text stands in straight quotes: 'ATL'"),
+    ("`", 'a name that needs quotes stands in double ones: "num"'),
+    ("≥", "write >="),
+    ("≤", "write <="),
+    ("≠", "write <>"),
+    ("−–—", "write - for minus"),
+    ("×·", "write * for times"),
+    ("&", "write AND"),
+    ("$", 'write "?" for a parameter'),
+    ("~", "write LIKE, with % for any text"),
+    ("@#", "a name has letters from a to z, digits, _ and -"),
+)
+
+
+def _instead(word: str) -> str:
+    """What to write in place of a word that is none."""
+    for signs, hint in _INSTEAD:
+        if any(sign in word for sign in signs):
+            return hint
+    return "a name has letters from a to z, digits, _ and -" if any(map(str.isalpha, word)) else ""
+
+
 def statements(text: str) -> list[list[Token]]:
     """The tokens of each statement of a text within its limits; semicolons stand between them."""
     if len(text) > TEXT_MAX:
@@ -121,7 +145,8 @@ def statements(text: str) -> list[list[Token]]:
         raise _unread(text, tokenizer.tokens) from None
     for token in tokens:
         if token.token_type not in _KNOWN_TYPES or (token.token_type == T.VAR and not _WORD.fullmatch(token.text)):
-            raise QueryError(f"{shown(token, text)} means nothing here", text, span_of(token))
+            problem = f"{shown(token, text)} means nothing here"
+            raise QueryError(problem, text, span_of(token), hint=_instead(text[token.start : token.end + 1]))
     _check_nesting(text, tokens)
     found: list[list[Token]] = [[]]
     for token in tokens:

@@ -72,6 +72,7 @@ _KNOWN: Final = tuple(
         (r"", r"order\b", "the results of a stream come in the order of its items"),
         (r"", r"[\"']([^\"']*)$", "the text in quotes does not end"),
         (r"\($", r":", "the comment does not end with :)"),
+        (r"", r"\$?[^\x00-\x7f]", "names have letters from a to z, digits, _, - and ."),
     )
 )
 
