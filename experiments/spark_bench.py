@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from experiments.spark_rows import (
     BATCH_ROWS,
@@ -75,6 +75,18 @@ class Listener:
         say(f"Spark: {what}")
 
 
+class Memory(NamedTuple):
+    """What the processes of a peer hold, in bytes."""
+
+    own: int
+    worker: int
+    java: int
+
+    def __str__(self) -> str:
+        parts = f"{self.own >> 20} here, {self.worker >> 20} in the worker, {self.java >> 20} in Java"
+        return f"{sum(self) >> 20} MB ({parts})"
+
+
 class Ours:
     """The engine, and the runs in it."""
 
@@ -127,10 +139,9 @@ class Ours:
     async def stop(self, run: str) -> None:
         self.engine.stop(run)
 
-    def memory(self) -> tuple[int, int, int]:
-        """Of this process, the worker and Java, in bytes."""
+    def memory(self) -> Memory:
         status = self.engine.status()
-        return resident_bytes(os.getpid()), resident_bytes(status.worker_pid), resident_bytes(status.java_pid)
+        return Memory(*map(resident_bytes, (os.getpid(), status.worker_pid, status.java_pid)))
 
     async def _until(self, holds: Any) -> None:
         while not holds():
@@ -138,7 +149,7 @@ class Ours:
             await self.told.news.wait()
 
 
-async def measure() -> tuple[dict[str, Figures], list[float], tuple[int, int, int]]:
+async def measure() -> tuple[dict[str, Figures], list[float], Memory, Memory]:
     ours = Ours()
     figures: dict[str, Figures] = {}
     try:
@@ -155,11 +166,12 @@ async def measure() -> tuple[dict[str, Figures], list[float], tuple[int, int, in
             figures[name] = figures_of([await ours.latency_ms(name) for _ in range(counted)], rate)
             show(name, figures[name])
             await ours.stop(name)
-        together = await measure_together(ours)
         memory = ours.memory()
+        together = await measure_together(ours)
+        memory_together = ours.memory()
     finally:
         await ours.engine.close()
-    return figures, together, memory
+    return figures, together, memory, memory_together
 
 
 async def measure_together(ours: Ours) -> list[float]:
@@ -212,7 +224,7 @@ def compare(name: str, ours: Figures, plain: Figures) -> bool:
 
 def main() -> int:
     print(f"Spark, through the engine: {SMALL_ROWS} rows at a time, then batches of {BATCH_ROWS}", flush=True)
-    ours, together, memory = asyncio.run(measure())
+    ours, together, memory, memory_together = asyncio.run(measure())
     print("The same in plain Structured Streaming", flush=True)
     plain = measure_plain()
     for name, figures in plain.items():
@@ -221,9 +233,7 @@ def main() -> int:
     met = [compare(name, ours[name], plain[name]) for name in TEXTS]
     p50_ms, p95_ms = percentile(together, 0.5), percentile(together, 0.95)
     print(f"  {RUNS_TOGETHER} runs at once    p50 {p50_ms:.0f} ms (goal {GOAL_TOGETHER_MS:.0f}), p95 {p95_ms:.0f} ms")
-    parts = " + ".join(str(each >> 20) for each in memory)
-    whole = f"{sum(memory) >> 20} MB (goal {GOAL_BYTES >> 20})"
-    print(f"  resident        {whole}: {parts} in this process, the worker and Java")
+    print(f"  resident        {memory}, goal {GOAL_BYTES >> 20}; after {RUNS_TOGETHER} at once {memory_together}")
     return 0 if all(met) and p50_ms <= GOAL_TOGETHER_MS and sum(memory) <= GOAL_BYTES else 1
 
 

@@ -46,7 +46,7 @@ class Config:
     token_file: Path | None = None
     spark: str = "auto"  # Started when the first query needs it; never; with the peer.
     spark_master: str = "local"
-    spark_memory: int = 512  # Megabytes of Java's heap.
+    spark_memory: int = 420  # Megabytes of Java's heap.
     origins: Mapping[str, str] = field(default_factory=dict)
 
     def http_port_for(self, port: int) -> int:

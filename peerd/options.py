@@ -29,7 +29,7 @@ _NETWORK_FLAGS: Final = (
 _RUN_FLAGS: Final = (
     ("--spark", "WHEN", "auto (when a query needs it), off or warm (at once) [auto]."),
     ("--spark-master", "URL", "Where Spark runs: local, or the URL of a cluster [local]."),
-    ("--spark-memory", "SIZE", "Heap of this peer's Spark [512m]."),
+    ("--spark-memory", "SIZE", "Heap of this peer's Spark [420m]."),
     ("--log-level", "LEVEL", "debug, info, warning or error [info]."),
     ("--log-format", "FORMAT", "console or json [console]."),
 )

@@ -24,7 +24,6 @@ BRIDGE: Final = Path(__file__).parent / "jvm" / "bridge.jar"
 MASTER_TIMEOUT_S: Final = 3.0
 JAVA_OPTIONS: Final = (
     "-XX:+UseSerialGC",  # The smallest; the heap is small.
-    "-XX:MaxNewSize=96m",  # What is young dies soon, and more room for it would be resident for good.
     "-XX:MinHeapFreeRatio=20",
     "-XX:MaxHeapFreeRatio=40",
     "-XX:MaxMetaspaceSize=256m",
@@ -39,7 +38,7 @@ class SessionSettings(msgspec.Struct, frozen=True):
     """What a peer's operator may choose about Spark."""
 
     master: str = "local"
-    heap_mb: int = 512  # Spark takes no less.
+    heap_mb: int = 420  # All of it becomes resident in time: with this a peer stays below 900 MB.
     java_home: str = ""  # Empty: the machine's, or the one beside this Python.
     extra: dict[str, str] = {}  # More settings of Spark, for a cluster's sake.
 
@@ -80,6 +79,8 @@ def spark_conf(settings: SessionSettings) -> dict[str, str]:
         # Slots are threads, idle ones cost nothing, and a run in real-time mode keeps one or more of them.
         "spark.master": "local[256]" if is_local else settings.master,
         "spark.driver.memory": f"{settings.heap_mb}m",
+        # Of the heap this is kept from caches; with Spark's usual 300 MB it takes no heap below 450.
+        "spark.testing.reservedMemory": str(min(settings.heap_mb << 18, 300 << 20)),
         "spark.driver.extraClassPath": str(BRIDGE),
         "spark.executor.extraClassPath": str(BRIDGE),
         "spark.driver.extraJavaOptions": " ".join(JAVA_OPTIONS),
@@ -107,6 +108,10 @@ def spark_conf(settings: SessionSettings) -> dict[str, str]:
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         # Spark fears that a join hands late rows to an aggregate; ours says itself which windows are closed to a row.
         "spark.sql.streaming.statefulOperator.checkCorrectness.enabled": "false",
+        # Nobody reads what a plan looks like, or wants it checked after every rule: it takes part of each micro-batch.
+        "spark.sql.lightweightPlanChangeValidation": "false",
+        "spark.sql.ui.explainMode": "simple",
+        "spark.sql.maxPlanStringLength": "0",
         "spark.python.sql.dataFrameDebugging.enabled": "false",  # Asks Java for the place of every column in our code.
         "spark.sql.streaming.stopTimeout": "30s",
         # What a row says may be forgotten holds for all sources of its run.

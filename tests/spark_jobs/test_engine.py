@@ -231,6 +231,15 @@ def test_one_failing_run_leaves_the_others_alone(live: Live) -> None:
     live.stop("good")
 
 
+def test_rows_that_cannot_be_written_fail_their_run(live: Live) -> None:
+    told = live.started("unwritten", plan_of("SELECT k FROM a"))
+    source = random.Random(7)
+    live.feed("unwritten", 1, "a", [("text", *row(source, START)[1:], START)])
+    live.until(lambda: told.reason)
+    assert told.reason.startswith("rows could not be handed to Spark")
+    assert "unwritten" not in live.engine.status().runs
+
+
 def test_rows_and_files_of_a_run_that_ended_are_gone(live: Live) -> None:
     live.started("short", plan_of("SELECT k FROM a"))
     folder = live.engine._runs["short"].folder
