@@ -43,10 +43,16 @@ def results_of(
 
     Raises NoSession where there is no Spark to be had, NoForm where the plan has none there.
     """
-    shape = restructure.on_row(plan) if isinstance(plan, Restructure) else None
-    body = plan.input if isinstance(plan, Restructure) else plan
-    waiting(f"writing {sum(recordings[each.stream].rows for each in sources(body)):,} tuples for Spark")
-    inputs = prepared(body, recordings, folder)
+    branches = plan.branches if isinstance(plan, Union) else (plan,)
+    if not all(isinstance(each, Restructure) for each in branches):
+        branches = (plan,)
+    bodies = [each.input if isinstance(each, Restructure) else each for each in branches]
+    rows = sum(recordings[each.stream].rows for body in bodies for each in sources(body))
+    waiting(f"writing {rows:,} tuples for Spark")
+    folders = [folder / f"part{number}" for number in range(len(bodies))]
+    for each in folders:
+        each.mkdir()
+    inputs = [prepared(body, recordings, part) for body, part in zip(bodies, folders, strict=True)]
     cores = min(os.cpu_count() or 1, CORES_MAX)
     settings = SessionSettings(heap_mb=heap_mb, extra={"spark.master": f"local[{cores}]", **PARQUET})
     waiting("starting Spark")
@@ -54,9 +60,10 @@ def results_of(
         spark, _ = start_session(settings, lambda what: None)
     try:
         waiting("running the query")
-        out = batch(spark, body, inputs, folder / "results")
-        for row in read_results(body, out):
-            yield row if shape is None else (shape(row),)
+        for branch, body, paths, part in zip(branches, bodies, inputs, folders, strict=True):
+            shape = restructure.on_row(branch) if isinstance(branch, Restructure) else None
+            for row in read_results(body, batch(spark, body, paths, part / "results")):
+                yield row if shape is None else (shape(row),)
     finally:
         spark.stop()
 

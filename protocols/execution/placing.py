@@ -16,7 +16,7 @@ import msgspec
 
 from protocols.catalogue.messages import PublisherShown, StreamShown
 from protocols.effects import Effect, Tell
-from protocols.execution.cut import is_stateful, narrowed
+from protocols.execution.cut import Cut, is_stateful, narrowed
 from protocols.execution.messages import Move, PlacementName, QueryId
 from protocols.ids import Millis, PeerId, StreamName
 from protocols.messages import Refused
@@ -31,6 +31,7 @@ from queries.casts import read_interval
 from queries.cost import Rates, StreamStatistics
 from queries.plan import Operator, sources
 from queries.selectivity import ColumnStatistics
+from queries.spark_able import formless
 
 GAIN_MIN: Final = 0.2  # A move must save this share of what flows; each move costs a start of the query.
 UNDER_WAY_MIN: Final = 1000.0  # Bytes under way that `auto` must save: an engine elsewhere is not had for nothing.
@@ -254,6 +255,17 @@ def choose(parts: Parts, view: NetworkView, placing: Placing, bound_ms: float) -
     if saved <= 0 or saved < GAIN_MIN * cost or (is_auto and saved < UNDER_WAY_MIN * 1000):
         return parts.choice(staying, f"{_under_way(cost)}; {algorithm} would save {_under_way(max(saved, 0.0))}")
     return parts.choice(found.hosts, f"{algorithm}: {_under_way(found.cost)} instead of {_under_way(cost)}")
+
+
+def without_form(query: QueryId, made: Cut) -> Refused | None:
+    """The refusal of a query of which Spark would have to run what it has no form for."""
+    for each in made.subgraphs:
+        problem = formless(each.plan) if each.engine == "spark" else ""
+        if problem:
+            error = f'query "{query}" cannot run: Spark has no form for it'
+            hint = "Without windows and joins it would run in the daemons." if is_stateful(each.plan) else ""
+            return Refused(code="invalid", error=error, detail=f"{problem}.", hint=hint)
+    return None
 
 
 def too_far(query: QueryId, found: Infeasible) -> Refused:

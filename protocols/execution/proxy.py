@@ -47,7 +47,7 @@ from protocols.execution.messages import (
     SubmitQuery,
     Undeploy,
 )
-from protocols.execution.placing import Choice, Placing, decide, too_far
+from protocols.execution.placing import Choice, Placing, decide, too_far, without_form
 from protocols.execution.running import RETRY_MIN_MS, Running, stream_of, unknown_query
 from protocols.ids import Key, Millis, PeerId, RequestId, StreamName
 from protocols.inside import Inside
@@ -306,14 +306,7 @@ class QueryProxy:
     def _deploy(self, query: Running, choice: Choice, now: Millis) -> list[Effect]:
         assert query.parsed is not None
         effects = query.placing.stop_asking(query.stream)
-        query.placing.settle(choice, query.reason, now)
-        query.attempt, query.attempted_at = self.clock.tick(now), now
-        query.resumed_from = query.results.begin_attempt()
-        query.state = "starting"
-        query.deployed.clear()
-        query.lives.clear()
-        query.status.clear()
-        query.cut = cut(
+        made = cut(
             query.query,
             query.parsed.plan,
             query.inserted_at,
@@ -322,6 +315,17 @@ class QueryProxy:
             choice.worker,
             query.engine,
         )
+        refusal = without_form(query.query, made)
+        if refusal is not None:
+            return effects + self._give_up(query, refusal, now)
+        query.cut = made
+        query.placing.settle(choice, query.reason, now)
+        query.attempt, query.attempted_at = self.clock.tick(now), now
+        query.resumed_from = query.results.begin_attempt()
+        query.state = "starting"
+        query.deployed.clear()
+        query.lives.clear()
+        query.status.clear()
         waits_for = "Spark" if any(each.engine == "spark" for each in query.cut.subgraphs) else "its hosts"
         effects += self._send_deploys(query, now)
         if query.request is not None:

@@ -16,7 +16,7 @@ pytest.importorskip("pyspark")
 
 from protocols.execution.cut import is_stateful
 from protocols.execution.inline import pipelines
-from queries import sql
+from queries import spark_able, sql
 from queries.catalogue import Stream
 from queries.expressions import EPOCH
 from queries.plan import Operator, sources
@@ -79,7 +79,9 @@ def compare(spark: Any, seed: int, count: int) -> Comparison:
             results = compiled(plan, source_frames(spark, plan, streams))
         except NoForm as problem:
             formless[str(problem)] += 1
+            assert spark_able.formless(plan) != "", f"seed {seed}: {pair.ours}"
             continue
+        assert spark_able.formless(plan) == "", f"seed {seed}: {pair.ours}"
         ours, theirs = held([each.row for each in evaluate(plan, streams)]), told(results, plan)
         assert same_rows(ours, theirs), difference(seed, pair.ours, ours, theirs)
         if not is_stateful(plan):

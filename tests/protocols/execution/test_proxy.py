@@ -259,6 +259,17 @@ def test_a_query_whose_results_have_no_stream_is_taken_from_its_hosts():
     assert proxy.proxy.running == {}
 
 
+def test_a_query_that_spark_has_no_form_for_is_refused_before_anybody_is_sent_anything():
+    proxy = Proxy()
+    text = "SELECT max(CAST(number / 2 AS string)) AS half FROM left [RANGE 1 MINUTE]"
+    assert proxy.begin(text, left=PROXY) == []
+    (_, refusal) = proxy.replies[-1]
+    assert isinstance(refusal, Refused)
+    assert (refusal.code, refusal.error) == ("invalid", 'query "q" cannot run: Spark has no form for it')
+    assert refusal.detail in ("Spark writes floats in another way.", "Spark writes decimals with all their places.")
+    assert proxy.proxy.running["q"].state == "ending"
+
+
 def test_hosts_know_a_query_by_its_stream_which_no_other_peer_has():
     (deploy,) = Proxy().begin()
     assert deploy.query.startswith("q.")
