@@ -54,6 +54,7 @@ from protocols.execution.messages import (
     QueryAccepted,
     QueryId,
     QueryListed,
+    QueryPlanned,
     QueryShown,
     QueryStarting,
     ShowQuery,
@@ -325,6 +326,13 @@ class Client:
         assert isinstance(answer, QueryAccepted)
         self._witness(answer.stamp)
         return answer
+
+    async def plan_query(
+        self, text: str, parameters: Sequence[Any] = (), *, engine: QueryEngine = "auto"
+    ) -> QueryPlanned:
+        """Who would run the parts of a query, submitted at this peer now; nothing is begun."""
+        command = SubmitQuery(text=filled(text, parameters), engine=engine, only_plan=True)
+        return await self._ask(command, QueryPlanned, "always")
 
     async def queries(self) -> list[QueryListed]:
         """The queries submitted at this peer, oldest first."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from queries.catalogue import Streams
-from queries.cost import Rates
+from queries.cost import Estimate, Rates
 from queries.expressions import Column
 from queries.plan import Join, Nest, Operator, Project, Restructure, Select, Source, WindowAggregate, sources
 from queries.query import Query, QueryClass
@@ -25,6 +25,7 @@ _CLASSES: dict[QueryClass, str] = {
 }
 
 
+Node = TypeVar("Node")
 Notes = Callable[[Operator], Sequence[str]]
 """What stands beside an operator of the tree, in columns."""
 
@@ -65,7 +66,7 @@ def as_json(query: Query, streams: Streams | None = None, rates: Rates | None = 
         "columns": [_column_json(each) for each in _visible(query.plan)],
         "options": dict(query.options),
         "kept_ms": _kept(query.plan, streams or {}),
-        "plan": _operator_json(query.plan, rates),
+        "plan": operator_json(query.plan, rates),
     }
 
 
@@ -121,22 +122,35 @@ def _duration(ms: int) -> str:
 
 def tree(plan: Operator, notes: Notes | None = None) -> list[str]:
     """A plan as lines, its results at the top, with notes in columns beside it."""
-    lines = list(_branches(plan))
-    if notes is None:
-        return [line for line, _ in lines]
-    rows = [(line, *notes(operator)) for line, operator in lines]
+    lines = list(branches(plan, lambda operator: operator.inputs))
+    return aligned([(f"{prefix}{each}", *(notes(each) if notes is not None else ())) for prefix, each in lines])
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows as lines, their cells below each other."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
+def branches(
+    node: Node, inputs: Callable[[Node], Sequence[Node]], first: str = "", rest: str = ""
+) -> Iterator[tuple[str, Node]]:
+    """What is below a node, each with the branches of the tree that lead to it."""
+    yield first, node
+    below = inputs(node)
+    for number, each in enumerate(below, start=1):
+        last = number == len(below)
+        yield from branches(each, inputs, f"{rest}{'└── ' if last else '├── '}", f"{rest}{'    ' if last else '│   '}")
+
+
 def flow_notes(rates: Rates) -> Notes:
-    """What flows out of each operator: rows a second, bytes a row, bytes a second."""
+    """What flows out of each operator."""
+    return lambda operator: flow_cells(rates.estimate(operator))
 
-    def notes(operator: Operator) -> tuple[str, ...]:
-        flow = rates.estimate(operator)
-        return f"{_short(flow.rate_per_s)} rows/s", f"{_short(flow.row_bytes)} bytes", f"{_short(flow.beta)} bytes/s"
 
-    return notes
+def flow_cells(flow: Estimate) -> tuple[str, ...]:
+    """Rows a second, bytes a row, bytes a second."""
+    return f"{_short(flow.rate_per_s)} rows/s", f"{_short(flow.row_bytes)} bytes", f"{_short(flow.beta)} bytes/s"
 
 
 def _short(number: float) -> str:
@@ -147,14 +161,8 @@ def _short(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 or number == 0 else f"{number:.3g}"
 
 
-def _branches(operator: Operator, first: str = "", rest: str = "") -> Iterator[tuple[str, Operator]]:
-    yield f"{first}{operator}", operator
-    for number, each in enumerate(operator.inputs, start=1):
-        last = number == len(operator.inputs)
-        yield from _branches(each, f"{rest}{'└── ' if last else '├── '}", f"{rest}{'    ' if last else '│   '}")
-
-
-def _operator_json(operator: Operator, rates: Rates | None = None) -> dict[str, Any]:
+def operator_json(operator: Operator, rates: Rates | None = None) -> dict[str, Any]:
+    """An operator with its inputs inside it."""
     said: dict[str, Any] = {"operator": type(operator).__name__}
     match operator:
         case Source():
@@ -175,7 +183,7 @@ def _operator_json(operator: Operator, rates: Rates | None = None) -> dict[str, 
     if rates is not None:
         flow = rates.estimate(operator)
         said["flow"] = {"rate_per_s": flow.rate_per_s, "row_bytes": flow.row_bytes, "bytes_per_s": flow.beta}
-    said["inputs"] = [_operator_json(each, rates) for each in operator.inputs]
+    said["inputs"] = [operator_json(each, rates) for each in operator.inputs]
     return said
 
 

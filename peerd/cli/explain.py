@@ -1,7 +1,8 @@
-"""`peer explain`: what a query means, without a network."""
+"""`peer explain`: what a query means, and with a network also who would run it."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from pathlib import Path
@@ -9,17 +10,20 @@ from typing import TYPE_CHECKING
 
 import click
 
+from peerd.cli.common import client_for, target_options
 from peerd.errors import Exit, PeerError
-from peerd.parameters import value_of
+from peerd.parameters import filled, value_of
 
 if TYPE_CHECKING:
+    from peerd.client import QueryEngine
     from queries.catalogue import Stream
     from queries.cost import Rates
     from queries.errors import QueryError
 
 
 @click.command()
-@click.argument("query", metavar="QUERY|-")
+@click.argument("query", metavar="QUERY|NAME|-")
+@target_options
 @click.option(
     "--stream",
     "given",
@@ -43,6 +47,13 @@ if TYPE_CHECKING:
 )
 @click.option("--parameter", "parameters", multiple=True, metavar="VALUE", help='The value of a "?", in order.')
 @click.option(
+    "--engine",
+    type=click.Choice(["auto", "inline", "spark"]),
+    default="auto",
+    show_default=True,
+    help="What would run it.",
+)
+@click.option(
     "--format",
     "form",
     type=click.Choice(["text", "json", "dot"]),
@@ -52,15 +63,20 @@ if TYPE_CHECKING:
 )
 def explain(
     query: str,
+    data_dir: Path | None,
+    number: int | None,
     given: tuple[str, ...],
     files: tuple[Path, ...],
     stats: Path | None,
     parameters: tuple[str, ...],
+    engine: QueryEngine,
     form: str,
 ) -> None:
     """Show what a query in SQL or WXQuery means: the types of its columns, its class, its plan.
 
-    It needs no network: say which streams there are.
+    With streams given it needs no network. Otherwise it shows which peers and engines would run the query, submitted
+    at this peer now, and what would flow between its operators, by what is known of its streams. One word is the name
+    of a query that runs here.
 
     \b
         $ peer explain "SELECT a.gate FROM f a, f b WHERE a.num = b.num" --stream "f: num int, gate string"
@@ -78,8 +94,12 @@ def explain(
 
     text = sys.stdin.read() if query == "-" else query
     if not given and not files:
-        hint = 'For example: --stream "flights: num int, gate string", or --streams FILE.'
-        raise PeerError("say which streams there are", hint=hint, exit_code=Exit.MISUSE)
+        if stats is not None or form == "dot":
+            wrong = "--stats" if stats is not None else "--format dot"
+            hint = 'For example: --stream "flights: num int, gate string", or --streams FILE.'
+            raise PeerError(f"{wrong} needs to be told which streams there are", hint=hint, exit_code=Exit.MISUSE)
+        _explain_live(filled(text, [value_of(each) for each in parameters]), data_dir, number, engine, form)
+        return
     try:
         streams = _streams(given, files)
         found = parse(text, streams, [value_of(each) for each in parameters])
@@ -93,6 +113,27 @@ def explain(
             click.echo(shown.as_dot(found))
         case _:
             click.echo(shown.as_text(found, streams, None if rates is None else shown.flow_notes(rates)))
+
+
+def _explain_live(text: str, data_dir: Path | None, number: int | None, engine: QueryEngine, form: str) -> None:
+    from peerd.cli import explain_live
+    from queries.errors import QueryError
+
+    async def work() -> explain_live.Explained:
+        async with client_for(data_dir, number) as client:
+            if len(text.split()) == 1:
+                return await explain_live.running(client, text)
+            return await explain_live.planned(client, text, engine)
+
+    try:
+        explain_live.show(asyncio.run(work()), form)
+    except QueryError as error:
+        raise bad_text(error) from error
+    except PeerError as error:
+        if error.exit_code != Exit.UNREACHABLE:
+            raise
+        hint = f'Without a network, say which streams there are: --stream "f: num int, gate string". {error.hint or ""}'
+        raise PeerError(error.error, detail=error.detail, hint=hint.strip(), exit_code=error.exit_code) from error
 
 
 def bad_text(error: QueryError) -> PeerError:

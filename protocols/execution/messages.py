@@ -205,6 +205,7 @@ class SubmitQuery(Command, frozen=True, kw_only=True, tag="SUBMIT"):
     witness: Stamp = 0
     placement: PlacementName = "auto"  # Who decides where its operators run; auto: what its text says, or the optimum.
     within_ms: float | None = None  # No tuple may be longer under way to the subscriber's peer.
+    only_plan: bool = False  # Do not run it; answered with QueryPlanned: who would.
 
 
 class QueryStarting(Answer, frozen=True, kw_only=True, tag="STARTING"):
@@ -272,6 +273,13 @@ class Move(msgspec.Struct, frozen=True, array_like=True):
     at: Millis
     before: PeerId
     after: PeerId
+    why: str
+
+
+class QueryPlanned(Answer, frozen=True, kw_only=True, tag="PLANNED"):
+    """Who would run the subgraphs of a query, submitted now, and why they."""
+
+    subgraphs: tuple[SubgraphShown, ...]
     why: str
 
 

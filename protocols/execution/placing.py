@@ -170,7 +170,7 @@ class Parts:
 
 def parts_of(plan: Operator, streams: Mapping[str, StreamShown], proxy: PeerId, able: Sequence[PeerId]) -> Parts:
     """The tree of a plan: a leaf for each publisher of each source, the narrowing of a source above its leaves."""
-    rates = Rates({name: known for name, shown in streams.items() if (known := _statistics(shown)) is not None})
+    rates = Rates({name: known for name, shown in streams.items() if (known := known_of(shown)) is not None})
     narrow = narrowed(plan)
     vertices: list[Vertex] = []
     chains: dict[str, int] = {}
@@ -298,7 +298,7 @@ def _rate(publisher: PublisherShown) -> float:
     return publisher.statistics.rate_per_s if publisher.statistics is not None else 0.0
 
 
-def _statistics(shown: StreamShown) -> StreamStatistics | None:
+def known_of(shown: StreamShown) -> StreamStatistics | None:
     """What all publishers of a stream tell of it together; None if nothing flows."""
     told = [each.statistics for each in shown.publishers if each.statistics is not None]
     rate = math.fsum(each.rate_per_s for each in told)

@@ -27,7 +27,7 @@ from protocols.events import (
     TimerFired,
     Unreachable,
 )
-from protocols.execution.cut import cut
+from protocols.execution.cut import Cut, cut
 from protocols.execution.executor import ResultsReady, ResultsSafe
 from protocols.execution.messages import (
     Deploy,
@@ -39,10 +39,12 @@ from protocols.execution.messages import (
     QueryAccepted,
     QueryId,
     QueryInstalled,
+    QueryPlanned,
     QueryStarting,
     ResultsNoted,
     ShowQuery,
     StopQuery,
+    SubgraphShown,
     SubgraphStatus,
     SubmitQuery,
     Undeploy,
@@ -125,7 +127,8 @@ class QueryProxy:
             case Requested(request=request, command=StopQuery() as command):
                 return self._stop(request, command.query, now)
             case Requested(request=request, command=ListQueries()):
-                return [Reply(request, QueriesListed(queries=tuple(each.listed() for each in self.running.values())))]
+                listed = tuple(each.listed() for each in self.running.values() if not each.only_plan)
+                return [Reply(request, QueriesListed(queries=listed))]
             case Requested(request=request, command=ShowQuery() as command):
                 return [Reply(request, self._show(command.query))]
             case Answered(request=request, answer=answer):
@@ -174,7 +177,7 @@ class QueryProxy:
             return [Reply(request, Refused(code="exists", error=error, hint=hint))]
         if len(self.running) >= QUERIES_MAX:
             return [Reply(request, Refused(code="full", error=f"this peer runs {QUERIES_MAX} queries already"))]
-        query = Running(name, command.text, command.engine, inserted_at, request=request)
+        query = Running(name, command.text, command.engine, inserted_at, request=request, only_plan=command.only_plan)
         query.placing = Placing(command.placement, command.within_ms)
         self.running[name] = query
         return [*self._ask(query, "streams", ListStreams()), *self._start_ticking()]
@@ -223,6 +226,8 @@ class QueryProxy:
             refusal = Refused(code="invalid", error=said, hint=error.hint)
             return self._give_up(query, refusal, now)
         query.placing.adopt(query.parsed.options)
+        if query.only_plan:
+            return self._find_publishers(query)
         schema = output_schema(query.parsed.plan)
         if query.is_begun:
             if schema != self._schema_of_results(query, schema):
@@ -279,7 +284,7 @@ class QueryProxy:
             return self._give_up(query, too_far(query.query, found), now) if query.state == "starting" else []
         choice, stays = found.choice, placing.choice is not None and found.choice.is_as(placing.choice)
         if query.state == "starting":
-            if placing.is_distributed and not stays:
+            if placing.is_distributed and not stays and not query.only_plan:
                 return placing.ask(query.stream, found, self.clock.tick(now), now)
             return self._deploy(query, choice, now)
         if stays:
@@ -318,6 +323,8 @@ class QueryProxy:
         refusal = without_form(query.query, made)
         if refusal is not None:
             return effects + self._give_up(query, refusal, now)
+        if query.only_plan:
+            return effects + self._tell_plan(query, made, choice)
         query.cut = made
         query.placing.settle(choice, query.reason, now)
         query.attempt, query.attempted_at = self.clock.tick(now), now
@@ -331,6 +338,13 @@ class QueryProxy:
         if query.request is not None:
             effects.append(Reply(query.request, QueryStarting(query=query.query, waits_for=waits_for), last=False))
         return effects
+
+    def _tell_plan(self, query: Running, made: Cut, choice: Choice) -> list[Effect]:
+        assert query.request is not None
+        del self.running[query.query]
+        parts = zip(made.subgraphs, made.hosts, strict=True)
+        subgraphs = tuple(SubgraphShown(subgraph, host, None) for subgraph, host in parts)
+        return [Reply(query.request, QueryPlanned(subgraphs=subgraphs, why=choice.why))]
 
     def _send_deploys(self, query: Running, now: Millis) -> list[Effect]:
         assert query.cut is not None
