@@ -50,7 +50,7 @@ from protocols.events import (
     Requested,
     TimerFired,
 )
-from protocols.execution.engine import RunFailed, RunResults, RunStarted
+from protocols.execution.engine import RunFailed, RunResults, RunStarted, RunState
 from protocols.execution.executor import Executor, ResultsReady, ResultsSafe
 from protocols.execution.messages import (
     Deploy,
@@ -162,7 +162,7 @@ class Peer:
             ResultsReady: (self.queries,),
             **dict.fromkeys((NetworkSeen, OperatorsPlaced), (self.queries,)),
             **dict.fromkeys((PlacementAsked, PlacementStopped), (self.placement,)),
-            **dict.fromkeys((RunStarted, RunResults, RunFailed, ResultsSafe), (self.executor,)),
+            **dict.fromkeys((RunStarted, RunResults, RunState, RunFailed, ResultsSafe), (self.executor,)),
         }
 
     def restore(self, records: Sequence[Record], logs: Mapping[LogId, LogBounds], now: Millis) -> None:

@@ -167,6 +167,7 @@ class SubgraphStatus(Message, frozen=True, kw_only=True, tag="SUBGRAPH_STATUS"):
     waiting: int  # Inputs taken whose results are not handed on yet.
     inputs: tuple[InputStatus, ...]
     progress: Progress
+    state_rows: int | None = 0  # What its engine keeps; None: it has not said yet.
 
 
 # In the journal.
