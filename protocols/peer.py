@@ -8,7 +8,7 @@ from typing import Protocol
 
 from protocols.catalogue.events import Advertised, AdvertiseFailed, LookupFailed, StreamFound
 from protocols.catalogue.machine import CatalogueMachine
-from protocols.catalogue.messages import CreateStream, DropStream, ListStreams, ShowStream
+from protocols.catalogue.messages import CreateStream, DropStream, ListDerived, ListStreams, ShowStream
 from protocols.clock import HybridClock
 from protocols.delivery.keeper import CopySynced, Keeper
 from protocols.delivery.messages import (
@@ -143,6 +143,7 @@ class Peer:
             CreateStream: (self.catalogue,),
             DropStream: (self.catalogue,),
             ListStreams: (self.catalogue,),
+            ListDerived: (self.catalogue,),
             ShowStream: (self.catalogue,),
             Publish: (self.publisher,),
             OpenSubscription: (self.subscriber,),

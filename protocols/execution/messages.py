@@ -73,6 +73,7 @@ class Subgraph(msgspec.Struct, frozen=True, array_like=True):
     engine: Engine
     consumer: int | None = None  # The subgraph that reads it.
     consumer_alias: str = ""
+    derived: StreamName = ""  # The name of what it makes for its consumer, whichever query wants it.
 
 
 # From peer to peer.

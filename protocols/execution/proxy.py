@@ -28,6 +28,7 @@ from protocols.events import (
     Unreachable,
 )
 from protocols.execution.cut import Cut, cut
+from protocols.execution.derived import DerivedStreams
 from protocols.execution.executor import ResultsReady, ResultsSafe
 from protocols.execution.messages import (
     Deploy,
@@ -99,6 +100,10 @@ class QueryProxy:
     _lost: dict[PeerId, Millis] = field(default_factory=dict)
     _near: tuple[PeerId, ...] = ()
     _is_ticking: bool = False
+    _derived: DerivedStreams = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._derived = DerivedStreams(self.publisher.catalogue, (ROLE, "derived"))
 
     def restore(self, record: Record) -> None:
         match record:
@@ -432,8 +437,8 @@ class QueryProxy:
             effects.append(Reply(query.request, refusal))
             query.request = None
         if not query.is_begun or refusal.code == "exists":  # The stream of that name is somebody else's.
-            return effects + self._undeploy(query) + self._ended(query, now)
-        return effects + self._end(query)
+            return effects + self._undeploy(query, now) + self._ended(query, now)
+        return effects + self._end(query, now)
 
     def _abandoned(self, request: RequestId, now: Millis) -> list[Effect]:
         """Who submitted a query has gone before it was acknowledged: nobody knows of it."""
@@ -443,10 +448,11 @@ class QueryProxy:
                 return self._give_up(query, Refused(code="unavailable", error="nobody waits for it"), now)
         return []
 
-    def _undeploy(self, query: Running) -> list[Effect]:
+    def _undeploy(self, query: Running, now: Millis) -> list[Effect]:
         hosts = dict.fromkeys(query.cut.hosts) if query.cut is not None else {}
         undeploy = Undeploy(query=query.stream, attempt=query.attempt)
-        return [*query.placing.stop_asking(query.stream), *(self._send(host, undeploy) for host in hosts)]
+        effects = [*query.placing.stop_asking(query.stream), *self._derived.withdraw(query, now)]
+        return [*effects, *(self._send(host, undeploy) for host in hosts)]
 
     # Losing hosts, and going on.
 
@@ -464,7 +470,7 @@ class QueryProxy:
 
     def _wait(self, query: Running, reason: str, now: Millis) -> list[Effect]:
         """This attempt is over; the next begins soon."""
-        effects = self._undeploy(query)
+        effects = self._undeploy(query, now)
         self._stop_asking(query)
         query.state, query.reason = "waiting", reason
         query.retry_at = now + query.retry_ms
@@ -526,6 +532,7 @@ class QueryProxy:
             if query.placing.is_due(query.parsed.plan, query.attempted_at, now):
                 query.placing.weighed_at = now
                 effects += self._find_publishers(query, "rates")
+        effects += self._derived.renew(query, now)
         if now - query.leased_at >= LEASE_EVERY_MS:
             query.leased_at = now
             lease = Lease(query=query.stream, attempt=query.attempt)
@@ -599,11 +606,11 @@ class QueryProxy:
             effects.append(Reply(query.request, Refused(code="unknown", error=f'query "{name}" was stopped')))
             query.request = None
         query.ending_for = request
-        return effects + (self._end(query) if query.is_begun else self._ended(query, now))
+        return effects + (self._end(query, now) if query.is_begun else self._ended(query, now))
 
-    def _end(self, query: Running) -> list[Effect]:
+    def _end(self, query: Running, now: Millis) -> list[Effect]:
         """Take away what was made for a query: its subgraphs, then its stream, then the memory of it."""
-        effects = self._undeploy(query)
+        effects = self._undeploy(query, now)
         self._stop_asking(query)
         if query.is_installed:  # Should we crash from here on, it still ends.
             query.is_installed = False

@@ -164,6 +164,11 @@ def test_the_commands_run_look_at_read_and_stop_a_query(network: Cluster):
     table = peer(network, "query", "show", "late", "-p", "2", "-o", "table").stdout
     assert "Project < Select < Source" in table
     assert "held by stream arrivals" in table
+    derived = [json.loads(line) for line in peer(network, "stream", "ls", "--derived").stdout.splitlines()]
+    made = [each for each in derived if each["query"] == shown["stream"]]
+    assert [(each["host"], each["schema"]) for each in made] == [
+        (each["host"], "flight string") for each in shown["subgraphs"] if each["number"]
+    ]
     explained = peer(network, "explain", text, "-p", "2").stdout
     assert explained.splitlines()[:2] == ["class    select: one stream, nothing to remember", "columns  flight string"]
     (source,) = [line for line in explained.splitlines() if "Source arrivals" in line]
