@@ -68,6 +68,9 @@ class Listener:
         self.rows[run] = self.rows.get(run, 0) + len(rows)
         self.news.set()
 
+    def on_state(self, run: str, rows: int) -> None:
+        """Not measured here."""
+
     def on_failed(self, run: str, reason: str) -> None:
         raise RuntimeError(f"{run} failed: {reason}")
 

@@ -35,7 +35,17 @@ from peerd.query import RunningQuery
 from peerd.rows import PUBLISH_BYTES_MAX, Row, encode_rows, parse_schema
 from peerd.session import ConnectionLost, PeerRefused, Repeat, Session
 from peerd.subscription import ReceivedBatch, Subscription
-from protocols.catalogue.messages import CreateStream, DropStream, ListStreams, ShowStream, StreamShown, StreamsListed
+from protocols.catalogue.events import DerivedEntry
+from protocols.catalogue.messages import (
+    CreateStream,
+    DerivedListed,
+    DropStream,
+    ListDerived,
+    ListStreams,
+    ShowStream,
+    StreamShown,
+    StreamsListed,
+)
 from protocols.catalogue.streams import DAY_MS, Durability, Policy, StreamDefinition
 from protocols.clock import Stamp
 from protocols.delivery.messages import (
@@ -54,6 +64,7 @@ from protocols.execution.messages import (
     QueryAccepted,
     QueryId,
     QueryListed,
+    QueryPlanned,
     QueryShown,
     QueryStarting,
     ShowQuery,
@@ -152,6 +163,10 @@ class Client:
     async def streams(self) -> list[StreamDefinition]:
         """All streams of the network, by name."""
         return list((await self._ask(ListStreams(), StreamsListed, "always")).streams)
+
+    async def derived_streams(self) -> list[DerivedEntry]:
+        """The streams that parts of running queries make for each other, at any peer."""
+        return list((await self._ask(ListDerived(), DerivedListed, "always")).streams)
 
     async def stream(self, name: StreamName) -> StreamShown:
         """One stream: its definition, who publishes to it and how many read it."""
@@ -325,6 +340,13 @@ class Client:
         assert isinstance(answer, QueryAccepted)
         self._witness(answer.stamp)
         return answer
+
+    async def plan_query(
+        self, text: str, parameters: Sequence[Any] = (), *, engine: QueryEngine = "auto"
+    ) -> QueryPlanned:
+        """Who would run the parts of a query, submitted at this peer now; nothing is begun."""
+        command = SubmitQuery(text=filled(text, parameters), engine=engine, only_plan=True)
+        return await self._ask(command, QueryPlanned, "always")
 
     async def queries(self) -> list[QueryListed]:
         """The queries submitted at this peer, oldest first."""

@@ -9,7 +9,7 @@ import msgspec
 import structlog
 
 from protocols.events import Event
-from protocols.execution.engine import FeedRun, RunFailed, RunId, RunResults, RunStarted, StartRun, StopRun
+from protocols.execution.engine import FeedRun, RunFailed, RunId, RunResults, RunStarted, RunState, StartRun, StopRun
 from queries.plan import Operator
 from queries.schema import Row
 
@@ -22,6 +22,8 @@ class Listener(Protocol):
     def on_started(self, run: RunId) -> None: ...
 
     def on_results(self, run: RunId, number: int, rows: Sequence[Row]) -> None: ...
+
+    def on_state(self, run: RunId, rows: int) -> None: ...
 
     def on_failed(self, run: RunId, reason: str) -> None: ...
 
@@ -104,6 +106,9 @@ class Engines:
 
     def on_results(self, run: RunId, number: int, rows: Sequence[Row]) -> None:
         self._submit(RunResults(run, number, tuple(rows)))
+
+    def on_state(self, run: RunId, rows: int) -> None:
+        self._submit(RunState(run, rows))
 
     def on_failed(self, run: RunId, reason: str) -> None:
         log.warning("a subgraph failed", run=run, reason=reason)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from protocols.catalogue.events import Advertised, AdvertiseFailed, LookupFailed, StreamFound
 from protocols.catalogue.machine import CatalogueMachine
-from protocols.catalogue.messages import CreateStream, DropStream, ListStreams, ShowStream
+from protocols.catalogue.messages import CreateStream, DropStream, ListDerived, ListStreams, ShowStream
 from protocols.clock import HybridClock
 from protocols.delivery.keeper import CopySynced, Keeper
 from protocols.delivery.messages import (
@@ -50,7 +50,7 @@ from protocols.events import (
     Requested,
     TimerFired,
 )
-from protocols.execution.engine import RunFailed, RunResults, RunStarted
+from protocols.execution.engine import RunFailed, RunResults, RunStarted, RunState
 from protocols.execution.executor import Executor, ResultsReady, ResultsSafe
 from protocols.execution.messages import (
     Deploy,
@@ -143,6 +143,7 @@ class Peer:
             CreateStream: (self.catalogue,),
             DropStream: (self.catalogue,),
             ListStreams: (self.catalogue,),
+            ListDerived: (self.catalogue,),
             ShowStream: (self.catalogue,),
             Publish: (self.publisher,),
             OpenSubscription: (self.subscriber,),
@@ -162,7 +163,7 @@ class Peer:
             ResultsReady: (self.queries,),
             **dict.fromkeys((NetworkSeen, OperatorsPlaced), (self.queries,)),
             **dict.fromkeys((PlacementAsked, PlacementStopped), (self.placement,)),
-            **dict.fromkeys((RunStarted, RunResults, RunFailed, ResultsSafe), (self.executor,)),
+            **dict.fromkeys((RunStarted, RunResults, RunState, RunFailed, ResultsSafe), (self.executor,)),
         }
 
     def restore(self, records: Sequence[Record], logs: Mapping[LogId, LogBounds], now: Millis) -> None:

@@ -70,6 +70,9 @@ class Listener(Protocol):
 
     def on_results(self, run: str, number: int, rows: Sequence[Row]) -> None: ...
 
+    def on_state(self, run: str, rows: int) -> None:
+        """So many rows does it keep, as Spark last counted them."""
+
     def on_failed(self, run: str, reason: str) -> None: ...
 
     def on_waiting(self, what: str) -> None:
@@ -326,6 +329,7 @@ class SparkEngine:
                 for run, count in state_rows.items():
                     if run in self._runs:
                         self._runs[run].state_rows = count
+                        self._listener.on_state(run, count)
 
     async def _listen(self, worker: asyncio.subprocess.Process, words: deque[str]) -> None:
         """Keep the worker's last words: they say why it ended where it could not."""

@@ -77,10 +77,11 @@ class Runner:
         self._ended(run, reason)
 
     def state_rows(self) -> dict[str, int]:
-        """How many rows each run keeps, as Spark last counted them."""
+        """How many rows each run keeps, as Spark last counted them; runs that it has not counted are left out."""
         with self._lock:
             queries = dict(self._queries)
-        return {run: _state_rows(kept.query.lastProgress) for run, kept in queries.items()}
+        told = ((run, kept.query.lastProgress) for run, kept in queries.items())
+        return {run: _state_rows(progress) for run, progress in told if progress is not None}
 
     def _watch(self) -> None:
         """Notice runs that ended by themselves: they have failed, since none has an end."""
@@ -165,8 +166,6 @@ def java_bridge(session: SparkSession) -> Any:
 
 
 def _state_rows(progress: Any) -> int:
-    if progress is None:
-        return 0
     return sum(int(each.numRowsTotal) for each in progress.stateOperators)
 
 

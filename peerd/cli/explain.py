@@ -6,15 +6,16 @@ import asyncio
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 
-from peerd.cli.common import client_for, target, target_options
+from peerd.cli.common import client_for, target_options
 from peerd.errors import Exit, PeerError
 from peerd.parameters import filled, value_of
 
 if TYPE_CHECKING:
+    from peerd.client import QueryEngine
     from queries.catalogue import Stream
     from queries.cost import Rates
     from queries.errors import QueryError
@@ -68,7 +69,7 @@ def explain(
     files: tuple[Path, ...],
     stats: Path | None,
     parameters: tuple[str, ...],
-    engine: Literal["auto", "inline", "spark"],
+    engine: QueryEngine,
     form: str,
 ) -> None:
     """Show what a query in SQL or WXQuery means: the types of its columns, its class, its plan.
@@ -114,17 +115,15 @@ def explain(
             click.echo(shown.as_text(found, streams, None if rates is None else shown.flow_notes(rates)))
 
 
-def _explain_live(text: str, data_dir: Path | None, number: int | None, engine: str, form: str) -> None:
+def _explain_live(text: str, data_dir: Path | None, number: int | None, engine: QueryEngine, form: str) -> None:
     from peerd.cli import explain_live
-    from protocols.ids import PeerId
     from queries.errors import QueryError
 
     async def work() -> explain_live.Explained:
         async with client_for(data_dir, number) as client:
             if len(text.split()) == 1:
-                return await explain_live.running(client, await client.show_query(text))
-            status = await asyncio.to_thread(target(data_dir, number).get, "/status")
-            return await explain_live.planned(client, text, PeerId.fromhex(status["peer_id"]), engine)
+                return await explain_live.running(client, text)
+            return await explain_live.planned(client, text, engine)
 
     try:
         explain_live.show(asyncio.run(work()), form)

@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from protocols.catalogue.known import busiest, known_of
-from protocols.catalogue.messages import StreamShown
-from protocols.execution.cut import cut
-from protocols.execution.messages import FlowInput, QueryShown, Subgraph
+from peerd.errors import PeerError
+from peerd.history import as_stream
+from protocols.execution.messages import FlowInput, QueryId, Subgraph, SubgraphShown
+from protocols.execution.placing import known_of
 from protocols.ids import PeerId
 from queries import explain as shown
 from queries.catalogue import Stream
-from queries.cost import Rates, StreamStatistics
+from queries.cost import UNKNOWN, Rates, StreamStatistics
 from queries.plan import Operator, Source, sources
 from queries.query import Query, parse
 
 if TYPE_CHECKING:
-    from peerd.client import Client
+    from peerd.client import Client, QueryEngine
 
 SHORT_ID: Final = 8
-PLANNED: Final = "q"  # The name of a query that has none yet.
+SILENT: Final = StreamStatistics(rate_per_s=0.0, row_bytes=UNKNOWN.row_bytes)  # Of which nothing flows.
 
 
 class Hosted(NamedTuple):
@@ -47,39 +47,41 @@ class Explained(NamedTuple):
     streams: Mapping[str, Stream]
     hosted: tuple[Hosted, ...]  # Those that are read before those that read them.
     known: Mapping[str, StreamStatistics]
+    why: str  # They, if it is only planned.
 
 
-async def planned(client: Client, text: str, peer: PeerId, engine: str) -> Explained:
+async def planned(client: Client, text: str, engine: QueryEngine) -> Explained:
     """A query that does not run yet, as this peer would deploy it now."""
-    query, streams, found = await _looked_up(client, text)
-    publishers = {each.alias: busiest(found[each.stream].publishers) for each in sources(query.plan)}
-    chains = {alias: at for alias, at in publishers.items() if at is not None}
-    made = cut(PLANNED, query.plan, 0, chains, peer, peer, engine)
-    hosted = tuple(Hosted(*each) for each in zip(made.subgraphs, made.hosts, strict=True))
-    return Explained(query, streams, hosted, {name: known_of(each) for name, each in found.items()})
+    told = await client.plan_query(text, engine=engine)
+    return await _explained(client, text, told.subgraphs, told.why)
 
 
-async def running(client: Client, told: QueryShown) -> Explained:
+async def running(client: Client, name: QueryId) -> Explained:
     """A query as it runs."""
-    query, streams, found = await _looked_up(client, told.text)
-    hosted = tuple(Hosted(each.subgraph, each.host) for each in told.subgraphs)
-    return Explained(query, streams, hosted, {name: known_of(each) for name, each in found.items()})
+    told = await client.show_query(name)
+    if not told.subgraphs:
+        raise PeerError(f'query "{name}" does not run now', detail=told.reason or None, hint="Try again in a moment.")
+    return await _explained(client, told.text, told.subgraphs, "")
 
 
-async def _looked_up(client: Client, text: str) -> tuple[Query, dict[str, Stream], dict[str, StreamShown]]:
-    from peerd.history import as_stream
-
+async def _explained(client: Client, text: str, subgraphs: Sequence[SubgraphShown], why: str) -> Explained:
     streams = {each.name: as_stream(each) for each in await client.streams()}
     query = parse(text, streams)
     names = dict.fromkeys(each.stream for each in sources(query.plan))
-    return query, streams, {name: await client.stream(name) for name in names}
+    known = {name: known_of(await client.stream(name)) or SILENT for name in names}
+    return Explained(query, streams, tuple(Hosted(each.subgraph, each.host) for each in subgraphs), known, why)
 
 
 def show(explained: Explained, form: str) -> None:
     rates = Rates(_with_flows(explained))
     if form == "json":
         said = shown.as_json(explained.query, explained.streams, Rates(explained.known))
-        click.echo(json.dumps(said | {"subgraphs": [_json(each, rates) for each in explained.hosted]}, indent=2))
+        click.echo(
+            json.dumps(
+                said | {"placed": explained.why, "subgraphs": [_json(each, rates) for each in explained.hosted]},
+                indent=2,
+            )
+        )
         return
     facts = shown.as_text(explained.query, explained.streams).splitlines()
     tree = shown.tree(explained.query.plan)
@@ -94,7 +96,8 @@ def show(explained: Explained, form: str) -> None:
         )
         for prefix, vertex in shown.branches(_Vertex(last.subgraph.plan, last), lambda each: _below(each, by_number))
     ]
-    click.echo("\n".join([*facts[: len(facts) - len(tree)], *shown.aligned(lines)]))
+    placed = [f"placed   {explained.why}"] if explained.why else []
+    click.echo("\n".join([*facts[: len(facts) - len(tree)], *placed, *shown.aligned(lines)]))
 
 
 def _below(vertex: _Vertex, by_number: Mapping[int, Hosted]) -> Sequence[_Vertex]:

@@ -16,6 +16,7 @@ from peerd.errors import Exit, PeerError
 from peerd.words import ago, count, span
 
 if TYPE_CHECKING:
+    from protocols.catalogue.events import DerivedEntry
     from protocols.catalogue.messages import PublisherShown
     from protocols.catalogue.streams import StreamDefinition
     from protocols.delivery.messages import DeadLetter
@@ -28,6 +29,13 @@ _STREAM_COLUMNS: Final = (
     Column("durability", lambda row: str(row["durability"])),
     Column("retention", lambda row: span(row["retention_s"])),
     Column("created", lambda row: ago(time.time() - row["created_at"])),
+    Column("schema", lambda row: str(row["schema"])),
+)
+_DERIVED_COLUMNS: Final = (
+    Column("stream", lambda row: str(row["name"])),
+    Column("made by", lambda row: str(row["host"])[:SHORT_ID]),
+    Column("for query", lambda row: str(row["query"]).rpartition(".")[0]),
+    Column("tuples/s", lambda row: f"{row['rate_per_s']:,.1f}", right=True),
     Column("schema", lambda row: str(row["schema"])),
 )
 _PUBLISHER_COLUMNS: Final = (
@@ -127,9 +135,10 @@ def create(
 
 
 @stream.command()
+@click.option("--derived", is_flag=True, help="Those that parts of running queries make for each other.")
 @target_options
 @output_option
-def ls(data_dir: Path | None, number: int | None, form: str | None) -> None:
+def ls(derived: bool, data_dir: Path | None, number: int | None, form: str | None) -> None:
     """List the streams of the network.
 
     \b
@@ -137,6 +146,10 @@ def ls(data_dir: Path | None, number: int | None, form: str | None) -> None:
         stream   durability  retention  created  schema
         flights  disk        1d         2m ago   id int, flight string, at timestamp, delay float null
     """
+
+    if derived:
+        _list_derived(data_dir, number, form)
+        return
 
     async def work() -> list[StreamDefinition]:
         async with client_for(data_dir, number) as client:
@@ -231,6 +244,18 @@ def rm(name: str, data_dir: Path | None, number: int | None) -> None:
     click.echo(f'stream "{name}" removed', err=True)
 
 
+def _list_derived(data_dir: Path | None, number: int | None, form: str | None) -> None:
+    async def work() -> list[DerivedEntry]:
+        async with client_for(data_dir, number) as client:
+            return await client.derived_streams()
+
+    streams = asyncio.run(work())
+    if not streams and chosen_form(form) == "table":
+        click.echo("no part of a query makes a stream for another now", err=True)
+        return
+    show_rows([_derived_row(each) for each in streams], _DERIVED_COLUMNS, form)
+
+
 def _stated(ctx: click.Context, text: str) -> dict[str, Any]:
     """What CREATE STREAM … says; its WITH takes the place of the flags."""
     import msgspec
@@ -270,6 +295,17 @@ def _stream_row(definition: StreamDefinition) -> Row:
         "lateness_s": definition.lateness_ms / 1000,
         "policy": definition.policy,
         "created_at": wall_ms(definition.created_at) / 1000,
+    }
+
+
+def _derived_row(entry: DerivedEntry) -> Row:
+    return {
+        "name": entry.name,
+        "host": entry.host.hex(),
+        "rate_per_s": entry.rate_per_s,
+        "query": entry.query,
+        "subgraph": entry.number,
+        "schema": str(entry.schema),
     }
 
 

@@ -9,6 +9,7 @@ from protocols.catalogue.streams import StreamDefinition
 from protocols.events import Event
 from protocols.ids import Millis, PeerId, StreamName, SubscriptionId
 from protocols.store.events import Token
+from queries.schema import Schema
 
 
 class PublisherEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -33,6 +34,17 @@ class SubscriberEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True
 
     subscription: SubscriptionId
     peer: PeerId
+
+
+class DerivedEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """The advertisement of a stream that one part of a query makes for the next, while it runs."""
+
+    name: StreamName  # The same for all that make the same.
+    schema: Schema
+    host: PeerId
+    query: StreamName  # Of the results of the query that has it made.
+    number: int  # Of the subgraph that makes it.
+    rate_per_s: float
 
 
 class StreamFound(Event, frozen=True):

@@ -17,6 +17,7 @@ import msgspec
 from protocols.catalogue.events import (
     Advertised,
     AdvertiseFailed,
+    DerivedEntry,
     LookupFailed,
     PublisherEntry,
     StreamFound,
@@ -24,7 +25,9 @@ from protocols.catalogue.events import (
 )
 from protocols.catalogue.messages import (
     CreateStream,
+    DerivedListed,
     DropStream,
+    ListDerived,
     ListStreams,
     PublisherShown,
     ShowStream,
@@ -59,6 +62,7 @@ def _decoder(kind: type) -> msgspec.msgpack.Decoder[object]:
 _DEFINITIONS: Final = _decoder(StreamDefinition)
 _PUBLISHERS: Final = _decoder(PublisherEntry)
 _SUBSCRIBERS: Final = _decoder(SubscriberEntry)
+_DERIVED: Final = _decoder(DerivedEntry)
 
 Step = Callable[[Event, Millis], list[Effect]]
 """What to do when the store has answered."""
@@ -97,6 +101,8 @@ class CatalogueMachine:
                 return self._drop(request, command.name, now)
             case Requested(request=request, command=ListStreams()):
                 return self._list(request, now)
+            case Requested(request=request, command=ListDerived()):
+                return self._list_derived(request, now)
             case Requested(request=request, command=ShowStream() as command):
                 return self._show(request, command.name, now)
             case StoreRead() | StoreWritten() | StoreFailed():
@@ -149,13 +155,16 @@ class CatalogueMachine:
     def _advertise(
         self, name: StreamName, item: str, value: bytes | None, expires_in_ms: Millis, token: Token, now: Millis
     ) -> list[Effect]:
-        def written(event: Event, now: Millis) -> list[Effect]:
-            if isinstance(event, StoreWritten):
-                return [Tell(Advertised(token, event.replicas))]
-            assert isinstance(event, StoreFailed)
-            return [Tell(AdvertiseFailed(token, event.reason))]
+        return self._write(stream_key(name), item, value, expires_in_ms, _told(token), now)
 
-        return self._write(stream_key(name), item, value, expires_in_ms, written, now)
+    def advertise_derived(self, entry: DerivedEntry, expires_in_ms: Millis, token: Token, now: Millis) -> list[Effect]:
+        """State that a stream is made by a part of a query; told with Advertised or AdvertiseFailed."""
+        key, item = _derived_place(entry)
+        return self._write(key, item, _encode(entry), expires_in_ms, _told(token), now)
+
+    def withdraw_derived(self, entry: DerivedEntry, token: Token, now: Millis) -> list[Effect]:
+        key, item = _derived_place(entry)
+        return self._write(key, item, None, 0, _told(token), now)
 
     # For clients.
 
@@ -235,6 +244,27 @@ class CatalogueMachine:
 
         return self._read_directory(listed, now)
 
+    def _list_derived(self, request: RequestId, now: Millis) -> list[Effect]:
+        found: dict[str, DerivedEntry] = {}
+        reads: list[Event] = []
+
+        def read(event: Event, now: Millis) -> list[Effect]:
+            reads.append(event)
+            for entry in event.entries if isinstance(event, StoreRead) else ():
+                derived = _decoded(_DERIVED, entry)
+                if isinstance(derived, DerivedEntry):
+                    found[entry.item] = derived
+            if len(reads) < SHARDS:
+                return []
+            if not all(isinstance(each, StoreRead) for each in reads):
+                return [_unavailable(request, "*", "Part of the directory did not answer.")]
+            return [Reply(request, DerivedListed(streams=tuple(found[item] for item in sorted(found))))]
+
+        effects: list[Effect] = []
+        for shard in range(SHARDS):
+            effects += self._read(Key.of("derived", str(shard)), read, now)
+        return effects
+
     def _show(self, request: RequestId, name: StreamName, now: Millis) -> list[Effect]:
         def looked(event: Event, now: Millis) -> list[Effect]:
             if isinstance(event, StoreFailed):
@@ -295,6 +325,24 @@ class CatalogueMachine:
         self._next_step += 1
         self._steps[self._next_step] = step
         return (ROLE, self._next_step)
+
+
+def _told(token: Token) -> Step:
+    """Tell whoever advertises how it went."""
+
+    def written(event: Event, now: Millis) -> list[Effect]:
+        if isinstance(event, StoreWritten):
+            return [Tell(Advertised(token, event.replicas))]
+        assert isinstance(event, StoreFailed)
+        return [Tell(AdvertiseFailed(token, event.reason))]
+
+    return written
+
+
+def _derived_place(entry: DerivedEntry) -> tuple[Key, str]:
+    """Under which key an advertisement is kept, and its name there."""
+    shard = Key.of("shard", entry.name)[0] % SHARDS
+    return Key.of("derived", str(shard)), f"{entry.name}/{entry.query}/{entry.number}"
 
 
 def _exists(request: RequestId, name: StreamName) -> Reply:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from protocols.catalogue.events import DerivedEntry
 from protocols.catalogue.statistics import StreamStatistics
 from protocols.catalogue.streams import StreamDefinition
 from protocols.ids import Millis, PeerId, StreamName
@@ -34,6 +35,16 @@ class StreamsListed(Answer, frozen=True, kw_only=True, tag="STREAMS"):
     """All streams, by name."""
 
     streams: tuple[StreamDefinition, ...]
+
+
+class ListDerived(Command, frozen=True, kw_only=True, tag="LIST_DERIVED"):
+    """Which streams do the parts of queries make for each other now?"""
+
+
+class DerivedListed(Answer, frozen=True, kw_only=True, tag="DERIVED"):
+    """All of them, by name."""
+
+    streams: tuple[DerivedEntry, ...]
 
 
 class PublisherShown(Answer, frozen=True, kw_only=True, tag="PUBLISHER"):

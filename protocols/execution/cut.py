@@ -8,12 +8,14 @@ the subscriber's peer. `placing.py` says where.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
 from protocols.clock import Stamp
 from protocols.execution.messages import Engine, FlowInput, Input, QueryId, StreamInput, Subgraph
-from protocols.ids import PeerId
+from protocols.ids import PeerId, StreamName
+from queries.canonical import digest
 from queries.expressions import TIME, Expression, Named, columns_of
 from queries.functions import call
 from queries.plan import (
@@ -32,6 +34,8 @@ from queries.plan import (
 )
 from queries.restructure import one_shape
 from queries.schema import Schema
+
+NAME_DIGITS: Final = 16
 
 
 class Cut(msgspec.Struct, frozen=True):
@@ -77,10 +81,11 @@ def cut(
         # Below state it hands on old rows, too: an engine apart would not tell them.
         moved_engine: Engine = "inline" if stateful else _engine(part, engine)
         inputs, consumer = _inputs(part, since, {}), 1 if is_apart else 0
-        moved[source.alias] = Subgraph(number, part, inputs, moved_engine, consumer, source.alias), host
+        made = Subgraph(number, part, inputs, moved_engine, consumer, source.alias, derived_name(part))
+        moved[source.alias] = made, host
         return _derived(source, f"{query}.{number}", part)
 
-    body = _replaced_chains(body, move)
+    whole, body = body, _replaced_chains(body, move)
     flows = {alias: subgraph.number for alias, (subgraph, _) in moved.items()}
     if not is_apart:
         top = msgspec.structs.replace(shape, input=body) if shape is not None else body
@@ -90,8 +95,14 @@ def cut(
     relay: Operator = Project(relayed, outputs)
     relay = msgspec.structs.replace(shape, input=relay) if shape is not None else relay
     timed = _with_time(body)
-    work = Subgraph(1, timed, _inputs(timed, since, flows), _engine(body, engine), 0, "")
+    name = derived_name(_with_time(whole))
+    work = Subgraph(1, timed, _inputs(timed, since, flows), _engine(body, engine), 0, "", name)
     return _cut([*moved.values(), (work, worker), (Subgraph(0, relay, (FlowInput("", 1),), "inline"), proxy)])
+
+
+def derived_name(plan: Operator) -> StreamName:
+    """The name of the stream that a plan over streams of the network makes, whoever writes it in whichever way."""
+    return f"derived-{digest(plan)[:NAME_DIGITS]}"
 
 
 def _cut(placed: Sequence[tuple[Subgraph, PeerId]]) -> Cut:

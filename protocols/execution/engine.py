@@ -54,6 +54,13 @@ class RunResults(Event, frozen=True):
     rows: tuple[Row, ...]
 
 
+class RunState(Event, frozen=True):
+    """How many rows a run keeps as its state, told now and then."""
+
+    run: RunId
+    rows: int
+
+
 class RunFailed(Event, frozen=True):
     """The engine cannot run it, or has lost what it had."""
 

@@ -13,7 +13,7 @@ from protocols.delivery.messages import Missed, Opened, OpenSubscription, Rows, 
 from protocols.effects import Effect, Send, SetTimer, Tell
 from protocols.events import Abandoned, Answered, Event, Received, TimerFired
 from protocols.execution.cut import is_stateful
-from protocols.execution.engine import RunFailed, RunResults, RunStarted, StopRun
+from protocols.execution.engine import RunFailed, RunResults, RunStarted, RunState, StopRun
 from protocols.execution.messages import (
     Deploy,
     Deployed,
@@ -105,7 +105,7 @@ class Executor:
     _runs: dict[str, RunKey] = field(default_factory=dict)
     _is_ticking: bool = False
 
-    def handle(self, event: Event, now: Millis) -> list[Effect]:
+    def handle(self, event: Event, now: Millis) -> list[Effect]:  # noqa: C901 - one branch for each thing that happens
         match event:
             case Received(sender=sender, message=Deploy() as message):
                 return self._deploy(sender, message, now)
@@ -124,6 +124,8 @@ class Executor:
             case RunResults(run=run) if run in self._runs:
                 key = self._runs[run]
                 return self._hand_on(key, self.hosted[key].run.finished(event.number, event.rows), now)
+            case RunState(run=run) if run in self._runs:
+                self.hosted[self._runs[run]].run.state_rows = event.rows
             case RunFailed(run=run) if run in self._runs:
                 return self._fail(self._runs[run], event.reason)
             case ResultsSafe():

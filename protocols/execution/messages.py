@@ -73,6 +73,7 @@ class Subgraph(msgspec.Struct, frozen=True, array_like=True):
     engine: Engine
     consumer: int | None = None  # The subgraph that reads it.
     consumer_alias: str = ""
+    derived: StreamName = ""  # The name of what it makes for its consumer, whichever query wants it.
 
 
 # From peer to peer.
@@ -167,6 +168,7 @@ class SubgraphStatus(Message, frozen=True, kw_only=True, tag="SUBGRAPH_STATUS"):
     waiting: int  # Inputs taken whose results are not handed on yet.
     inputs: tuple[InputStatus, ...]
     progress: Progress
+    state_rows: int | None = 0  # What its engine keeps; None: it has not said yet.
 
 
 # In the journal.
@@ -205,6 +207,7 @@ class SubmitQuery(Command, frozen=True, kw_only=True, tag="SUBMIT"):
     witness: Stamp = 0
     placement: PlacementName = "auto"  # Who decides where its operators run; auto: what its text says, or the optimum.
     within_ms: float | None = None  # No tuple may be longer under way to the subscriber's peer.
+    only_plan: bool = False  # Do not run it; answered with QueryPlanned: who would.
 
 
 class QueryStarting(Answer, frozen=True, kw_only=True, tag="STARTING"):
@@ -272,6 +275,13 @@ class Move(msgspec.Struct, frozen=True, array_like=True):
     at: Millis
     before: PeerId
     after: PeerId
+    why: str
+
+
+class QueryPlanned(Answer, frozen=True, kw_only=True, tag="PLANNED"):
+    """Who would run the subgraphs of a query, submitted now, and why they."""
+
+    subgraphs: tuple[SubgraphShown, ...]
     why: str
 
 

@@ -16,7 +16,7 @@ import msgspec
 
 from protocols.catalogue.messages import PublisherShown, StreamShown
 from protocols.effects import Effect, Tell
-from protocols.execution.cut import is_stateful, narrowed
+from protocols.execution.cut import Cut, is_stateful, narrowed
 from protocols.execution.messages import Move, PlacementName, QueryId
 from protocols.ids import Millis, PeerId, StreamName
 from protocols.messages import Refused
@@ -31,6 +31,7 @@ from queries.casts import read_interval
 from queries.cost import Rates, StreamStatistics
 from queries.plan import Operator, sources
 from queries.selectivity import ColumnStatistics
+from queries.spark_able import formless
 
 GAIN_MIN: Final = 0.2  # A move must save this share of what flows; each move costs a start of the query.
 UNDER_WAY_MIN: Final = 1000.0  # Bytes under way that `auto` must save: an engine elsewhere is not had for nothing.
@@ -169,7 +170,7 @@ class Parts:
 
 def parts_of(plan: Operator, streams: Mapping[str, StreamShown], proxy: PeerId, able: Sequence[PeerId]) -> Parts:
     """The tree of a plan: a leaf for each publisher of each source, the narrowing of a source above its leaves."""
-    rates = Rates({name: known for name, shown in streams.items() if (known := _statistics(shown)) is not None})
+    rates = Rates({name: known for name, shown in streams.items() if (known := known_of(shown)) is not None})
     narrow = narrowed(plan)
     vertices: list[Vertex] = []
     chains: dict[str, int] = {}
@@ -256,6 +257,17 @@ def choose(parts: Parts, view: NetworkView, placing: Placing, bound_ms: float) -
     return parts.choice(found.hosts, f"{algorithm}: {_under_way(found.cost)} instead of {_under_way(cost)}")
 
 
+def without_form(query: QueryId, made: Cut) -> Refused | None:
+    """The refusal of a query of which Spark would have to run what it has no form for."""
+    for each in made.subgraphs:
+        problem = formless(each.plan) if each.engine == "spark" else ""
+        if problem:
+            error = f'query "{query}" cannot run: Spark has no form for it'
+            hint = "Without windows and joins it would run in the daemons." if is_stateful(each.plan) else ""
+            return Refused(code="invalid", error=error, detail=f"{problem}.", hint=hint)
+    return None
+
+
 def too_far(query: QueryId, found: Infeasible) -> Refused:
     """What to tell who asked for a bound that cannot be kept."""
     error = f'query "{query}" cannot have its results within {found.bound_ms:g} ms'
@@ -286,7 +298,7 @@ def _rate(publisher: PublisherShown) -> float:
     return publisher.statistics.rate_per_s if publisher.statistics is not None else 0.0
 
 
-def _statistics(shown: StreamShown) -> StreamStatistics | None:
+def known_of(shown: StreamShown) -> StreamStatistics | None:
     """What all publishers of a stream tell of it together; None if nothing flows."""
     told = [each.statistics for each in shown.publishers if each.statistics is not None]
     rate = math.fsum(each.rate_per_s for each in told)

@@ -27,7 +27,8 @@ from protocols.events import (
     TimerFired,
     Unreachable,
 )
-from protocols.execution.cut import cut, is_stateful
+from protocols.execution.cut import Cut, cut
+from protocols.execution.derived import DerivedStreams
 from protocols.execution.executor import ResultsReady, ResultsSafe
 from protocols.execution.messages import (
     Deploy,
@@ -39,15 +40,17 @@ from protocols.execution.messages import (
     QueryAccepted,
     QueryId,
     QueryInstalled,
+    QueryPlanned,
     QueryStarting,
     ResultsNoted,
     ShowQuery,
     StopQuery,
+    SubgraphShown,
     SubgraphStatus,
     SubmitQuery,
     Undeploy,
 )
-from protocols.execution.placing import Choice, Placing, decide, too_far
+from protocols.execution.placing import Choice, Placing, decide, too_far, without_form
 from protocols.execution.running import RETRY_MIN_MS, Running, stream_of, unknown_query
 from protocols.ids import Key, Millis, PeerId, RequestId, StreamName
 from protocols.inside import Inside
@@ -60,7 +63,6 @@ from queries.errors import QueryError
 from queries.plan import output_schema, sources
 from queries.query import parse
 from queries.schema import Schema
-from queries.spark_able import formless
 
 ROLE: Final = "queries"
 TICK: Final = "queries/tick"
@@ -98,6 +100,10 @@ class QueryProxy:
     _lost: dict[PeerId, Millis] = field(default_factory=dict)
     _near: tuple[PeerId, ...] = ()
     _is_ticking: bool = False
+    _derived: DerivedStreams = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._derived = DerivedStreams(self.publisher.catalogue, (ROLE, "derived"))
 
     def restore(self, record: Record) -> None:
         match record:
@@ -126,7 +132,8 @@ class QueryProxy:
             case Requested(request=request, command=StopQuery() as command):
                 return self._stop(request, command.query, now)
             case Requested(request=request, command=ListQueries()):
-                return [Reply(request, QueriesListed(queries=tuple(each.listed() for each in self.running.values())))]
+                listed = tuple(each.listed() for each in self.running.values() if not each.only_plan)
+                return [Reply(request, QueriesListed(queries=listed))]
             case Requested(request=request, command=ShowQuery() as command):
                 return [Reply(request, self._show(command.query))]
             case Answered(request=request, answer=answer):
@@ -175,7 +182,7 @@ class QueryProxy:
             return [Reply(request, Refused(code="exists", error=error, hint=hint))]
         if len(self.running) >= QUERIES_MAX:
             return [Reply(request, Refused(code="full", error=f"this peer runs {QUERIES_MAX} queries already"))]
-        query = Running(name, command.text, command.engine, inserted_at, request=request)
+        query = Running(name, command.text, command.engine, inserted_at, request=request, only_plan=command.only_plan)
         query.placing = Placing(command.placement, command.within_ms)
         self.running[name] = query
         return [*self._ask(query, "streams", ListStreams()), *self._start_ticking()]
@@ -224,6 +231,8 @@ class QueryProxy:
             refusal = Refused(code="invalid", error=said, hint=error.hint)
             return self._give_up(query, refusal, now)
         query.placing.adopt(query.parsed.options)
+        if query.only_plan:
+            return self._find_publishers(query)
         schema = output_schema(query.parsed.plan)
         if query.is_begun:
             if schema != self._schema_of_results(query, schema):
@@ -280,7 +289,7 @@ class QueryProxy:
             return self._give_up(query, too_far(query.query, found), now) if query.state == "starting" else []
         choice, stays = found.choice, placing.choice is not None and found.choice.is_as(placing.choice)
         if query.state == "starting":
-            if placing.is_distributed and not stays:
+            if placing.is_distributed and not stays and not query.only_plan:
                 return placing.ask(query.stream, found, self.clock.tick(now), now)
             return self._deploy(query, choice, now)
         if stays:
@@ -307,14 +316,7 @@ class QueryProxy:
     def _deploy(self, query: Running, choice: Choice, now: Millis) -> list[Effect]:
         assert query.parsed is not None
         effects = query.placing.stop_asking(query.stream)
-        query.placing.settle(choice, query.reason, now)
-        query.attempt, query.attempted_at = self.clock.tick(now), now
-        query.resumed_from = query.results.begin_attempt()
-        query.state = "starting"
-        query.deployed.clear()
-        query.lives.clear()
-        query.status.clear()
-        query.cut = cut(
+        made = cut(
             query.query,
             query.parsed.plan,
             query.inserted_at,
@@ -323,18 +325,31 @@ class QueryProxy:
             choice.worker,
             query.engine,
         )
-        on_spark = [each for each in query.cut.subgraphs if each.engine == "spark"]
-        problem = next(filter(None, (formless(each.plan) for each in on_spark)), "")
-        if problem:
-            error = f'query "{query.query}" cannot run: Spark has no form for it'
-            hint = "Without windows and joins it would run in the daemons." if is_stateful(query.parsed.plan) else ""
-            query.cut, query.attempt = None, 0
-            return self._give_up(query, Refused(code="invalid", error=error, detail=f"{problem}.", hint=hint), now)
-        waits_for = "Spark" if on_spark else "its hosts"
+        refusal = without_form(query.query, made)
+        if refusal is not None:
+            return effects + self._give_up(query, refusal, now)
+        if query.only_plan:
+            return effects + self._tell_plan(query, made, choice)
+        query.cut = made
+        query.placing.settle(choice, query.reason, now)
+        query.attempt, query.attempted_at = self.clock.tick(now), now
+        query.resumed_from = query.results.begin_attempt()
+        query.state = "starting"
+        query.deployed.clear()
+        query.lives.clear()
+        query.status.clear()
+        waits_for = "Spark" if any(each.engine == "spark" for each in query.cut.subgraphs) else "its hosts"
         effects += self._send_deploys(query, now)
         if query.request is not None:
             effects.append(Reply(query.request, QueryStarting(query=query.query, waits_for=waits_for), last=False))
         return effects
+
+    def _tell_plan(self, query: Running, made: Cut, choice: Choice) -> list[Effect]:
+        assert query.request is not None
+        del self.running[query.query]
+        parts = zip(made.subgraphs, made.hosts, strict=True)
+        subgraphs = tuple(SubgraphShown(subgraph, host, None) for subgraph, host in parts)
+        return [Reply(query.request, QueryPlanned(subgraphs=subgraphs, why=choice.why))]
 
     def _send_deploys(self, query: Running, now: Millis) -> list[Effect]:
         assert query.cut is not None
@@ -422,8 +437,8 @@ class QueryProxy:
             effects.append(Reply(query.request, refusal))
             query.request = None
         if not query.is_begun or refusal.code == "exists":  # The stream of that name is somebody else's.
-            return effects + self._undeploy(query) + self._ended(query, now)
-        return effects + self._end(query)
+            return effects + self._undeploy(query, now) + self._ended(query, now)
+        return effects + self._end(query, now)
 
     def _abandoned(self, request: RequestId, now: Millis) -> list[Effect]:
         """Who submitted a query has gone before it was acknowledged: nobody knows of it."""
@@ -433,10 +448,11 @@ class QueryProxy:
                 return self._give_up(query, Refused(code="unavailable", error="nobody waits for it"), now)
         return []
 
-    def _undeploy(self, query: Running) -> list[Effect]:
+    def _undeploy(self, query: Running, now: Millis) -> list[Effect]:
         hosts = dict.fromkeys(query.cut.hosts) if query.cut is not None else {}
         undeploy = Undeploy(query=query.stream, attempt=query.attempt)
-        return [*query.placing.stop_asking(query.stream), *(self._send(host, undeploy) for host in hosts)]
+        effects = [*query.placing.stop_asking(query.stream), *self._derived.withdraw(query, now)]
+        return [*effects, *(self._send(host, undeploy) for host in hosts)]
 
     # Losing hosts, and going on.
 
@@ -454,7 +470,7 @@ class QueryProxy:
 
     def _wait(self, query: Running, reason: str, now: Millis) -> list[Effect]:
         """This attempt is over; the next begins soon."""
-        effects = self._undeploy(query)
+        effects = self._undeploy(query, now)
         self._stop_asking(query)
         query.state, query.reason = "waiting", reason
         query.retry_at = now + query.retry_ms
@@ -516,6 +532,7 @@ class QueryProxy:
             if query.placing.is_due(query.parsed.plan, query.attempted_at, now):
                 query.placing.weighed_at = now
                 effects += self._find_publishers(query, "rates")
+        effects += self._derived.renew(query, now)
         if now - query.leased_at >= LEASE_EVERY_MS:
             query.leased_at = now
             lease = Lease(query=query.stream, attempt=query.attempt)
@@ -589,11 +606,11 @@ class QueryProxy:
             effects.append(Reply(query.request, Refused(code="unknown", error=f'query "{name}" was stopped')))
             query.request = None
         query.ending_for = request
-        return effects + (self._end(query) if query.is_begun else self._ended(query, now))
+        return effects + (self._end(query, now) if query.is_begun else self._ended(query, now))
 
-    def _end(self, query: Running) -> list[Effect]:
+    def _end(self, query: Running, now: Millis) -> list[Effect]:
         """Take away what was made for a query: its subgraphs, then its stream, then the memory of it."""
-        effects = self._undeploy(query)
+        effects = self._undeploy(query, now)
         self._stop_asking(query)
         if query.is_installed:  # Should we crash from here on, it still ends.
             query.is_installed = False

@@ -95,6 +95,7 @@ class Run:
         self.late = dict.fromkeys(self.clocks, 0)
         self.missed = dict.fromkeys(self.clocks, 0)
         self.rows_out = 0
+        self.state_rows: int | None = None if self.is_stateful else 0
         self.watermark_us: int | None = None
         self.floor_us: int | None = None
         self.was_idle = False
@@ -312,6 +313,7 @@ class Run:
                 for alias, clock in self.clocks.items()
             ),
             progress=self.reached,
+            state_rows=self.state_rows,
         )
 
 

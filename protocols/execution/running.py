@@ -39,6 +39,7 @@ class Running:
     results: QueryResults = field(init=False)
     state: str = "starting"  # Then running; waiting after a loss, until the next attempt; ending.
     request: RequestId | None = None  # The client that waits for the acknowledgement.
+    only_plan: bool = False  # Nobody wants it run.
     is_begun: bool = False  # The journal knows of it: something may have been made for it.
     is_creating: bool = False  # The stream of its results may be made any moment.
     is_installed: bool = False  # Acknowledged.

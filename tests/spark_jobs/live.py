@@ -24,6 +24,7 @@ class Told:
     is_started: bool = False
     number: int = 0
     rows: list[Row] = field(default_factory=list)
+    state_rows: int | None = None
     reason: str = ""
 
 
@@ -48,6 +49,10 @@ class Live:
         assert number > told.number, "numbers rise"
         told.number = number
         told.rows += rows
+        self._news.set()
+
+    def on_state(self, run: str, rows: int) -> None:
+        self.told[run].state_rows = rows
         self._news.set()
 
     def on_failed(self, run: str, reason: str) -> None:

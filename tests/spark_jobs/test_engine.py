@@ -260,6 +260,16 @@ def test_status_says_what_runs_and_what_it_takes(live: Live) -> None:
     live.stop("seen")
 
 
+def test_spark_counts_the_rows_that_a_join_keeps(live: Live) -> None:
+    plan = plan_of("SELECT x.k FROM a [RANGE 1 HOUR] x, a [RANGE 1 HOUR] y WHERE x.k = y.k")
+    joined = live.started("joined", plan)
+    source = random.Random(7)
+    for number, alias in enumerate(("x", "x", "y"), start=1):
+        live.feed("joined", number, alias, [(*row(source, START), START)])
+    live.until(lambda: joined.state_rows == 3)
+    live.stop("joined")
+
+
 def test_when_java_is_killed_all_runs_fail_and_the_next_start_brings_up_another(live: Live) -> None:
     plan = plan_of("SELECT k FROM a")
     one, two = live.started("one", plan), live.started("two", plan)

@@ -164,13 +164,18 @@ def test_the_commands_run_look_at_read_and_stop_a_query(network: Cluster):
     table = peer(network, "query", "show", "late", "-p", "2", "-o", "table").stdout
     assert "Project < Select < Source" in table
     assert "held by stream arrivals" in table
+    derived = [json.loads(line) for line in peer(network, "stream", "ls", "--derived").stdout.splitlines()]
+    made = [each for each in derived if each["query"] == shown["stream"]]
+    assert [(each["host"], each["schema"]) for each in made] == [
+        (each["host"], "flight string") for each in shown["subgraphs"] if each["number"]
+    ]
     explained = peer(network, "explain", text, "-p", "2").stdout
     assert explained.splitlines()[:2] == ["class    select: one stream, nothing to remember", "columns  flight string"]
     (source,) = [line for line in explained.splitlines() if "Source arrivals" in line]
-    (at,) = [each["host"] for each in shown["subgraphs"] if each["number"] == 1]
-    assert re.search(rf"peer {at[:8]}   inline   [\d.]+ rows/s   [\d.]+ bytes   [\d.]+ bytes/s", source)
+    assert re.search(r"peer [0-9a-f]{8} +inline +[\d.]+ rows/s +[\d.]+ bytes +[\d.]+ bytes/s", source)
     running = json.loads(peer(network, "explain", "late", "-p", "2", "--format", "json").stdout)
-    assert [(each["number"], each["read_by"]) for each in running["subgraphs"]] == [(1, 0), (0, None)]
+    assert (running["class"], running["subgraphs"][-1]["read_by"]) == ("select", None)
+    assert [each["host"] for each in running["subgraphs"]] == [each["host"] for each in reversed(shown["subgraphs"])]
     assert 'query "later" is not known' in peer(network, "explain", "later", "-p", "2", code=4).stderr
     peer(network, "query", "stop", "late", "-p", "2")
     assert 'query "late" is not known' in peer(network, "query", "stop", "late", "-p", "2", code=4).stderr

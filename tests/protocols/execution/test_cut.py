@@ -28,6 +28,20 @@ def shape(text: str, **where: object) -> list[tuple[int, object, str, int | None
     ]
 
 
+def test_what_flows_between_subgraphs_has_one_name_in_all_queries_that_have_it_made():
+    def names(text: str, **where: object) -> list[str]:
+        return [each.derived for each in cut_of(text, publishers=PUBLISHERS, **where).subgraphs]  # type: ignore[arg-type]
+
+    one, last = names("SELECT number FROM left WHERE part = 1 AND number > 3")
+    assert last == "", "its results are a stream of the query's own"
+    assert one.startswith("derived-")
+    assert names("SELECT x.number AS n FROM left x WHERE 3 < x.number AND x.part = 1") == [one, ""]
+    assert names("SELECT number FROM left WHERE part = 2 AND number > 3") != [one, ""]
+    joined = names(JOIN, worker=WORKER)
+    assert joined == names(JOIN.replace("l.", "a.").replace("left l", "left a"), worker=WORKER)
+    assert len(dict.fromkeys(joined)) == len(joined)
+
+
 def test_a_selection_runs_where_its_stream_is_published_and_hands_on_what_is_needed():
     found = cut_of(SELECT, publishers=PUBLISHERS)
     maker, last = found.subgraphs

@@ -7,12 +7,13 @@ import pytest
 from protocols.delivery.messages import Missed, Opened, OpenSubscription, Rows, Seen
 from protocols.effects import Effect, Send, SetTimer, Tell
 from protocols.events import Abandoned, Answered, Event, Received, Requested, TimerFired
-from protocols.execution.engine import FeedRun, RunFailed, RunResults, RunStarted, StartRun, StopRun
+from protocols.execution.engine import FeedRun, RunFailed, RunResults, RunStarted, RunState, StartRun, StopRun
 from protocols.execution.executor import (
     FLOW_BYTES,
     IN_FLIGHT_MAX,
     LEASE_MS,
     RESEND_MS,
+    STATUS_MS,
     TICK,
     TICK_MS,
     Executor,
@@ -124,6 +125,24 @@ def test_what_an_engine_runs_is_announced_once_the_engine_has_started():
     announced, fed = host.happen(RunStarted("q.1.0~1"))
     assert announced == Tell(Received(PROXY, Deployed(query="q.1", attempt=1, number=0, life=1000)))
     assert isinstance(fed, FeedRun)
+
+
+def test_a_status_tells_how_much_state_an_engine_keeps():
+    host = Host(peer=PROXY)
+    host.open(last(JOIN))
+    host.happen(RunStarted("q.1.0~1"))
+
+    def told() -> list[int | None]:
+        said = [
+            each.event.message
+            for each in host.tick(STATUS_MS)
+            if isinstance(each, Tell) and isinstance(each.event, Received)
+        ]
+        return [each.state_rows for each in said if isinstance(each, SubgraphStatus)]
+
+    assert told() == [None], "it has not counted yet"
+    assert host.happen(RunState("q.1.0~1", 17)) == []
+    assert told() == [17]
 
 
 @pytest.mark.parametrize("what", ["without Spark", "has state", "inputs"])

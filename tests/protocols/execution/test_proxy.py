@@ -37,6 +37,7 @@ from protocols.execution.messages import (
     Progress,
     QueryAccepted,
     QueryInstalled,
+    QueryPlanned,
     ResultsNoted,
     StopQuery,
     SubgraphStatus,
@@ -268,6 +269,17 @@ def test_a_query_that_spark_has_no_form_for_is_refused_before_anybody_is_sent_an
     assert (refusal.code, refusal.error) == ("invalid", 'query "q" cannot run: Spark has no form for it')
     assert refusal.detail in ("Spark writes floats in another way.", "Spark writes decimals with all their places.")
     assert proxy.proxy.running["q"].state == "ending"
+
+
+def test_a_query_that_is_only_planned_is_told_and_forgotten():
+    proxy = Proxy()
+    proxy.happen(Requested(1, SubmitQuery(text=SELECT, only_plan=True)))
+    proxy.list_streams()
+    proxy.show_streams(left=NORTH)
+    ((request, planned),) = proxy.replies
+    assert isinstance(planned, QueryPlanned)
+    assert (request, [each.host for each in planned.subgraphs]) == (1, [NORTH, PROXY])
+    assert (proxy.deploys(), proxy.journal, proxy.take(CreateStream), proxy.proxy.running) == ([], [], [], {})
 
 
 def test_hosts_know_a_query_by_its_stream_which_no_other_peer_has():

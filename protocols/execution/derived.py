@@ -1,0 +1,76 @@
+"""The streams between the subgraphs of a query, advertised while it runs: what they are, who makes them, how fast.
+
+Two queries that have the same made have it under the same name, which comes of the canonical plan of what makes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocols.catalogue.events import DerivedEntry
+from protocols.catalogue.machine import CatalogueMachine
+from protocols.catalogue.statistics import Rate
+from protocols.effects import Effect
+from protocols.execution.running import Running
+from protocols.ids import Millis, StreamName
+from protocols.store.events import Token
+from queries.plan import output_schema
+
+LIFE_MS: Final = 30_000
+RENEW_MS: Final = 10_000
+
+
+@dataclass(slots=True)
+class DerivedStreams:
+    """What the proxy states of the streams that its queries have made.
+
+    Keeps:     soft state alone: what is not renewed expires by itself
+    """
+
+    catalogue: CatalogueMachine
+    token: Token
+    _advertised_at: dict[StreamName, Millis] = field(default_factory=dict)  # By query.
+    _rates: dict[tuple[StreamName, int], tuple[Rate, int]] = field(default_factory=dict)  # And how many were counted.
+
+    def renew(self, query: Running, now: Millis) -> list[Effect]:
+        """A query runs: state, now and then, what is made for it."""
+        if query.state != "running" or now - self._advertised_at.get(query.stream, -RENEW_MS) < RENEW_MS:
+            return []
+        self._advertised_at[query.stream] = now
+        return [
+            effect
+            for entry in self._entries(query, now)
+            for effect in self.catalogue.advertise_derived(entry, LIFE_MS, self.token, now)
+        ]
+
+    def withdraw(self, query: Running, now: Millis) -> list[Effect]:
+        """Nothing is made for it any more."""
+        if self._advertised_at.pop(query.stream, None) is None:
+            return []
+        entries = self._entries(query, now)
+        self._rates = {key: rate for key, rate in self._rates.items() if key[0] != query.stream}
+        return [effect for entry in entries for effect in self.catalogue.withdraw_derived(entry, self.token, now)]
+
+    def _entries(self, query: Running, now: Millis) -> list[DerivedEntry]:
+        assert query.cut is not None
+        return [
+            DerivedEntry(
+                name=subgraph.derived,
+                schema=output_schema(subgraph.plan),
+                host=host,
+                query=query.stream,
+                number=subgraph.number,
+                rate_per_s=self._rate(query, subgraph.number, now),
+            )
+            for subgraph, host in zip(query.cut.subgraphs, query.cut.hosts, strict=True)
+            if subgraph.derived
+        ]
+
+    def _rate(self, query: Running, number: int, now: Millis) -> float:
+        rate, counted = self._rates.get((query.stream, number), (Rate(), 0))
+        status = query.status.get(number)
+        made = status.rows_out if status is not None else 0
+        rate.count(max(0, made - counted), now)
+        self._rates[query.stream, number] = (rate, made)
+        return round(rate.per_second(now), 1)
