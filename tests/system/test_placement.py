@@ -73,3 +73,19 @@ async def test_people_can_see_what_every_placement_would_cost(network: Cluster):
     for form in ("text", "json"):
         shown = await asyncio.to_thread(peer, network, "explain", "--why", LATE, "-p", "2", "--format", form)
         assert all(placement in shown.stdout for placement in PLACEMENTS if placement != "auto"), shown.stdout
+
+
+async def test_peers_of_a_drawn_network_are_apart_and_see_it_when_they_place(tmp_path: Path):
+    cluster = Cluster(DataDir(tmp_path))
+    cluster.start(5, first_port=next(PORTS), settings={"spark": "off"}, topology="transit-stub")
+    try:
+        cluster.wait_until_up()
+        async with client(cluster, 1) as one, client(cluster, 4) as four:
+            await one.create_stream("flights", FLIGHTS)
+            await one.publish("flights", [(n, f"F{n}", float(n)) for n in range(100)])
+            weighed = await four.weigh(LATE)
+            costs = {each.algorithm: each for each in weighed.options}
+            assert min(each.cost for each in weighed.options) == costs["exact"].cost < costs["baseline"].cost
+            assert costs["exact"].delay_ms > 5.0  # The way is not that of one machine.
+    finally:
+        cluster.stop()
