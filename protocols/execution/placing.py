@@ -14,6 +14,7 @@ from typing import Final, get_args
 
 import msgspec
 
+from protocols.catalogue.known import known_of
 from protocols.catalogue.messages import PublisherShown, StreamShown
 from protocols.effects import Effect, Tell
 from protocols.execution.cut import is_stateful, narrowed
@@ -28,9 +29,8 @@ from protocols.placement.sight import LookAtNetwork, NetworkSeen
 from protocols.placement.tree import ProcessingTree, Vertex, overlay_cost, path_delay
 from protocols.placement.view import NetworkView
 from queries.casts import read_interval
-from queries.cost import Rates, StreamStatistics
+from queries.cost import Rates
 from queries.plan import Operator, sources
-from queries.selectivity import ColumnStatistics
 
 GAIN_MIN: Final = 0.2  # A move must save this share of what flows; each move costs a start of the query.
 UNDER_WAY_MIN: Final = 1000.0  # Bytes under way that `auto` must save: an engine elsewhere is not had for nothing.
@@ -169,7 +169,7 @@ class Parts:
 
 def parts_of(plan: Operator, streams: Mapping[str, StreamShown], proxy: PeerId, able: Sequence[PeerId]) -> Parts:
     """The tree of a plan: a leaf for each publisher of each source, the narrowing of a source above its leaves."""
-    rates = Rates({name: known for name, shown in streams.items() if (known := _statistics(shown)) is not None})
+    rates = Rates({name: known for name, shown in streams.items() if (known := known_of(shown)).rate_per_s})
     narrow = narrowed(plan)
     vertices: list[Vertex] = []
     chains: dict[str, int] = {}
@@ -284,18 +284,3 @@ def _publishers(shown: StreamShown | None) -> list[tuple[PeerId, float]]:
 
 def _rate(publisher: PublisherShown) -> float:
     return publisher.statistics.rate_per_s if publisher.statistics is not None else 0.0
-
-
-def _statistics(shown: StreamShown) -> StreamStatistics | None:
-    """What all publishers of a stream tell of it together; None if nothing flows."""
-    told = [each.statistics for each in shown.publishers if each.statistics is not None]
-    rate = math.fsum(each.rate_per_s for each in told)
-    if not rate:
-        return None
-    columns: dict[tuple[str, ...], ColumnStatistics] = {}
-    for each in sorted(told, key=lambda each: each.rate_per_s):  # Of a column, what the busiest tells.
-        for known in each.fields:
-            columns[known.name,] = ColumnStatistics(distinct=known.distinct, frequent=known.frequent)
-    row_bytes = math.fsum(each.rate_per_s * each.row_bytes for each in told) / rate
-    retention_s = shown.definition.retention_ms / 1000
-    return StreamStatistics(rate_per_s=rate, row_bytes=row_bytes, columns=columns, retention_s=retention_s)
