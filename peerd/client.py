@@ -67,9 +67,11 @@ from protocols.execution.messages import (
     QueryPlanned,
     QueryShown,
     QueryStarting,
+    QueryWeighed,
     ShowQuery,
     StopQuery,
     SubmitQuery,
+    WeighQuery,
 )
 from protocols.ids import Millis, StreamName, SubscriptionId
 from protocols.messages import Answer, Command, Done
@@ -355,6 +357,10 @@ class Client:
     async def show_query(self, query: QueryId) -> QueryShown:
         """One query of this peer: its subgraphs, where they run, and how they are doing."""
         return await self._ask(ShowQuery(query=query), QueryShown, "always")
+
+    async def weigh(self, text: str, parameters: Sequence[Any] = (), *, within_ms: float | None = None) -> QueryWeighed:
+        """What each placement of a query would cost on this network; nothing is run."""
+        return await self._ask(WeighQuery(text=filled(text, parameters), within_ms=within_ms), QueryWeighed, "always")
 
     async def stop_query(self, query: QueryId) -> None:
         """End a query of this peer, and drop its results."""

@@ -7,13 +7,15 @@ to the next; ports are chosen anew from what is free.
 from __future__ import annotations
 
 import os
+import random
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from overlay.identity import JoinToken, Network
+from overlay.sim.topology import TopologyName, TransitStubShape, make_topology
 from peerd.admission import store_token, stored_token
 from peerd.config import DEFAULT_PORT, HTTP_PORT_OFFSET, KEYS, PORT_MAX, write_settings
 from peerd.control_client import ControlClient
@@ -22,6 +24,7 @@ from peerd.errors import Exit, PeerError
 from peerd.process import POLL_S, DaemonProcess, wait_until_member
 from peerd.words import count as counted
 
+TOPOLOGY_SEED: Final = 1  # The same network each time.
 HOST: Final = "127.0.0.1"
 UP_TIMEOUT_S: Final = 60.0
 _PORTS_TRIED: Final = 2000
@@ -60,6 +63,7 @@ class Cluster:
         detached: bool = False,
         settings: Mapping[str, str] | None = None,
         settings_of: Mapping[int, Mapping[str, str]] | None = None,
+        topology: TopologyName | None = None,
     ) -> None:
         """Start the daemons, all at once; unless detached they stop when this process ends, however it ends."""
         if running := self.base.embedded_running():
@@ -71,13 +75,15 @@ class Cluster:
         self.base.prepare()
         ports = free_ports(count, first_port)
         token = self._token(name, ports[0])
+        delays = _delays(topology, ports) if topology is not None else {}
         if not detached:
             self._lifeline = os.pipe()
         for number, port in enumerate(ports, start=1):
             data = self.base.embedded(number)
             data.prepare()
             store_token(data, token)
-            chosen = {"host": HOST, "port": port, **(settings or {}), **(settings_of or {}).get(number, {})}
+            shaped = {"delays": delays[port]} if port in delays else {}
+            chosen = {"host": HOST, "port": port, **shaped, **(settings or {}), **(settings_of or {}).get(number, {})}
             write_settings(data.config_file, chosen, note='Written anew by each "peer up --peers".')
             self.peers.append(EmbeddedPeer(number, data, port, self._start_daemon(data)))
 
@@ -185,3 +191,12 @@ def _own_environment() -> dict[str, str]:
     """Our environment without the settings in it: they are about one peer, not about each of these."""
     shadowed = {f"PEER_{key.upper()}" for key in KEYS if key not in _SHARED_SETTINGS} | {"PEER_CONFIG"}
     return {name: value for name, value in os.environ.items() if name not in shadowed}
+
+
+def _delays(topology: TopologyName, ports: Sequence[int]) -> dict[int, tuple[str, ...]]:
+    """For each peer of a drawn network, how long the way to each of the others is; by port."""
+    drawn = make_topology(topology, random.Random(TOPOLOGY_SEED), TransitStubShape())
+    return {
+        port: tuple(f"{HOST}:{other}={drawn.delay_ms(a, b)}ms" for b, other in enumerate(ports) if other != port)
+        for a, port in enumerate(ports)
+    }

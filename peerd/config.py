@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from overlay.identity import Address, IdentityError, parse_address
 from peerd.errors import Exit, PeerError
+from peerd.words import parse_span
 
 DEFAULT_PORT: Final = 7400
 HTTP_PORT_OFFSET: Final = 1000
@@ -47,6 +48,7 @@ class Config:
     spark: str = "auto"  # Started when the first query needs it; never; with the peer.
     spark_master: str = "local"
     spark_memory: int = 420  # Megabytes of Java's heap.
+    delays: tuple[tuple[Address, float], ...] = ()  # Milliseconds more to each address: demonstrations, tests.
     origins: Mapping[str, str] = field(default_factory=dict)
 
     def http_port_for(self, port: int) -> int:
@@ -218,6 +220,23 @@ def _addresses(raw: object) -> tuple[Address, ...]:
     raise ValueError('it must be a list of addresses, like ["10.0.0.5:7400"]')
 
 
+def _delays(raw: object) -> tuple[tuple[Address, float], ...]:
+    match raw:
+        case str():
+            return tuple(_delay(item) for item in re.split(r"[\s,]+", raw.strip()))
+        case list() | tuple():
+            return tuple(_delay(item) for item in raw)
+    raise ValueError('it must be a list of addresses with delays, like ["10.0.0.5:7400=20ms"]')
+
+
+def _delay(raw: object) -> tuple[Address, float]:
+    address, _, delay = _text(raw).partition("=")
+    try:
+        return _address(address), parse_span(delay) * 1000
+    except ValueError:
+        raise ValueError("it must be an address and a delay, like 10.0.0.5:7400=20ms") from None
+
+
 def _flag(raw: object) -> bool:
     answers = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
     answer = answers.get(str(raw).lower())
@@ -263,6 +282,7 @@ _READERS: Final[dict[str, Callable[[object], object]]] = {
     "spark": _one_of(SPARK),
     "spark_master": _text,
     "spark_memory": _memory,
+    "delays": _delays,
 }
 KEYS: Final = tuple(item.name for item in fields(Config) if item.name != "origins")
 assert list(_READERS) == list(KEYS)

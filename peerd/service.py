@@ -24,6 +24,7 @@ import uvloop
 
 from overlay.identity import Address, IdentityError, JoinToken, PeerRecord, format_address, parse_address
 from overlay.overlay import JoinError, Overlay
+from overlay.shaping import Shaper
 from peerd import __version__
 from peerd.addresses import cannot_listen, listening_host, own_seed, resolve_host
 from peerd.admission import admit, load_identity, not_joined, unanswered
@@ -155,6 +156,7 @@ class Daemon:
             advertise=advertise,
             version=__version__,
             seeds=seeds,
+            shaper=_shaper(config),
         )
         self.overlay.on_up.append(self._met)
         engine = None if config.spark == "off" else lambda listener: _spark(listener, config)
@@ -285,6 +287,16 @@ def _learn_languages() -> None:
     for nothing in ("SELECT", "<nothing/>"):
         with suppress(QueryError):
             parse(nothing, {})
+
+
+def _shaper(config: Config) -> Shaper | None:
+    """What holds back bytes to some addresses, where the settings ask for a network that is not there."""
+    if not config.delays:
+        return None
+    shaper = Shaper(random.Random())
+    for address, delay_ms in config.delays:
+        shaper.shape(address, delay_ms=delay_ms)
+    return shaper
 
 
 def _spark(listener: Listener, config: Config) -> Engine:

@@ -67,8 +67,10 @@ from protocols.execution.messages import (
     SubgraphStatus,
     SubmitQuery,
     Undeploy,
+    WeighQuery,
 )
 from protocols.execution.proxy import QueryProxy
+from protocols.execution.weigher import Weigher
 from protocols.ids import LogId, Millis, PeerId
 from protocols.inside import Inside
 from protocols.limits import Limits
@@ -110,6 +112,7 @@ class Peer:
         self.inside = Inside()
         self.executor = Executor(peer_id, self.inside)
         self.queries = QueryProxy(peer_id, self.inside, self.clock, self.publisher, limits)
+        self.weigher = Weigher(peer_id, self.inside)
         self.placement = PlacementMachine(peer_id)
         self._store_alone: tuple[Role, ...] = (self.store,)
         self._is_store_alone = False  # It alone has had anything to do since the others stated what must hold.
@@ -121,6 +124,7 @@ class Peer:
             "subscriber": (self.subscriber,),
             "executor": (self.executor,),
             "queries": (self.queries,),
+            "weigher": (self.weigher,),
             "placement": (self.placement,),
         }
         self._everyone = tuple(role for roles in self._by_name.values() for role in roles)
@@ -153,6 +157,7 @@ class Peer:
             CloseSubscription: (self.subscriber,),
             Leave: (self.publisher, self.store),
             **dict.fromkeys((SubmitQuery, StopQuery, ListQueries, ShowQuery), (self.queries,)),
+            WeighQuery: (self.weigher,),
         }
         self._by_event: dict[type[Event], tuple[Role, ...]] = {
             PeerUp: self._store_alone,
@@ -161,7 +166,8 @@ class Peer:
             CopySynced: (self.keeper,),
             LetterSynced: (self.subscriber,),
             ResultsReady: (self.queries,),
-            **dict.fromkeys((NetworkSeen, OperatorsPlaced), (self.queries,)),
+            NetworkSeen: (self.queries, self.weigher),
+            OperatorsPlaced: (self.queries,),
             **dict.fromkeys((PlacementAsked, PlacementStopped), (self.placement,)),
             **dict.fromkeys((RunStarted, RunResults, RunState, RunFailed, ResultsSafe), (self.executor,)),
         }
@@ -237,5 +243,13 @@ class Peer:
         self.store.validate()
         if not self._is_store_alone:
             self._is_store_alone = True
-            for role in (self.publisher, self.keeper, self.subscriber, self.executor, self.queries, self.placement):
+            for role in (
+                self.publisher,
+                self.keeper,
+                self.subscriber,
+                self.executor,
+                self.queries,
+                self.weigher,
+                self.placement,
+            ):
                 role.validate()

@@ -45,6 +45,9 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="What is known of the streams, as peer history --stats -o json tells it: shows what flows.",
 )
+@click.option(
+    "--why", is_flag=True, help="Where it runs, or would, on the network, and what other placements would cost."
+)
 @click.option("--parameter", "parameters", multiple=True, metavar="VALUE", help='The value of a "?", in order.')
 @click.option(
     "--engine",
@@ -68,6 +71,7 @@ def explain(
     given: tuple[str, ...],
     files: tuple[Path, ...],
     stats: Path | None,
+    why: bool,
     parameters: tuple[str, ...],
     engine: QueryEngine,
     form: str,
@@ -93,6 +97,12 @@ def explain(
     from queries.query import parse
 
     text = sys.stdin.read() if query == "-" else query
+    if why:
+        from peerd.cli import explain_why
+
+        asked = filled(text, [value_of(each) for each in parameters])
+        explain_why.why(asked, data_dir, number, "json" if form == "json" else "table")
+        return
     if not given and not files:
         if stats is not None or form == "dot":
             wrong = "--stats" if stats is not None else "--format dot"

@@ -22,6 +22,7 @@ from peerd.options import settings, settings_options
 from peerd.words import count as counted
 
 if TYPE_CHECKING:
+    from overlay.sim.topology import TopologyName
     from peerd.cluster import Cluster
 
 _PEERS_MAX = 64
@@ -40,6 +41,11 @@ _WATCH_S = 0.25
 @click.option(
     "--for", "for_s", callback=read_span, metavar="TIME", help="With --peers: stop after this long, like 10s."
 )
+@click.option(
+    "--topology",
+    type=click.Choice(["lan", "uniform", "transit-stub"]),
+    help="With --peers: hold messages back as if the peers were apart, in a network of this kind.",
+)
 @click.option("--name", metavar="NAME", help="With --peers: name of a new network [local].")
 @settings_options
 @output_option
@@ -49,6 +55,7 @@ def up(
     peers: int | None,
     detach: bool,
     for_s: float | None,
+    topology: TopologyName | None,
     config_file: Path | None,
     form: str | None,
     **flags: object,
@@ -65,8 +72,9 @@ def up(
         …
     """
     if peers is None:
-        if for_s is not None:
-            raise PeerError("--for goes with --peers", exit_code=Exit.MISUSE)
+        if for_s is not None or topology is not None:
+            option = "--for" if for_s is not None else "--topology"
+            raise PeerError(f"{option} goes with --peers", exit_code=Exit.MISUSE)
         flags.pop("name")
         _up_one(chosen_dir(data_dir, number), detach, config_file, flags)
         return
@@ -74,7 +82,7 @@ def up(
     if wrong or number is not None or (for_s is not None and detach):
         pair = ("--detach", "--for") if for_s is not None and detach else ("--peers", f"--{(wrong or ['peer'])[0]}")
         raise PeerError(f"{pair[0]} and {pair[1].replace('_', '-')} do not go together", exit_code=Exit.MISUSE)
-    _up_many(base_dir(data_dir), peers, detach, for_s, form, flags)
+    _up_many(base_dir(data_dir), peers, detach, for_s, form, flags, topology)
 
 
 def _up_one(data: DataDir, detach: bool, config_file: Path | None, flags: Mapping[str, object]) -> None:
@@ -96,7 +104,13 @@ def _up_one(data: DataDir, detach: bool, config_file: Path | None, flags: Mappin
 
 
 def _up_many(
-    base: DataDir, count: int, detach: bool, for_s: float | None, form: str | None, flags: Mapping[str, object]
+    base: DataDir,
+    count: int,
+    detach: bool,
+    for_s: float | None,
+    form: str | None,
+    flags: Mapping[str, object],
+    topology: TopologyName | None,
 ) -> None:
     from peerd.cluster import Cluster
     from peerd.config import DEFAULT_PORT
@@ -109,7 +123,9 @@ def _up_many(
         try:
             started_at = time.monotonic()
             first_port = config.port or DEFAULT_PORT
-            cluster.start(count, name=config.name, first_port=first_port, detached=detach, settings=shared)
+            cluster.start(
+                count, name=config.name, first_port=first_port, detached=detach, settings=shared, topology=topology
+            )
             with _progress(cluster) as on_up:
                 cluster.wait_until_up(on_up)
             is_up = True

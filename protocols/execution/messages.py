@@ -303,3 +303,38 @@ class QueryShown(Answer, frozen=True, kw_only=True, tag="QUERY_SHOWN"):
     placement: PlacementName = "auto"
     why: str = ""  # It runs where it does.
     moves: tuple[Move, ...] = ()
+
+
+class WeighQuery(Command, frozen=True, kw_only=True, tag="WEIGH_QUERY"):
+    """Where would this query run, and what would each placement cost? Nothing is run."""
+
+    text: str
+    within_ms: float | None = None
+
+
+class PartPlaced(msgspec.Struct, frozen=True, array_like=True):
+    """A part of a query and its host."""
+
+    part: str
+    host: PeerId
+
+
+class Weighed(msgspec.Struct, frozen=True, array_like=True):
+    """What one algorithm would do; without parts, it finds no placement within the bound."""
+
+    algorithm: str
+    cost: float | None  # Bytes under way between peers.
+    delay_ms: float | None
+    stretch: float | None
+    parts: tuple[PartPlaced, ...]
+
+
+class QueryWeighed(Answer, frozen=True, kw_only=True, tag="QUERY_WEIGHED"):
+    """The placements of a query on this network."""
+
+    placement: PlacementName
+    chosen: tuple[PartPlaced, ...]
+    why: str
+    peers: int  # That were looked at.
+    betas: tuple[tuple[str, float], ...]  # What flows out of each part, in bytes per second.
+    options: tuple[Weighed, ...]

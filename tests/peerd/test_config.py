@@ -56,6 +56,7 @@ def test_every_setting_can_be_given_in_the_file_and_as_a_variable(file: Path):
         "spark": "warm",
         "spark_master": "spark://10.0.0.9:7077",
         "spark_memory": "2g",
+        "delays": "10.0.0.1:7400=20ms, [::1]:7401=0.5s",
     }
     assert tuple(texts) == KEYS
     from_variables = load_config(None, {f"PEER_{key.upper()}": text for key, text in texts.items()}, {})
@@ -66,6 +67,7 @@ def test_every_setting_can_be_given_in_the_file_and_as_a_variable(file: Path):
     from_file = load_config(file, {}, {})
     for key in KEYS:
         assert getattr(from_file, key) == getattr(from_variables, key), key
+    assert from_file.delays == ((("10.0.0.1", 7400), 20.0), (("::1", 7401), 500.0))
     assert from_file.seeds == (("10.0.0.1", 7400), ("::1", 7401))
 
 
