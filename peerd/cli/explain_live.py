@@ -8,11 +8,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
+from peerd.cli.query import index_sentence
 from protocols.catalogue.known import busiest, known_of
 from protocols.catalogue.messages import StreamShown
 from protocols.execution.cut import cut
+from protocols.execution.cut import indexed as through_index
 from protocols.execution.messages import FlowInput, QueryShown, Subgraph
 from protocols.ids import PeerId
+from protocols.join_index import explain as indexed
+from protocols.join_index.condition import algorithm_for
 from queries import explain as shown
 from queries.catalogue import Stream
 from queries.cost import Rates, StreamStatistics
@@ -47,6 +51,7 @@ class Explained(NamedTuple):
     streams: Mapping[str, Stream]
     hosted: tuple[Hosted, ...]  # Those that are read before those that read them.
     known: Mapping[str, StreamStatistics]
+    in_index: str = ""  # What it costs in the join index, or where in it it is.
 
 
 async def planned(client: Client, text: str, peer: PeerId, engine: str) -> Explained:
@@ -54,16 +59,23 @@ async def planned(client: Client, text: str, peer: PeerId, engine: str) -> Expla
     query, streams, found = await _looked_up(client, text)
     publishers = {each.alias: busiest(found[each.stream].publishers) for each in sources(query.plan)}
     chains = {alias: at for alias, at in publishers.items() if at is not None}
-    made = cut(PLANNED, query.plan, 0, chains, peer, peer, engine)
+    algorithm = algorithm_for(query.plan) if engine == "auto" else None
+    if algorithm is not None:
+        made = through_index(query.plan, 0, peer, algorithm)
+    else:
+        made = cut(PLANNED, query.plan, 0, chains, peer, peer, engine)
     hosted = tuple(Hosted(*each) for each in zip(made.subgraphs, made.hosts, strict=True))
-    return Explained(query, streams, hosted, {name: known_of(each) for name, each in found.items()})
+    known = {name: known_of(each) for name, each in found.items()}
+    return Explained(query, streams, hosted, known, indexed.as_text(query.plan))
 
 
 async def running(client: Client, told: QueryShown) -> Explained:
     """A query as it runs."""
     query, streams, found = await _looked_up(client, told.text)
     hosted = tuple(Hosted(each.subgraph, each.host) for each in told.subgraphs)
-    return Explained(query, streams, hosted, {name: known_of(each) for name, each in found.items()})
+    known = {name: known_of(each) for name, each in found.items()}
+    indices = [f"index    {said}" for each in told.subgraphs if (said := index_sentence(each.status))]
+    return Explained(query, streams, hosted, known, "\n".join(indices))
 
 
 async def _looked_up(client: Client, text: str) -> tuple[Query, dict[str, Stream], dict[str, StreamShown]]:
@@ -94,7 +106,8 @@ def show(explained: Explained, form: str) -> None:
         )
         for prefix, vertex in shown.branches(_Vertex(last.subgraph.plan, last), lambda each: _below(each, by_number))
     ]
-    click.echo("\n".join([*facts[: len(facts) - len(tree)], *shown.aligned(lines)]))
+    index = [explained.in_index] if explained.in_index else []
+    click.echo("\n".join([*facts[: len(facts) - len(tree)], *shown.aligned(lines), *index]))
 
 
 def _below(vertex: _Vertex, by_number: Mapping[int, Hosted]) -> Sequence[_Vertex]:

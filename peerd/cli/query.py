@@ -210,7 +210,7 @@ def show(name: str, data_dir: Path | None, number: int | None, form: str | None)
         ("placement", f"{shown.placement}; {shown.why}" if shown.why else shown.placement),
         *(("moved", _move_sentence(each)) for each in record["moves"]),
     ]
-    facts += [("index", _index_sentence(each["index"])) for each in record["subgraphs"] if each["index"] is not None]
+    facts += [("index", said) for each in shown.subgraphs if (said := index_sentence(each.status))]
     show_record(record, facts, form)
     if chosen_form(form) == "table" and record["subgraphs"]:
         click.echo()
@@ -363,7 +363,11 @@ def _index_record(status: SubgraphStatus) -> dict[str, Any]:
     }
 
 
-def _index_sentence(index: dict[str, Any]) -> str:
+def index_sentence(status: SubgraphStatus | None) -> str:
+    """The same for people; nothing where it is not in the index."""
+    if status is None or status.index is None:
+        return ""
+    index = _index_record(status)
     said = ", ".join(
         f"{each['attribute']} {'rewritten' if each['rewrites'] else 'read'} at peer {each['peer'][:SHORT_ID]}"
         for each in index["rewriters"]

@@ -100,6 +100,10 @@ def test_the_commands_say_where_a_join_is_and_refuse_what_cannot_be_one(network:
     assert [each["attribute"] for each in subgraph["index"]["rewriters"]] == ["orders.id", "payments.of"]
     assert len(subgraph["index"]["evaluators"]) == 3
     assert "orders.id rewritten at peer" in peer(network, "query", "show", "paid", "-o", "table").stdout
+    explained = peer(network, "explain", "paid").stdout
+    assert "dai-t" in explained
+    assert "evaluators in use" in explained
+    assert "messages per tuple to evaluators: sai 1 (auto)" in peer(network, "explain", text).stdout
     peer(network, "query", "stop", "paid")
     refused = (
         ("SELECT o.id FROM orders o, payments p WHERE o.id < p.of", "there is none"),
