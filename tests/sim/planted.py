@@ -507,10 +507,10 @@ def a_resumed_attempt_without_its_state() -> Patch:
     """The next attempt reads on where results ended, whatever its state would need of before."""
     deploy = QueryProxy._deploy
 
-    def forget(proxy: QueryProxy, query: Any, now: Millis) -> list[Effect]:
+    def forget(proxy: QueryProxy, query: Any, choice: Any, now: Millis) -> list[Effect]:
         resume = query.results.resume
         query.results.resume = msgspec.structs.replace(resume, lows=resume.covers)
-        return deploy(proxy, query, now)
+        return deploy(proxy, query, choice, now)
 
     return patch.object(QueryProxy, "_deploy", forget)
 
