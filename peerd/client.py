@@ -92,7 +92,7 @@ __all__ = [
 PATIENCE_S: Final = 30.0
 PUBLISHES_IN_FLIGHT_MAX: Final = 100  # Fewer than a peer remembers of one client.
 
-QueryEngine = Literal["auto", "inline", "spark"]
+QueryEngine = Literal["auto", "inline", "spark", "sai", "dai-q", "dai-t", "dai-v"]  # The last four: the join index.
 _Answer = TypeVar("_Answer", bound=Answer)
 
 

@@ -51,7 +51,7 @@ from protocols.events import (
     TimerFired,
 )
 from protocols.execution.engine import RunFailed, RunResults, RunStarted, RunState
-from protocols.execution.executor import Executor, ResultsReady, ResultsSafe
+from protocols.execution.executor import AttemptLost, Executor, ResultsReady, ResultsSafe
 from protocols.execution.messages import (
     Deploy,
     Deployed,
@@ -73,6 +73,8 @@ from protocols.execution.proxy import QueryProxy
 from protocols.execution.weigher import Weigher
 from protocols.ids import LogId, Millis, PeerId
 from protocols.inside import Inside
+from protocols.join_index.role import MESSAGES as JOIN_MESSAGES
+from protocols.join_index.role import Joins
 from protocols.limits import Limits
 from protocols.messages import Command, Message, Record
 from protocols.placement.events import OperatorsPlaced, PlacementAsked, PlacementStopped
@@ -114,6 +116,7 @@ class Peer:
         self.queries = QueryProxy(peer_id, self.inside, self.clock, self.publisher, limits)
         self.weigher = Weigher(peer_id, self.inside)
         self.placement = PlacementMachine(peer_id)
+        self.joins = Joins(peer_id, self.inside)
         self._store_alone: tuple[Role, ...] = (self.store,)
         self._is_store_alone = False  # It alone has had anything to do since the others stated what must hold.
         self._by_name: dict[str, tuple[Role, ...]] = {
@@ -126,6 +129,7 @@ class Peer:
             "queries": (self.queries,),
             "weigher": (self.weigher,),
             "placement": (self.placement,),
+            "joins": (self.joins,),
         }
         self._everyone = tuple(role for roles in self._by_name.values() for role in roles)
         self._by_name["nobody"] = ()  # Who asked has stopped waiting.
@@ -139,7 +143,9 @@ class Peer:
             BatchMessage: (self.subscriber,),
             Gap: (self.subscriber,),
             PublisherNews: (self.subscriber,),
-            **dict.fromkeys((Deploy, Undeploy, Lease, Flow, Flowed), (self.executor,)),
+            **dict.fromkeys((Lease, Flow, Flowed), (self.executor,)),
+            **dict.fromkeys((Deploy, Undeploy), (self.executor, self.joins)),
+            **dict.fromkeys(JOIN_MESSAGES, (self.joins,)),
             **dict.fromkeys((Deployed, DeployRefused, SubgraphStatus), (self.queries,)),
             **dict.fromkeys((AddSubtree, Map, OperatorMapped, OperatorRemapped, InvalidateMap), (self.placement,)),
         }
@@ -161,13 +167,12 @@ class Peer:
         }
         self._by_event: dict[type[Event], tuple[Role, ...]] = {
             PeerUp: self._store_alone,
-            NearestPeers: (self.store, self.publisher, self.queries),
+            NearestPeers: (self.store, self.publisher, self.queries, self.joins),
             LogSynced: (self.publisher,),
             CopySynced: (self.keeper,),
             LetterSynced: (self.subscriber,),
-            ResultsReady: (self.queries,),
+            **dict.fromkeys((ResultsReady, AttemptLost, OperatorsPlaced), (self.queries,)),
             NetworkSeen: (self.queries, self.weigher),
-            OperatorsPlaced: (self.queries,),
             **dict.fromkeys((PlacementAsked, PlacementStopped), (self.placement,)),
             **dict.fromkeys((RunStarted, RunResults, RunState, RunFailed, ResultsSafe), (self.executor,)),
         }
@@ -243,13 +248,7 @@ class Peer:
         self.store.validate()
         if not self._is_store_alone:
             self._is_store_alone = True
-            for role in (
-                self.publisher,
-                self.keeper,
-                self.subscriber,
-                self.executor,
-                self.queries,
-                self.weigher,
-                self.placement,
-            ):
+            for role in (self.publisher, self.keeper, self.subscriber, self.executor, self.queries):
                 role.validate()
+            for other in (self.weigher, self.placement, self.joins):
+                other.validate()

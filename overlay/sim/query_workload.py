@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -20,7 +20,7 @@ from overlay.sim.ranges import IntRange, draw
 from overlay.sim.world import World
 from protocols.catalogue.messages import CreateStream
 from protocols.catalogue.streams import StreamDefinition
-from protocols.clock import Stamp
+from protocols.clock import Stamp, wall_ms
 from protocols.delivery.messages import OpenSubscription, Position, Publish, Published, Rows, Seen
 from protocols.execution.messages import (
     ListQueries,
@@ -31,6 +31,7 @@ from protocols.execution.messages import (
     SubmitQuery,
 )
 from protocols.ids import Millis
+from protocols.join_index.messages import Algorithm
 from protocols.messages import Answer, Done, Refused
 from queries.catalogue import Stream
 from queries.expressions import EPOCH
@@ -53,6 +54,25 @@ QUERIES: Final = (
     "WHERE a.part = b.part AND b.number > 2",
     "SELECT number, part FROM right_side WHERE part <> 2 UNION ALL SELECT number + 500, part FROM right_side",
 )
+PLAIN: Final = {
+    "left_side": Stream("left_side", Schema.parse("number int, part int, at timestamp")),
+    "right_side": Stream("right_side", Schema.parse("number int, part float, at timestamp")),
+}
+JOINS: Final = (
+    "SELECT l.number, r.number AS other FROM left_side l, right_side r WHERE l.part = r.part AND r.number <> 3",
+    "SELECT r.number, l.part FROM left_side l, right_side r WHERE r.number = l.number",
+    "SELECT l.number, r.number AS other FROM left_side l [RANGE 3 SECONDS], right_side r [RANGE 2 SECONDS] "
+    "WHERE l.part = r.part",
+    "SELECT a.number, b.number AS other FROM left_side a, left_side b WHERE a.part = b.part AND a.number < b.number",
+    "SELECT a.number, b.part FROM right_side a, right_side b WHERE a.number = b.number",
+    "SELECT l.number, r.part FROM left_side l, right_side r WHERE l.number + 1 = r.number - 2",
+)
+JOINS_OF_VALUES: Final = (
+    "SELECT l.number, r.number AS other FROM left_side l, right_side r "
+    "WHERE 4 * l.number + l.part + 8 = 5 * r.number + r.part * r.part",
+    "SELECT a.number, b.number AS other FROM left_side a, left_side b "
+    "WHERE a.number + 1 = b.number * 2 AND b.part <> 1",
+)
 RETRY_MS: Final = 300
 STEP_MS: Final = 700  # Of event time, from one row to the next.
 
@@ -67,6 +87,17 @@ class QueriesWorkload(
     every_ms: IntRange = (200, 900)
     without_spark: float = 0.4  # Of the peers: what has state runs elsewhere.
     placements: tuple[PlacementName, ...] = ("auto",)
+    join: Literal["", Algorithm] = ""  # Only joins, through the join index, of streams with several publishers.
+
+    @property
+    def streams(self) -> dict[str, Stream]:
+        return PLAIN if self.join else STREAMS
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        if not self.join:
+            return QUERIES
+        return JOINS + JOINS_OF_VALUES if self.join == "dai-v" else JOINS
 
 
 @dataclass(slots=True)
@@ -79,8 +110,12 @@ class _Accepted:
 class QueryOracle:
     """What was accepted, and what queries made of it."""
 
+    streams: dict[str, Stream]
     deliveries: int = 0
-    accepted: dict[str, list[_Accepted]] = field(default_factory=lambda: {name: [] for name in STREAMS})
+    accepted: dict[str, list[_Accepted]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.accepted = {name: [] for name in self.streams}
 
     @property
     def accepted_count(self) -> int:
@@ -89,13 +124,13 @@ class QueryOracle:
     def results(self, text: str, inserted_at: Stamp) -> Counter[Row]:
         streams = {
             name: [
-                Tuple(EPOCH + timedelta(milliseconds=place), each.row, place)
-                for place, each in enumerate(rows)
+                Tuple(EPOCH + timedelta(milliseconds=wall_ms(each.stamp)), each.row, place)
+                for place, each in enumerate(sorted(rows, key=lambda each: each.stamp))
                 if each.stamp >= inserted_at
             ]
             for name, rows in self.accepted.items()
         }
-        plan = parse(text, STREAMS).plan
+        plan = parse(text, self.streams).plan
         return Counter(result.row for result in evaluate(plan, streams, final=False))
 
     def check_end(self) -> None:
@@ -105,10 +140,11 @@ class QueryOracle:
 class _Source:
     """Publishes the rows of one stream at one peer, one after the other, each until it is accepted."""
 
-    def __init__(self, workload: QueryWorkload, stream: str, peer: SimPeer, count: int) -> None:
+    def __init__(self, workload: QueryWorkload, stream: str, peer: SimPeer, count: int, first: int = 0) -> None:
         self._workload, self._stream, self._peer = workload, stream, peer
+        self._schema = workload.shape.streams[stream].schema
         self.left = count
-        self._number = 0
+        self._first = self._number = first
         self._every_ms = draw(workload.rng, workload.shape.every_ms)
 
     def publish(self) -> None:
@@ -124,11 +160,11 @@ class _Source:
         row = (number, number % 3, EPOCH + timedelta(milliseconds=1_700_000_000_000 + STEP_MS * number))
         command = Publish(
             stream=self._stream,
-            rows=SCHEMA.encode([row]),
+            rows=self._schema.encode([row]),
             count=1,
             witness=self._workload.stamp,
-            session=self._stream.encode(),
-            number=number,
+            session=f"{self._stream} {self._first}".encode(),
+            number=number - self._first,
         )
 
         def answered(answer: Answer | None, last: bool) -> None:
@@ -161,7 +197,9 @@ class _Asker:
         if not self._peer.is_up:
             self._workload.later(RETRY_MS, self.submit)
             return
-        self._peer.request(SubmitQuery(text=self.text, name=self.name, placement=self._placement), self._answered)
+        engine = self._workload.shape.join or "auto"
+        command = SubmitQuery(text=self.text, name=self.name, engine=engine, placement=self._placement)
+        self._peer.request(command, self._answered)
 
     def _answered(self, answer: Answer | None, last: bool) -> None:
         match answer:
@@ -255,14 +293,14 @@ class QueryWorkload:
         self.world, self.shape = world, shape
         self.rng = world.rng("workload")
         self.placement_rng = world.rng("placement")
-        self.oracle = QueryOracle()
+        self.oracle = QueryOracle(shape.streams)
         self.stamp: Stamp = 0
-        self._uncreated = dict.fromkeys(STREAMS)
+        self._uncreated = dict.fromkeys(shape.streams)
         self._sources: list[_Source] = []
         self._askers: list[_Asker] = []
 
     def begin(self) -> None:
-        for name in STREAMS:
+        for name in self.shape.streams:
             self._create(name)
 
     def later(self, after_ms: Millis, action: Callable[[], None]) -> None:
@@ -272,7 +310,7 @@ class QueryWorkload:
         self.stamp = max(self.stamp, stamp)
 
     def schema_of(self, text: str) -> Schema:
-        return output_schema(parse(text, STREAMS).plan)
+        return output_schema(parse(text, self.shape.streams).plan)
 
     def _create(self, name: str) -> None:
         up = [peer for peer in self.world.peers if peer.is_up]
@@ -290,15 +328,18 @@ class QueryWorkload:
             else:
                 self.later(RETRY_MS, lambda: self._create(name))
 
-        definition = StreamDefinition(name=name, schema=SCHEMA, event_time="at")
+        stream = self.shape.streams[name]
+        definition = StreamDefinition(name=name, schema=stream.schema, event_time=stream.event_time)
         self.rng.choice(up).request(CreateStream(definition=definition), answered)
 
     def _go(self) -> None:
         peers = self.world.peers
-        for name in STREAMS:
+        for name in self.shape.streams:
             count = draw(self.rng, self.shape.rows)
             self._sources.append(_Source(self, name, self.rng.choice(peers), count))
-        texts = self.rng.sample(QUERIES, draw(self.rng, self.shape.queries))
+            if self.shape.join:
+                self._sources.append(_Source(self, name, self.rng.choice(peers), count // 2, first=count))
+        texts = self.rng.sample(self.shape.texts, draw(self.rng, self.shape.queries))
         for number, text in enumerate(texts):
             self._askers.append(_Asker(self, f"query-{number}", text, self.rng.choice(peers)))
         for asker in self._askers:

@@ -91,7 +91,9 @@ def explain(
         └── Join a.num = b.num
             ├── Source f AS a
             └── Source f AS b
+        index    at f.num and f.num; messages per tuple to evaluators: sai 1 (auto), dai-q 2, dai-t 2, dai-v 1
     """
+    from protocols.join_index import explain as indexed
     from queries import explain as shown
     from queries.errors import QueryError
     from queries.query import parse
@@ -118,11 +120,14 @@ def explain(
     rates = None if stats is None else _rates(stats)
     match form:
         case "json":
-            click.echo(json.dumps(shown.as_json(found, streams, rates), indent=2))
+            record = shown.as_json(found, streams, rates) | {"index": indexed.as_json(found.plan)}
+            click.echo(json.dumps(record, indent=2))
         case "dot":
             click.echo(shown.as_dot(found))
         case _:
             click.echo(shown.as_text(found, streams, None if rates is None else shown.flow_notes(rates)))
+            if said := indexed.as_text(found.plan):
+                click.echo(said)
 
 
 def _explain_live(text: str, data_dir: Path | None, number: int | None, engine: QueryEngine, form: str) -> None:

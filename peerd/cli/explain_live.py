@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
+from peerd.cli.query import index_sentence
 from peerd.errors import PeerError
 from peerd.history import as_stream
 from protocols.execution.messages import FlowInput, QueryId, Subgraph, SubgraphShown
 from protocols.execution.placing import known_of
 from protocols.ids import PeerId
+from protocols.join_index import explain as indexed
 from queries import explain as shown
 from queries.catalogue import Stream
 from queries.cost import UNKNOWN, Rates, StreamStatistics
@@ -47,13 +49,15 @@ class Explained(NamedTuple):
     streams: Mapping[str, Stream]
     hosted: tuple[Hosted, ...]  # Those that are read before those that read them.
     known: Mapping[str, StreamStatistics]
-    why: str  # They, if it is only planned.
+    why: str = ""  # They, if it is only planned.
+    in_index: str = ""  # What it costs in the join index, or where in it it is.
 
 
 async def planned(client: Client, text: str, engine: QueryEngine) -> Explained:
     """A query that does not run yet, as this peer would deploy it now."""
     told = await client.plan_query(text, engine=engine)
-    return await _explained(client, text, told.subgraphs, told.why)
+    explained = await _explained(client, text, told.subgraphs)
+    return explained._replace(why=told.why, in_index=indexed.as_text(explained.query.plan))
 
 
 async def running(client: Client, name: QueryId) -> Explained:
@@ -61,15 +65,17 @@ async def running(client: Client, name: QueryId) -> Explained:
     told = await client.show_query(name)
     if not told.subgraphs:
         raise PeerError(f'query "{name}" does not run now', detail=told.reason or None, hint="Try again in a moment.")
-    return await _explained(client, told.text, told.subgraphs, "")
+    explained = await _explained(client, told.text, told.subgraphs)
+    indices = [f"index    {said}" for each in told.subgraphs if (said := index_sentence(each.status))]
+    return explained._replace(in_index="\n".join(indices))
 
 
-async def _explained(client: Client, text: str, subgraphs: Sequence[SubgraphShown], why: str) -> Explained:
+async def _explained(client: Client, text: str, subgraphs: Sequence[SubgraphShown]) -> Explained:
     streams = {each.name: as_stream(each) for each in await client.streams()}
     query = parse(text, streams)
     names = dict.fromkeys(each.stream for each in sources(query.plan))
     known = {name: known_of(await client.stream(name)) or SILENT for name in names}
-    return Explained(query, streams, tuple(Hosted(each.subgraph, each.host) for each in subgraphs), known, why)
+    return Explained(query, streams, tuple(Hosted(each.subgraph, each.host) for each in subgraphs), known)
 
 
 def show(explained: Explained, form: str) -> None:
@@ -97,7 +103,8 @@ def show(explained: Explained, form: str) -> None:
         for prefix, vertex in shown.branches(_Vertex(last.subgraph.plan, last), lambda each: _below(each, by_number))
     ]
     placed = [f"placed   {explained.why}"] if explained.why else []
-    click.echo("\n".join([*facts[: len(facts) - len(tree)], *placed, *shown.aligned(lines)]))
+    index = [explained.in_index] if explained.in_index else []
+    click.echo("\n".join([*facts[: len(facts) - len(tree)], *placed, *shown.aligned(lines), *index]))
 
 
 def _below(vertex: _Vertex, by_number: Mapping[int, Hosted]) -> Sequence[_Vertex]:

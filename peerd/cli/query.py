@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
@@ -16,9 +16,16 @@ from peerd.cli.writers import writer_for
 from peerd.words import ago, milliseconds
 
 if TYPE_CHECKING:
-    from peerd.client import RunningQuery
+    from peerd.client import QueryEngine, RunningQuery
     from peerd.control_client import ControlClient
-    from protocols.execution.messages import PlacementName, QueryListed, QueryShown, QueryStarting, SubgraphShown
+    from protocols.execution.messages import (
+        PlacementName,
+        QueryListed,
+        QueryShown,
+        QueryStarting,
+        SubgraphShown,
+        SubgraphStatus,
+    )
 
 PATIENCE_S: Final = 365 * 86400.0  # A reader waits for its peer to come back; Ctrl-C ends that.
 PROGRESS_EVERY_S: Final = 0.25
@@ -51,7 +58,7 @@ class SubmitOptions(NamedTuple):
     """How a query is to run."""
 
     name: str
-    engine: Literal["auto", "inline", "spark"]
+    engine: QueryEngine
     placement: PlacementName
     within_ms: float | None
 
@@ -204,6 +211,7 @@ def show(name: str, data_dir: Path | None, number: int | None, form: str | None)
         ("placement", f"{shown.placement}; {shown.why}" if shown.why else shown.placement),
         *(("moved", _move_sentence(each)) for each in record["moves"]),
     ]
+    facts += [("index", said) for each in shown.subgraphs if (said := index_sentence(each.status))]
     show_record(record, facts, form)
     if chosen_form(form) == "table" and record["subgraphs"]:
         click.echo()
@@ -338,7 +346,37 @@ def _subgraph_row(shown: SubgraphShown, now: float) -> dict[str, Any]:
         "late": sum(each.late for each in status.inputs) if status else None,
         "lag_ms": max((each["lag_ms"] or 0.0 for each in inputs if each["is_idle"] is False), default=None),
         "inputs": inputs,
+        "index": _index_record(status) if status is not None and status.index is not None else None,
     }
+
+
+def _index_record(status: SubgraphStatus) -> dict[str, Any]:
+    """Where in the join index a query is, and what a tuple costs there."""
+    index = status.index
+    assert index is not None
+    return {
+        "rewriters": [
+            {"alias": alias, "attribute": attribute, "peer": peer.hex(), "rewrites": rewrites}
+            for alias, attribute, peer, rewrites in index.rewriters
+        ],
+        "evaluators": [peer.hex() for peer in index.evaluators],
+        "evaluators_used": index.used,
+        "messages_per_tuple": index.parts / status.rows_in if status.rows_in else None,
+    }
+
+
+def index_sentence(status: SubgraphStatus | None) -> str:
+    """The same for people; nothing where it is not in the index."""
+    if status is None or status.index is None:
+        return ""
+    index = _index_record(status)
+    said = ", ".join(
+        f"{each['attribute']} {'rewritten' if each['rewrites'] else 'read'} at peer {each['peer'][:SHORT_ID]}"
+        for each in index["rewriters"]
+    )
+    cost = index["messages_per_tuple"]
+    seen = "" if cost is None else f"; {cost:.2f} messages per tuple"
+    return f"{said}; {index['evaluators_used']} of {len(index['evaluators'])} evaluators in use{seen}"
 
 
 def _lag_ms(watermark_us: int | None, now: float) -> float | None:

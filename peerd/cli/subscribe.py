@@ -60,6 +60,13 @@ _STREAM: Final = re.compile(r"[^\s<{(]+")  # No query is one word.
     help="What runs a query.",
 )
 @click.option(
+    "--join",
+    type=click.Choice(["auto", "sai", "dai-q", "dai-t", "dai-v"]),
+    default="auto",
+    show_default=True,
+    help="How a join goes through the DHT; auto: SAI, or DAI-V for expressions, where there is no window.",
+)
+@click.option(
     "--placement",
     type=click.Choice(["auto", "baseline", "edge", "edge+", "in-network", "exact"]),
     default="auto",
@@ -80,6 +87,7 @@ def subscribe(
     limit: int | None,
     detach: bool,
     engine: Literal["auto", "inline", "spark"],
+    join: Literal["auto", "sai", "dai-q", "dai-t", "dai-v"],
     placement: PlacementName,
     within: str | None,
     parameters: tuple[str, ...],
@@ -109,14 +117,22 @@ def subscribe(
         from peerd.cli.query import SubmitOptions, run_query
         from peerd.parameters import filled, value_of
 
+        if join != "auto" and engine != "auto":
+            raise PeerError("--engine and --join do not go together", exit_code=Exit.MISUSE)
         query = filled(query, [value_of(each) for each in parameters])
-        how = SubmitOptions(name or "", engine, placement, _within_ms(within))
+        how = SubmitOptions(name or "", engine if join == "auto" else join, placement, _within_ms(within))
         run_query(query, data_dir, number, how, limit, detach, form)
         return
     assert text is not None
-    if engine != "auto" or parameters or placement != "auto" or within is not None:
-        asked = {"--parameter": parameters, "--within": within, "--placement": placement != "auto"}
-        wrong = next((option for option, value in asked.items() if value), "--engine")
+    asked = {
+        "--parameter": parameters,
+        "--within": within,
+        "--placement": placement != "auto",
+        "--join": join != "auto",
+        "--engine": engine != "auto",
+    }
+    wrong = next((option for option, value in asked.items() if value), None)
+    if wrong is not None:
         raise PeerError(f"{wrong} goes with a query, not with a stream", exit_code=Exit.MISUSE)
     other = "--since" if since is not None else "--name" if name is not None else "--detach" if detach else None
     if last is not None and other is not None:

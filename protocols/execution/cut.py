@@ -132,6 +132,11 @@ def _derived(source: Source, stream: str, part: Project) -> Source:
     return Source(stream, source.alias, Schema(fields), source.window, None, source.lateness_ms)
 
 
+def indexed(plan: Operator, since: Stamp, proxy: PeerId, algorithm: Engine) -> Cut:
+    """The whole of a plan in the join index, which finds its peers itself."""
+    return Cut((Subgraph(0, plan, _inputs(plan, since, {}), algorithm),), (proxy,))
+
+
 def _engine(plan: Operator, engine: str) -> Engine:
     return "spark" if is_stateful(plan) or engine == "spark" else "inline"
 

@@ -54,6 +54,15 @@ class ResultsReady(Event, frozen=True):
     attempt: int
     rows: Sequence[Row]
     progress: Progress | None  # None: it cannot be said yet what they cover.
+    beyond: tuple[bytes, ...] = ()  # Digests of results told in this attempt that are not covered by `progress`.
+
+
+class AttemptLost(Event, frozen=True):
+    """Something that a query runs on at many peers is gone."""
+
+    query: QueryId
+    attempt: int
+    reason: str
 
 
 class ResultsSafe(Event, frozen=True):
@@ -107,7 +116,7 @@ class Executor:
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:  # noqa: C901 - one branch for each thing that happens
         match event:
-            case Received(sender=sender, message=Deploy() as message):
+            case Received(sender=sender, message=Deploy() as message) if message.subgraph.engine in ("inline", "spark"):
                 return self._deploy(sender, message, now)
             case Received(message=Undeploy() as message):
                 return self._undeploy(message.query, message.attempt)

@@ -22,7 +22,7 @@ from queries.plan import Operator
 from queries.schema import Schema
 
 QueryId = str
-Engine = Literal["inline", "spark"]
+Engine = Literal["inline", "spark", "sai", "dai-q", "dai-t", "dai-v"]  # The last four are the join index's.
 PlacementName = Literal["auto", "baseline", "edge", "edge+", "in-network", "exact"]
 
 
@@ -156,6 +156,15 @@ class InputStatus(msgspec.Struct, frozen=True, array_like=True):
     missed: int = 0  # Tuples that came and went before they could be read.
 
 
+class IndexStatus(msgspec.Struct, frozen=True, array_like=True):
+    """A query in the join index, for people to look at."""
+
+    rewriters: tuple[tuple[str, str, PeerId, bool], ...]  # Alias, attribute, peer; whether it rewrites, or only reads.
+    evaluators: tuple[PeerId, ...]  # That may have something of it,
+    used: int  # and how many have.
+    parts: int  # That tuples have become: JOIN and VL_INDEX.
+
+
 class SubgraphStatus(Message, frozen=True, kw_only=True, tag="SUBGRAPH_STATUS"):
     """What a host tells the proxy now and then: that it lives, and how its subgraph is doing."""
 
@@ -169,6 +178,7 @@ class SubgraphStatus(Message, frozen=True, kw_only=True, tag="SUBGRAPH_STATUS"):
     inputs: tuple[InputStatus, ...]
     progress: Progress
     state_rows: int | None = 0  # What its engine keeps; None: it has not said yet.
+    index: IndexStatus | None = None
 
 
 # In the journal.
@@ -203,7 +213,7 @@ class SubmitQuery(Command, frozen=True, kw_only=True, tag="SUBMIT"):
 
     text: str
     name: QueryId = ""
-    engine: Literal["auto", "inline", "spark"] = "auto"
+    engine: Literal["auto"] | Engine = "auto"
     witness: Stamp = 0
     placement: PlacementName = "auto"  # Who decides where its operators run; auto: what its text says, or the optimum.
     within_ms: float | None = None  # No tuple may be longer under way to the subscriber's peer.

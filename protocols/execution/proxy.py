@@ -27,9 +27,9 @@ from protocols.events import (
     TimerFired,
     Unreachable,
 )
-from protocols.execution.cut import Cut, cut
+from protocols.execution.cut import Cut, cut, indexed
 from protocols.execution.derived import DerivedStreams
-from protocols.execution.executor import ResultsReady, ResultsSafe
+from protocols.execution.executor import AttemptLost, ResultsReady, ResultsSafe
 from protocols.execution.messages import (
     Deploy,
     Deployed,
@@ -54,6 +54,8 @@ from protocols.execution.placing import Choice, Placing, decide, too_far, withou
 from protocols.execution.running import RETRY_MIN_MS, Running, stream_of, unknown_query
 from protocols.ids import Key, Millis, PeerId, RequestId, StreamName
 from protocols.inside import Inside
+from protocols.join_index.condition import NotIndexed, algorithm_for, check
+from protocols.join_index.messages import ALGORITHMS
 from protocols.limits import Limits
 from protocols.messages import Answer, Done, Message, Record, Refused
 from protocols.placement.delay import Infeasible
@@ -146,6 +148,10 @@ class QueryProxy:
                 return self._note_status(message, now)
             case ResultsReady():
                 return self._results(event, now)
+            case AttemptLost():
+                query = self._query_of(event.query)
+                is_current = query is not None and query.attempt == event.attempt
+                return self._wait(query, event.reason, now) if query is not None and is_current else []
             case Abandoned(request=request):
                 return self._abandoned(request, now)
             case PeerDown(peer=peer):
@@ -208,7 +214,7 @@ class QueryProxy:
             case "streams", StreamsListed():
                 return self._plan(query, answer, now)
             case "stream" | "rates", StreamShown():
-                return self._found(query, answer)
+                return self._found(query, answer, now)
             case "drop", Done() | Refused(code="unknown"):
                 return self._ended(query, now)
             case "drop", Refused():
@@ -231,6 +237,9 @@ class QueryProxy:
             refusal = Refused(code="invalid", error=said, hint=error.hint)
             return self._give_up(query, refusal, now)
         query.placing.adopt(query.parsed.options)
+        if objection := self._adopt_join(query):
+            refusal = Refused(code="invalid", error=f'query "{query.query}" cannot run as {query.engine}: {objection}')
+            return self._give_up(query, refusal, now)
         if query.only_plan:
             return self._find_publishers(query)
         schema = output_schema(query.parsed.plan)
@@ -260,6 +269,24 @@ class QueryProxy:
             return self._give_up(query, answer, now)
         return [*(self._acknowledge(query, now) if query.state == "running" else []), *self._publish(query, now)]
 
+    def _adopt_join(self, query: Running) -> str:
+        """Whether it goes through the join index, and if that was asked for and cannot be, why."""
+        assert query.parsed is not None
+        is_placed = query.placing.placement != "auto" or query.placing.within_ms is not None
+        if query.engine == "auto":
+            wanted = dict(query.parsed.options).get("join", "auto")
+            found = None if is_placed else algorithm_for(query.parsed.plan)
+            query.engine = found or "auto" if wanted == "auto" else wanted
+        if query.engine not in ALGORITHMS:
+            return ""
+        if is_placed:
+            return "its peers follow from its values; it cannot be placed as well"
+        try:
+            check(query.parsed.plan, query.engine)
+        except NotIndexed as error:
+            return str(error)
+        return ""
+
     def _schema_of_results(self, query: Running, otherwise: Schema) -> Schema:
         outbox = self.publisher.outboxes.get(query.stream)
         return outbox.definition.schema if outbox is not None else query.results.schema or otherwise
@@ -270,10 +297,12 @@ class QueryProxy:
         names = query.looking_for = dict.fromkeys(source.stream for source in sources(query.parsed.plan))
         return [effect for name in names for effect in self._ask(query, purpose, ShowStream(name=name))]
 
-    def _found(self, query: Running, shown: StreamShown) -> list[Effect]:
+    def _found(self, query: Running, shown: StreamShown, now: Millis) -> list[Effect]:
         """Where a stream is published, and how much of it."""
         query.placing.streams[shown.definition.name] = shown
         query.looking_for.pop(shown.definition.name, None)
+        if query.engine in ALGORITHMS and not query.looking_for:
+            return self._deploy(query, Choice(self.peer_id, {}, "the join index finds its peers by keys"), now)
         return [] if query.looking_for else query.placing.look(query.stream)
 
     def _seen(self, event: NetworkSeen, now: Millis) -> list[Effect]:
@@ -316,14 +345,18 @@ class QueryProxy:
     def _deploy(self, query: Running, choice: Choice, now: Millis) -> list[Effect]:
         assert query.parsed is not None
         effects = query.placing.stop_asking(query.stream)
-        made = cut(
-            query.query,
-            query.parsed.plan,
-            query.inserted_at,
-            choice.chains,
-            self.peer_id,
-            choice.worker,
-            query.engine,
+        made = (
+            indexed(query.parsed.plan, query.inserted_at, self.peer_id, query.engine)
+            if query.engine in ALGORITHMS
+            else cut(
+                query.query,
+                query.parsed.plan,
+                query.inserted_at,
+                choice.chains,
+                self.peer_id,
+                choice.worker,
+                query.engine,
+            )
         )
         refusal = without_form(query.query, made)
         if refusal is not None:
@@ -529,7 +562,8 @@ class QueryProxy:
             if silent:
                 return effects + self._host_lost(hosts[silent[0]], f"was silent for {SILENT_MS // 1000} s", now)
             assert query.parsed is not None
-            if query.placing.is_due(query.parsed.plan, query.attempted_at, now):
+            is_placed = query.engine not in ALGORITHMS
+            if is_placed and query.placing.is_due(query.parsed.plan, query.attempted_at, now):
                 query.placing.weighed_at = now
                 effects += self._find_publishers(query, "rates")
         effects += self._derived.renew(query, now)
@@ -555,7 +589,7 @@ class QueryProxy:
         query = self._query_of(event.query)
         if query is None or query.attempt != event.attempt or not query.attempt:
             return []
-        query.results.add(event.rows, event.progress)
+        query.results.add(event.rows, event.progress, event.beyond)
         return self._publish(query, now)
 
     def _publish(self, query: Running, now: Millis) -> list[Effect]:

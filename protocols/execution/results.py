@@ -23,7 +23,7 @@ class _Group:
 
     rows: Sequence[Row]
     progress: Progress | None  # None: it cannot be said yet what they cover.
-    beyond: tuple[bytes, ...]  # What an earlier attempt has told and this one, with these, has not made again.
+    beyond: tuple[bytes, ...]  # What has been told and is not covered, with these.
 
 
 @dataclass(slots=True)
@@ -66,10 +66,11 @@ class QueryResults:
         """What waits is made again by the next attempt."""
         self._waiting.clear()
 
-    def add(self, rows: Sequence[Row], progress: Progress | None) -> None:
+    def add(self, rows: Sequence[Row], progress: Progress | None, beyond: tuple[bytes, ...] = ()) -> None:
+        """Results of this attempt; `beyond` has digests of those among all it made that `progress` does not cover."""
         if self.told:
             rows = [row for row in rows if not self._was_told(row)]
-        self._waiting.append(_Group(rows, progress, tuple(self.told.elements())))
+        self._waiting.append(_Group(rows, progress, (*self.told.elements(), *beyond)))
 
     def _was_told(self, row: Row) -> bool:
         digest = self._digest(row)

@@ -16,12 +16,14 @@ from typing import Literal
 import msgspec
 
 from protocols.clock import Stamp, wall_ms
+from protocols.delivery.messages import Origin
 from protocols.errors import RemoteProtocolError
 from protocols.ids import Millis
 from protocols.join_index.keys import value_text
 from protocols.join_index.messages import (
     LEFT,
     RIGHT,
+    Algorithm,
     Attribute,
     JoinQuery,
     Notification,
@@ -45,7 +47,7 @@ from queries.expressions import (
     rewritten,
 )
 from queries.linear import is_t1, solved
-from queries.plan import Operator, Project, Source, output_schema
+from queries.plan import Operator, Project, Source, output_schema, sources
 from queries.reference import Result
 from queries.schema import Row, Schema
 
@@ -93,8 +95,8 @@ def condition_of(plan: Operator) -> JoinCondition:
     inputs, parts = flattened(plan.input)
     if len(inputs) != 2 or not all(isinstance(each, Source) for each in inputs):
         raise NotIndexed("only a join of two streams can be indexed")
-    sources = tuple(each for each in inputs if isinstance(each, Source))
-    for source in sources:
+    both = tuple(each for each in inputs if isinstance(each, Source))
+    for source in both:
         _check_window(source)
     every = tuple(part for each in parts for part in conjuncts(each))
     equalities = [part for part in every if isinstance(part, Call) and is_equi_join(part)]
@@ -104,10 +106,32 @@ def condition_of(plan: Operator) -> JoinCondition:
     one_each = plain or [part for part in equalities if is_t1(part)]
     chosen = (one_each or equalities)[0]
     by_alias = {inputs_of(side)[0]: side for side in chosen.arguments}
-    left, right = (_side(source, by_alias[source.alias]) for source in sources)
+    left, right = (_side(source, by_alias[source.alias]) for source in both)
     predicate = conjunction(every)
     assert predicate is not None, "the equality is a part of it"
     return JoinCondition((left, right), "T1" if one_each else "T2", predicate, plan)
+
+
+def check(plan: Operator, algorithm: str) -> JoinCondition:
+    """The join condition of a plan that an algorithm can run; raises NotIndexed."""
+    condition = condition_of(plan)
+    if algorithm != "dai-v" and condition.type == "T2":
+        raise NotIndexed(f"{algorithm} needs an equality that one attribute of each side decides; dai-v does not")
+    return condition
+
+
+def algorithm_for(plan: Operator) -> Algorithm | None:
+    """The algorithm for a plan that nobody chose one for: the one that sends least. None: it is not for the index.
+
+    Where evaluators are known, a tuple costs one message in SAI and DAI-V, two in DAI-Q and DAI-T. A window needs the
+    rest of execution just as little, but there what is out of it can be forgotten.
+    """
+    if any(source.window is not None for source in sources(plan)):
+        return None
+    try:
+        return "sai" if condition_of(plan).type == "T1" else "dai-v"
+    except NotIndexed:
+        return None
 
 
 def _check_window(source: Source) -> None:
@@ -161,15 +185,12 @@ class Prepared:
     outputs: tuple[OnRow, ...]
     schema: Schema  # Of the results.
     needed: tuple[tuple[OnRow, ...], tuple[OnRow, ...]] = field(repr=False)  # The columns of each side it reads.
+    known: dict[tuple[str, Origin], int] = field(repr=False)  # Below which the tuples of a side have met each other.
 
     @classmethod
     def of(cls, query: JoinQuery) -> Prepared:
         """Compile a query; raises NotIndexed."""
-        condition = condition_of(query.plan)
-        if query.algorithm != "dai-v" and condition.type == "T2":
-            raise NotIndexed(
-                f"{query.algorithm} needs an equality that one attribute of each side decides; dai-v does not"
-            )
+        condition = check(query.plan, query.algorithm)
         plan = condition.plan
         values = [side.expression for side in condition.sides]
         if query.algorithm != "dai-v":  # The other side's tuples are looked for by their attribute.
@@ -185,6 +206,7 @@ class Prepared:
             tuple(on_row(each.expression, plan.input.columns) for each in plan.outputs),
             output_schema(plan),
             (_needed(expressions, left.source), _needed(expressions, right.source)),
+            {(reach.alias, reach.origin): reach.next for reach in query.known},
         )
 
     def side(self, side: Side) -> JoinSide:
@@ -212,6 +234,8 @@ class Prepared:
         left, right = (one, other) if one.side == LEFT else (other, one)
         if min(left.tuple.published_at, right.tuple.published_at) < self.query.inserted_at:
             return None
+        if self.known and self._is_known(left) and self._is_known(right):
+            return None
         if not self._share_a_window(left, right):
             return None
         row = left.row + right.row
@@ -223,6 +247,10 @@ class Prepared:
         """How long after its publication a tuple on this side can meet a later one."""
         window = self.side(side).window_ms
         return self.query.retention_ms if window is None else window
+
+    def _is_known(self, item: Item) -> bool:
+        each = item.tuple.id
+        return each.sequence < self.known.get((self.side(item.side).source.alias, each.origin), 0)
 
     def _share_a_window(self, left: Item, right: Item) -> bool:
         """Whether the later tuple was published while the earlier was in its window; both ends count."""

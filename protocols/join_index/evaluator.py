@@ -142,17 +142,33 @@ class Evaluator:
         waiting.triggers[item.side][item.tuple.id] = item
         self.stored_queries += 1
         keep_ms = 0 if prepared.query.algorithm == "dai-q" else prepared.keep_ms(item.side)
-        until = max(now, wall_ms(item.tuple.published_at) + keep_ms) + self.limits.recent_ms
+        until = max(now, wall_ms(item.tuple.published_at) + keep_ms) + self.limits.late_ms
         self._old_queries.add(until, (place, prepared.query.id, item.side, item.tuple.id))
 
     def _forget(self, message: ForgetQuery, now: Millis) -> None:
         self._removed.add(message.query, now + self.limits.recent_ms)
-        place = (message.at, message.value)
-        waiting = self._queries.get(place, {}).pop(message.query, None)
+        self._take_away((message.at, message.value), message.query)
+
+    def _take_away(self, place: _Place, query: QueryId) -> None:
+        waiting = self._queries.get(place, {}).pop(query, None)
         if waiting is not None:
             self.stored_queries -= sum(map(len, waiting.triggers))
             if not self._queries[place]:
                 del self._queries[place]
+
+    def drop(self, query: QueryId, now: Millis) -> None:
+        """Forget a query wherever it is."""
+        self._removed.add(query, now + self.limits.recent_ms)
+        for place in [place for place, queries in self._queries.items() if query in queries]:
+            self._take_away(place, query)
+
+    def is_removed(self, query: QueryId) -> bool:
+        """Whether a query was here until lately."""
+        return query in self._removed
+
+    def queries_at(self, at: Attribute | None, value: ValueText) -> tuple[QueryId, ...]:
+        """The queries that wait for a value."""
+        return tuple(self._queries.get((at, value), {}))
 
     # Tuples.
 
@@ -177,7 +193,7 @@ class Evaluator:
         each = message.tuple
         self._tuples.setdefault(place, {})[each.id] = each
         self.stored_tuples += 1
-        until = max(now, wall_ms(each.published_at) + message.keep_ms) + self.limits.recent_ms
+        until = max(now, wall_ms(each.published_at) + message.keep_ms) + self.limits.late_ms
         self._old_tuples.add(until, (place, each.id))
 
     # Time.

@@ -14,6 +14,7 @@ class JoinLimits:
 
     replicas: int = 1  # DR: rewriters of an attribute. The same on all peers.
     recent_ms: Millis = 30_000  # Skew of clocks plus the longest retry: how long what is late can still arrive.
+    late_ms: Millis = 30_000  # How much later than its time a tuple may come to an evaluator and still meet others.
     sweep_ms: Millis = 1000
     rate_ms: Millis = 60_000  # Over which a rewriter counts tuples,
     arrivals_max: int = 1000  # of this many at most.

@@ -1,16 +1,7 @@
 """The join index of one peer: publisher's, subscriber's, rewriter's and evaluator's part side by side.
 
-Not here yet, and what it rests on when it comes:
-
-* ALQT, VLQT and VLTT become entries of protocols/store under the keys they are indexed by, on the three owners of each
-  key: queries, tuples and rewritten queries are immutable and only added, so owners that differ unite. An owner that
-  takes over a key evaluates the pairs it had not seen; ids of notifications make that harmless.
-* AL_INDEX and VL_INDEX leave the publisher's outbox only when the owners have them; JOIN leaves the rewriter's journal
-  likewise. Until then a message that could not be delivered is sent again by the role that sent it.
-* Notifications go through protocols/delivery, as a stream of results of the query, so that a subscriber that was away
-  catches up, and NOTIFY is no longer sent again and again to a peer that is gone.
-* A finger that points to a peer that is no longer nearest to its key: that peer, which knows its neighbourhood, will
-  say so.
+As the paper has it: tuples are sent to rewriters, evaluators are found through the DHT, nobody crashes. Experiments and
+the figures' conversations run it. In a peer `role.py` runs the same rewriters and evaluators.
 """
 
 from __future__ import annotations

@@ -5,23 +5,31 @@ publisher ── VL_INDEX ──▶ evaluator ── FINGER ──▶ rewriter
 subscriber ── ASK_RATE, QUERY, REMOVE_QUERY ──▶ rewriter ── RATE, QUERY_INDEXED, QUERY_REFUSED ──▶ subscriber
                                                 rewriter ── FORGET_QUERY ──▶ evaluator
 
+Where messages and peers get lost, a peer reads a stream for the attribute level, and what goes on to the value level
+travels in parcels, so that each side knows what the other has:
+
+stream ── BATCH ──▶ attribute level ── PARCEL ──▶ value level ── RECEIPT ──▶ attribute level ── COVERED ──▶ subscriber
+subscriber ── KEEP_QUERY ──▶ attribute level ── QUERY_LOST ──▶ subscriber ── NOTIFIED ──▶ value level
+
 A tuple travels with the row as the stream's schema writes it: who keeps it need not understand it.
 """
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 import msgspec
 
 from protocols.clock import Stamp
 from protocols.delivery.messages import Origin
+from protocols.execution.messages import Reach
 from protocols.ids import Key, Millis, PeerId, StreamName
 from protocols.messages import Message
 from queries.plan import Operator
 
 QueryId = str
 Algorithm = Literal["sai", "dai-q", "dai-t", "dai-v"]
+ALGORITHMS: Final[tuple[Algorithm, ...]] = get_args(Algorithm)
 Side = Literal[0, 1]  # Of a join: left or right.
 LEFT: Final[Side] = 0
 RIGHT: Final[Side] = 1
@@ -50,6 +58,10 @@ class TupleId(msgspec.Struct, frozen=True, array_like=True, order=True):
     def of(cls, origin: Origin, sequence: int) -> TupleId:
         return cls(origin.publisher, origin.stream, origin.epoch, sequence)
 
+    @property
+    def origin(self) -> Origin:
+        return Origin(self.publisher, self.stream, self.epoch)
+
 
 class StreamTuple(msgspec.Struct, frozen=True, array_like=True):
     """One tuple of a relation, and pubT: when it was published."""
@@ -69,6 +81,7 @@ class JoinQuery(msgspec.Struct, frozen=True, array_like=True):
     plan: Operator
     retention_ms: Millis  # Tuples further apart than this need not meet, where no window says less.
     is_set: bool = False  # Equal results may be told once: so DAI-T sends a rewritten query once, as in the paper.
+    known: tuple[Reach, ...] = ()  # Two tuples that are both below these have met already: their result is known.
 
 
 class Rewritten(msgspec.Struct, frozen=True, array_like=True):
@@ -117,6 +130,8 @@ class Query(Message, frozen=True, kw_only=True, tag="QUERY"):
     query: JoinQuery
     side: Side
     replica: int
+    rewrites: bool = True  # Else its tuples only go to their evaluators: SAI rewrites by one side.
+    evaluators: tuple[PeerId, ...] = ()  # Of these the nearest to a value's key evaluates it; none: the nearest of all.
 
 
 class QueryIndexed(Message, frozen=True, kw_only=True, tag="QUERY_INDEXED"):
@@ -191,3 +206,67 @@ class Notify(Message, frozen=True, kw_only=True, tag="NOTIFY"):
     """Results for queries of one subscriber."""
 
     notifications: tuple[Notification, ...]
+    life: Millis = 0  # Of the evaluator, and
+    sequence: int = 0  # where they are of one query, their place among all it tells of it: from 1, none is left out.
+
+
+class Notified(Message, frozen=True, kw_only=True, tag="NOTIFIED"):
+    """These results have arrived."""
+
+    query: QueryId
+    sequence: int
+
+
+# Between peers that may forget.
+
+
+class Parcel(Message, frozen=True, kw_only=True, tag="PARCEL"):
+    """What the attribute level of one peer has for the value level of another; without parts: are you still there?"""
+
+    number: int
+    parts: tuple[Join | VlIndex, ...]
+    wanted: tuple[QueryId, ...] = ()  # Still, of the queries it has sent there,
+    over: tuple[QueryId, ...] = ()  # and no longer.
+
+
+class Heard(msgspec.Struct, frozen=True, array_like=True):
+    """How many times an evaluator, in one life, has told results of a query."""
+
+    peer: PeerId
+    life: Millis
+    sequence: int
+
+
+class Receipt(Message, frozen=True, kw_only=True, tag="RECEIPT"):
+    """The parcel is unpacked; results that came of it have left with these numbers, or lower ones."""
+
+    number: int
+    life: Millis  # It began when the evaluator had nothing. What it got in an earlier one is lost.
+    told: tuple[tuple[QueryId, int], ...] = ()
+    refused: str = ""  # Why some of it was not kept.
+
+
+class KeepQuery(Message, frozen=True, kw_only=True, tag="KEEP_QUERY"):
+    """The query is wanted still; who hears nothing for a while forgets it."""
+
+    query: QueryId
+    side: Side
+
+
+class QueryLost(Message, frozen=True, kw_only=True, tag="QUERY_LOST"):
+    """Something that the query needs is gone: it has to be posed anew."""
+
+    query: QueryId
+    reason: str
+    culprit: PeerId | None = None  # The evaluator that is better left out.
+
+
+class Covered(Message, frozen=True, kw_only=True, tag="COVERED"):
+    """How far the tuples of one side of a query have had their effect, for whoever has these results."""
+
+    query: QueryId
+    side: Side
+    tuples: int  # Read so far,
+    messages: int  # and parts of parcels that came of them.
+    covers: tuple[Reach, ...]
+    heard: tuple[Heard, ...]  # All evaluators that have something of it.

@@ -247,6 +247,7 @@ def _opens(prepared: Prepared, side: Side) -> Attribute | None:
 
 
 def _group_name(prepared: Prepared, side: Side) -> bytes:
-    """What decides the evaluator: the value of our side, and the attribute that stays open."""
+    """What decides the evaluator: the value of our side, and what the attribute that stays open must be for it."""
     own, opens = prepared.side(side), _opens(prepared, side)
-    return b"%d %d " % (side, len(own.signature)) + own.signature + str(opens or "").encode()
+    other = b"" if opens is None else str(opens).encode() + prepared.condition.sides[1 - side].signature
+    return b"%d %d " % (side, len(own.signature)) + own.signature + other

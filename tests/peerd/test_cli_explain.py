@@ -34,6 +34,8 @@ def test_a_query_is_explained_as_a_tree():
         "└── Join a.num = b.num",
         "    ├── Source flights AS a",
         "    └── Source flights AS b",
+        "index    at flights.num and flights.num; messages per tuple to evaluators: "
+        "sai 1 (auto), dai-q 2, dai-t 2, dai-v 1",
     ]
 
 
@@ -45,6 +47,7 @@ def test_streams_come_from_a_file_and_the_query_from_stdin(tmp_path: Path):
     result = run("-", "--streams", str(path), "--format", "json", given="SELECT num FROM flights, gates WHERE num = id")
     said = json.loads(result.output)
     assert said["class"] == "T1"
+    assert said["index"]["rewriters"] == ["flights.num", "gates.id"]
     assert said["plan"]["inputs"][0]["inputs"][0]["event_time"] == "at"
 
 

@@ -37,6 +37,11 @@ from protocols.execution.progress import Vector, merged
 from protocols.execution.proxy import QueryProxy
 from protocols.execution.run import Run as ExecutionRun
 from protocols.ids import Key, Millis, PeerId
+from protocols.join_index.attribute_level import AttributeLevel
+from protocols.join_index.condition import Prepared
+from protocols.join_index.messages import Covered
+from protocols.join_index.proxy_side import IndexedQueries
+from protocols.join_index.value_level import ValueLevel
 from protocols.journal.journal import Journal
 from protocols.journal.pending import Step, Write
 from protocols.journal.recovery import Scanner
@@ -502,10 +507,10 @@ def a_resumed_attempt_without_its_state() -> Patch:
     """The next attempt reads on where results ended, whatever its state would need of before."""
     deploy = QueryProxy._deploy
 
-    def forget(proxy: QueryProxy, query: Any, now: Millis) -> list[Effect]:
+    def forget(proxy: QueryProxy, query: Any, choice: Any, now: Millis) -> list[Effect]:
         resume = query.results.resume
         query.results.resume = msgspec.structs.replace(resume, lows=resume.covers)
-        return deploy(proxy, query, now)
+        return deploy(proxy, query, choice, now)
 
     return patch.object(QueryProxy, "_deploy", forget)
 
@@ -570,6 +575,57 @@ def one_place_for_two_sources() -> Patch:
         return of(tuple(msgspec.structs.replace(each, next=furthest[each.origin]) for each in reaches))
 
     return patch.object(Vector, "of", of_streams)
+
+
+# Joins through the index.
+
+
+@bug("join-restarts", seeds=60)
+def covered_though_results_are_missing() -> Patch:
+    """How far both sides are is believed before the results of it are here."""
+    covered = IndexedQueries.covered
+
+    def believe(queries: IndexedQueries, sender: PeerId, message: Covered, now: Millis) -> list[Effect]:
+        heard = tuple(msgspec.structs.replace(each, sequence=0) for each in message.heard)
+        return covered(queries, sender, msgspec.structs.replace(message, heard=heard), now)
+
+    return patch.object(IndexedQueries, "covered", believe)
+
+
+@bug("join-restarts", seeds=40)
+def a_restarted_evaluator_takes_itself_for_the_same() -> Patch:
+    """An evaluator that has lost everything says nothing of it."""
+
+    def forget(level: ValueLevel, now: Millis) -> None:
+        level.life = 1
+
+    return patch.object(ValueLevel, "begin", forget)
+
+
+@bug("join-sai", seeds=40)
+def parcels_not_sent_again() -> Patch:
+    """What goes to an evaluator is sent once."""
+    carry = AttributeLevel._carry
+
+    def once(level: AttributeLevel, reader: Any, reading: Any, parts: Any, now: Millis) -> list[Effect]:
+        effects = carry(level, reader, reading, parts, now)
+        level._carried.clear()
+        reading.parcels = 0
+        return effects
+
+    return patch.object(AttributeLevel, "_carry", once)
+
+
+@bug("join-restarts", seeds=40)
+def pairs_of_before_told_again() -> Patch:
+    """The next attempt tells pairs that the last one had covered."""
+    return patch.object(Prepared, "_is_known", lambda prepared, item: False)
+
+
+@bug("join-restarts", seeds=30)
+def covered_before_the_state_is_back() -> Patch:
+    """The next attempt says how far it is though tuples that the last one had are still to be read again."""
+    return patch.object(IndexedQueries, "_has_all", lambda queries, attempt, now: True)
 
 
 # Finding them.

@@ -24,7 +24,7 @@ from tests.protocols.join_index.things import (
     vl,
 )
 
-LIMITS = JoinLimits(recent_ms=1000, rewritten_max=2, tuples_max=2)
+LIMITS = JoinLimits(recent_ms=1000, late_ms=1000, rewritten_max=2, tuples_max=2)
 
 
 def told(each: JoinQuery, left: StreamTuple, right: StreamTuple) -> list[Effect]:

@@ -26,7 +26,7 @@ STREAMS = {
     "T": Stream("T", Schema.parse("at timestamp, p record(x int, y int null)")),
 }
 STORM = Weather(loss=0.2, repeat=0.2, latency_ms=(1, 400))
-LIMITS = JoinLimits(recent_ms=20_000, sweep_ms=500)
+LIMITS = JoinLimits(recent_ms=20_000, late_ms=20_000, sweep_ms=500)
 
 T1 = (
     "R.B = S.E",

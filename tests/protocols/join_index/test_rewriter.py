@@ -74,6 +74,16 @@ def test_what_comes_twice_changes_nothing():
     assert rewriter.stored == 1
 
 
+def test_queries_that_open_one_attribute_for_different_values_do_not_share_a_message():
+    one = query(text="SELECT R.A FROM R, S WHERE R.B = S.E + 1")
+    other = query(text="SELECT R.A FROM R, S WHERE R.B = S.E + 2", name="q2")
+    trigger = r(1, 7, at=1)
+    assert rewriter_with(one, other).handle(al(trigger, R_B, 7), now=1) == [
+        Route(value_key(S_E, value_text(6)), join(trigger, S_E, 6, one, asks=True)),
+        Route(value_key(S_E, value_text(5)), join(trigger, S_E, 5, other, asks=True)),
+    ]
+
+
 def test_queries_with_equivalent_conditions_share_one_message():
     same = [query(name=f"q{number}", text=text) for number, text in enumerate((
         "SELECT R.A, S.D FROM R, S WHERE R.B = S.E",

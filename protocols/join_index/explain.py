@@ -1,0 +1,58 @@
+"""What the join index would do with a plan, said before it does anything."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from protocols.join_index.condition import NotIndexed, algorithm_for, check
+from protocols.join_index.messages import ALGORITHMS, Algorithm
+from queries.plan import Operator
+
+
+def messages_per_tuple(algorithm: Algorithm) -> int:
+    """To evaluators, all of them known: as a tuple, as a rewritten query, or as both. Fewer where some are one peer.
+
+    >>> {algorithm: messages_per_tuple(algorithm) for algorithm in ALGORITHMS}
+    {'sai': 1, 'dai-q': 2, 'dai-t': 2, 'dai-v': 1}
+    """
+    return 2 if algorithm in ("dai-q", "dai-t") else 1
+
+
+def as_json(plan: Operator) -> dict[str, Any] | None:
+    """Rewriters, how evaluators are found and the cost of a tuple by each algorithm that can run it; None: none can."""
+    able: list[Algorithm] = []
+    for algorithm in ALGORITHMS:
+        try:
+            condition = check(plan, algorithm)
+        except NotIndexed:
+            continue
+        able.append(algorithm)
+    if not able:
+        return None
+    return {
+        "rewriters": [str(side.attribute) for side in condition.sides],
+        "messages_per_tuple": {algorithm: messages_per_tuple(algorithm) for algorithm in able},
+        "auto": algorithm_for(plan),
+    }
+
+
+def as_text(plan: Operator) -> str:
+    """For people; empty for a plan that the index cannot run.
+
+    >>> from queries.catalogue import Stream
+    >>> from queries.schema import Schema
+    >>> from queries.sql import plan
+    >>> known = {name: Stream(name, Schema.parse("a int, b string")) for name in ("R", "S")}
+    >>> as_text(plan("SELECT R.a FROM R, S WHERE R.b = S.b", known).plan)
+    'index    at R.b and S.b; messages per tuple to evaluators: sai 1 (auto), dai-q 2, dai-t 2, dai-v 1'
+    >>> as_text(plan("SELECT R.a FROM R", known).plan)
+    ''
+    """
+    found = as_json(plan)
+    if found is None:
+        return ""
+    costs = ", ".join(
+        f"{algorithm} {cost}{' (auto)' if algorithm == found['auto'] else ''}"
+        for algorithm, cost in found["messages_per_tuple"].items()
+    )
+    return f"index    at {' and '.join(found['rewriters'])}; messages per tuple to evaluators: {costs}"
