@@ -83,6 +83,14 @@ def is_formless(reason: str) -> bool:
     return reason.startswith("Spark refused the plan: ") and "[" not in reason
 
 
+def counts_one_stream_twice(plan: Operator) -> bool:
+    """Whether a stream joins itself under a window of rows: a row reaches the query twice, once for each side, and its
+    two times are the same, so that which came first shows in the results (docs/guarantees.md)."""
+    names = [each.stream for each in sources(plan)]
+    by_rows = any(each.window is not None and each.window.kind == "rows" for each in sources(plan))
+    return by_rows and len(names) > len(set(names))
+
+
 def compare(live: Live, seed: int, group: str) -> tuple[Counter[str], int]:
     """Compare the results of as many plans as run together: how many ran in each way, and how many rows they told."""
     source = random.Random(seed)
@@ -92,7 +100,7 @@ def compare(live: Live, seed: int, group: str) -> tuple[Counter[str], int]:
     while len(runs) < PLANS:
         text = queries.query().ours
         plan = sql.plan(text, STREAMS).plan
-        if is_stateful(plan):
+        if is_stateful(plan) and not counts_one_stream_twice(plan):
             runs[f"{group}/{len(runs)}"] = text, plan
     for run, (_, plan) in runs.items():
         live.start(run, plan)
