@@ -116,7 +116,7 @@ class Peer:
         self.queries = QueryProxy(peer_id, self.inside, self.clock, self.publisher, limits)
         self.weigher = Weigher(peer_id, self.inside)
         self.placement = PlacementMachine(peer_id)
-        self.joins = Joins(peer_id, self.inside)
+        self.joins = Joins(peer_id, self.inside, lambda: self.store.neighbours)
         self._store_alone: tuple[Role, ...] = (self.store,)
         self._is_store_alone = False  # It alone has had anything to do since the others stated what must hold.
         self._by_name: dict[str, tuple[Role, ...]] = {
@@ -167,7 +167,7 @@ class Peer:
         }
         self._by_event: dict[type[Event], tuple[Role, ...]] = {
             PeerUp: self._store_alone,
-            NearestPeers: (self.store, self.publisher, self.queries, self.joins),
+            NearestPeers: (self.store, self.publisher, self.queries),
             LogSynced: (self.publisher,),
             CopySynced: (self.keeper,),
             LetterSynced: (self.subscriber,),

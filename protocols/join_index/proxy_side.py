@@ -8,7 +8,7 @@ in one life of it, and all that it told of the query until then is here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Final
@@ -120,7 +120,7 @@ class IndexedQueries:
 
     peer_id: PeerId
     inside: Inside
-    near: tuple[PeerId, ...] = ()
+    neighbours: Callable[[], tuple[PeerId, ...]]
     attempts: dict[QueryId, _Attempt] = field(default_factory=dict)
     _asked: dict[RequestId, _Attempt] = field(default_factory=dict)
     _shunned: dict[PeerId, Millis] = field(default_factory=dict)
@@ -153,7 +153,7 @@ class IndexedQueries:
     def _evaluators(self, now: Millis) -> tuple[PeerId, ...]:
         """All rewriters of an attempt must agree who evaluates a value, so it is decided here, and for the attempt."""
         self._shunned = {peer: at for peer, at in self._shunned.items() if now - at < SHUN_MS}
-        there = [peer for peer in self.near if peer not in self._shunned and peer != self.peer_id]
+        there = [peer for peer in self.neighbours() if peer not in self._shunned and peer != self.peer_id]
         return tuple(sorted((self.peer_id, *there[: EVALUATORS_MAX - 1])))
 
     def answered(self, request: RequestId, answer: Answer, now: Millis) -> list[Effect]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from protocols.catalogue.streams import DAY_MS
 from protocols.effects import Effect, Send, SetTimer, Tell
-from protocols.events import Answered, Event, NearestPeers, Received, Started, TimerFired
+from protocols.events import Answered, Event, Received, Started, TimerFired
 from protocols.execution.messages import Deploy, Undeploy
 from protocols.ids import Millis, PeerId
 from protocols.inside import Inside
@@ -45,7 +46,7 @@ MESSAGES: Final = tuple(
 class Joins:
     """Every part of the join index at one peer.
 
-    In:        what its parts take; Started, NearestPeers and its own timer
+    In:        what its parts take; Started and its own timer
     Out:       what they give
     Keeps:     the parts, nothing on disk: who forgets is noticed, and the query begins anew
     Invariant: that of each part
@@ -53,6 +54,7 @@ class Joins:
 
     peer_id: PeerId
     inside: Inside
+    neighbours: Callable[[], tuple[PeerId, ...]]
     limits: JoinLimits = LIMITS
     attributes: AttributeLevel = field(init=False)
     values: ValueLevel = field(init=False)
@@ -62,7 +64,7 @@ class Joins:
     def __post_init__(self) -> None:
         self.attributes = AttributeLevel(self.peer_id, self.limits, self.inside)
         self.values = ValueLevel(self.peer_id, self.limits)
-        self.queries = IndexedQueries(self.peer_id, self.inside)
+        self.queries = IndexedQueries(self.peer_id, self.inside, self.neighbours)
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:
         effects = [self._shortened(effect) for effect in self._handle(event, now)]
@@ -76,8 +78,6 @@ class Joins:
             case Started():
                 self.attributes.life = now
                 self.values.begin(now)
-            case NearestPeers(peers=peers):
-                self.queries.near = peers
             case TimerFired():
                 self._is_ticking = False
                 return [*self.attributes.sweep(now), *self.values.sweep(now), *self.queries.sweep(now)]

@@ -134,6 +134,11 @@ class StoreMachine:
 
     # What happens.
 
+    @property
+    def neighbours(self) -> tuple[PeerId, ...]:
+        """The peers around us, as far as we know."""
+        return self._neighbourhood.others
+
     def handle(self, event: Event, now: Millis) -> list[Effect]:
         self._must_review |= self._neighbourhood.fade(now)
         match event:

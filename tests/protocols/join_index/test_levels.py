@@ -289,7 +289,7 @@ def test_a_query_is_refused_where_there_is_no_room_or_no_evaluator():
 
 def in_place(resume: Progress | None = None) -> IndexedQueries:
     """A query whose rewriters have it."""
-    queries = IndexedQueries(SUBSCRIBER, Inside(), near=(EVALUATOR, REWRITER))
+    queries = IndexedQueries(SUBSCRIBER, Inside(), lambda: (EVALUATOR, REWRITER))
     plan = sql.plan(EQUI_JOIN, STREAMS).plan
     inputs = tuple(StreamInput(name, name, 0, None, 0) for name in ("R", "S"))
     deploy = Deploy(
