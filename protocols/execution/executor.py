@@ -233,6 +233,7 @@ class Executor:
     def _started(self, key: RunKey, now: Millis) -> list[Effect]:
         hosted = self.hosted[key]
         hosted.is_started = True
+        hosted.run.begin(now)
         effects = self._announce(hosted)
         early, hosted.early = hosted.early, []
         for alias, what in early:

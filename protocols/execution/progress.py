@@ -32,6 +32,7 @@ class InputClock:
     follows_clock: bool  # Its time is the publication time: silence lets it go on.
     horizon_us: int | None = None  # How long a row can matter after its time; None: nothing is kept to tell.
     awaited: dict[Origin, None] = field(default_factory=dict)  # Read in an earlier attempt, not heard in this one.
+    begun_at: Millis = 0  # Whoever has not been heard since may be about to speak.
     watermark_us: int | None = None
     floor_us: int | None = None  # As the watermark, but no silence lets it go on.
     said: Progress | None = None  # By the subgraph that makes the flow.
@@ -59,6 +60,8 @@ class InputClock:
     def is_idle(self, now: Millis) -> bool:
         if self.said is not None:
             return self.said.is_idle
+        if not self._origins:
+            return now - self.begun_at >= IDLE_MS
         return all(now - heard.at >= IDLE_MS for heard in self._origins.values())
 
     def advance(self, now: Millis) -> int | None:

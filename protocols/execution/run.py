@@ -115,6 +115,11 @@ class Run:
             return []
         return [StartRun(self.run_id, self.plan, self.deploy.resume.watermark_us)]
 
+    def begin(self, now: Millis) -> None:
+        """The engine takes rows: from now on silence counts."""
+        for clock in self.clocks.values():
+            clock.begun_at = now
+
     @property
     def waiting(self) -> int:
         return len(self._waiting)

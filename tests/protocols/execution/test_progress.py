@@ -22,6 +22,12 @@ def test_the_slowest_lively_publisher_holds_the_watermark():
     assert clock.floor_us == 4 * SECOND, "but may still have older rows"
 
 
+def test_a_stream_that_has_not_spoken_yet_is_silent_only_after_a_while():
+    clock = InputClock(lateness_us=0, follows_clock=False, begun_at=50)
+    assert not clock.is_idle(50 + IDLE_MS - 1)
+    assert clock.is_idle(50 + IDLE_MS)
+
+
 def test_a_silent_stream_of_publication_times_follows_the_clock():
     now = 1_000_000
     clock = InputClock(lateness_us=0, follows_clock=True)
