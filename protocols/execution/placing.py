@@ -50,7 +50,11 @@ class Choice(msgspec.Struct, frozen=True):
     why: str = ""
 
     def is_as(self, other: Choice) -> bool:
-        return (self.worker, self.chains) == (other.worker, other.chains)
+        return self.worker == other.worker and self._apart() == other._apart()
+
+    def _apart(self) -> dict[str, PeerId]:
+        """What the worker narrows itself is the same whether somebody else might narrow it or not."""
+        return {alias: peer for alias, peer in self.chains.items() if peer != self.worker}
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from overlay.sim.faults import FAULT_NAMES, FaultRule, Faults
 from overlay.sim.network import TIMEOUT_MS, Conditions
 from overlay.sim.peer import PeerFailed
 from overlay.sim.trace import Trace
-from protocols.events import Started
+from protocols.events import NEIGHBOURS_MAX, Started
 from protocols.ids import Key, distance
 from tests.sim.gossip import GossipWorld, Say
 
@@ -130,7 +130,7 @@ def test_views_agree_with_the_truth_once_everybody_has_noticed(peers: int):
         others = sorted(
             (peer for peer in up if peer is not observer), key=lambda peer: distance(peer.peer_id, observer.peer_id)
         )
-        assert world.membership.neighbours(observer.index) == [peer.index for peer in others[:8]]
+        assert world.membership.neighbours(observer.index) == [peer.index for peer in others[:NEIGHBOURS_MAX]]
 
 
 def test_a_paused_peer_does_everything_later_and_in_order():

@@ -142,3 +142,8 @@ def test_a_query_is_weighed_again_now_and_then_once_it_has_settled():
     assert not how.is_due(plan, attempted_at=0, now=SETTLED_MS + AGAIN_MS - 1)
     assert not Placing("baseline").is_due(plan, attempted_at=0, now=math.inf)  # type: ignore[arg-type]
     assert not Placing("exact").is_due(parse(SELECT, STREAMS).plan, attempted_at=0, now=SETTLED_MS)
+
+
+def test_what_the_worker_narrows_itself_is_no_other_place():
+    assert Choice(WORKER, {}).is_as(Choice(WORKER, {"l": WORKER}))
+    assert not Choice(WORKER, {}).is_as(Choice(WORKER, {"l": NORTH}))
