@@ -18,9 +18,10 @@ from queries.expressions import Column
 from spark_jobs.types import CLOSED, DUE, IS_NEW, KEEP, KEY, MARK, NUMBER, place_name
 
 TIME: Final = "time"  # When a row happened; of a combination, when it came about.
+ARRIVAL: Final = "arrival"  # The number of the input that the last row it is made of came with.
 ENTER: Final = "enter"
 LEAVE: Final = "leave"
-HIDDEN: Final = (NUMBER, IS_NEW, CLOSED, MARK, TIME, ENTER, LEAVE, DUE, KEEP)
+HIDDEN: Final = (NUMBER, ARRIVAL, IS_NEW, CLOSED, MARK, TIME, ENTER, LEAVE, DUE, KEEP)
 
 BEFORE_ROWS: Final = 0  # A window that slides is looked at before rows of that time arrive,
 AT_ROW: Final = 1

@@ -12,7 +12,7 @@ from pyspark.sql import functions as sf
 from queries.plan import WindowAggregate
 from spark_jobs.aggregates import value_of
 from spark_jobs.expressions import column_of
-from spark_jobs.flow import AT_ROW, ENTER, LEAVE, TIME, Flow, instant, never
+from spark_jobs.flow import ARRIVAL, AT_ROW, ENTER, LEAVE, TIME, Flow, instant, never
 from spark_jobs.operators.windows import END, FORGOTTEN, LAST, UNTIL, in_row_windows, in_time_windows, in_value_windows
 from spark_jobs.types import CLOSED, DECIMAL, DUE, IS_NEW, KEEP, KEY, MARK, NUMBER, data_type, place_name
 
@@ -44,6 +44,8 @@ def aggregate(
     order = (sf.col(TIME), sf.col(NUMBER))
     values = [value_of(each, rows.columns, order).alias(f"a{place}") for place, each in enumerate(plan.aggregates)]
     last = [sf.max(NUMBER).alias(NUMBER), sf.max(CLOSED).alias(CLOSED), sf.max(TIME).alias(TIME)]
+    if not rows.frame.isStreaming:  # Who reads windows does so in batches.
+        last.append(sf.max_by(ARRIVAL, sf.struct(TIME, ARRIVAL)).alias(ARRIVAL))
     if plan.window.kind != "time":
         last += [sf.max(LAST).alias(LAST), sf.max(IS_NEW).alias(IS_NEW)]
     if plan.window.kind == "rows":
@@ -59,14 +61,15 @@ def _results(plan: WindowAggregate, rows: Flow, groups: DataFrame, closed_until_
     keys = [_key(place) for place in range(len(plan.keys))]
     own = [*keys, *(f"a{place}" for place in range(len(plan.aggregates)))]
     columns = [*(sf.col(name) for name in own), start, end, time]
-    us = sf.unix_micros(time)
+    us, arrival = sf.unix_micros(time), sf.col(NUMBER if rows.frame.isStreaming else ARRIVAL)
     hidden = [
         (sf.col(NUMBER) if plan.window.kind == "time" else sf.greatest(NUMBER, LAST)).alias(NUMBER),
+        arrival.alias(ARRIVAL),
         _is_new(plan, due, None if rows.frame.isStreaming else closed_until_us).alias(IS_NEW),
         sf.col(CLOSED),
         sf.col(MARK) if rows.is_marked else sf.lit(-1).alias(MARK),
         time.alias(TIME),
-        instant(us, AT_ROW, sf.col(NUMBER), rows.by_rows).alias(ENTER),
+        instant(us, AT_ROW, arrival, rows.by_rows).alias(ENTER),
         never(rows.by_rows).alias(LEAVE),
         due.alias(DUE),
         sf.lit(True).alias(KEEP),

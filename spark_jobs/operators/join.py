@@ -12,7 +12,7 @@ from pyspark.sql import functions as sf
 from queries.expressions import conjuncts
 from queries.plan import Join
 from spark_jobs.expressions import column_of
-from spark_jobs.flow import BEFORE_ROWS, ENTER, EVENT_TIME, HIDDEN, LEAVE, SHIFT_US, TIME, Flow, code_of
+from spark_jobs.flow import ARRIVAL, BEFORE_ROWS, ENTER, EVENT_TIME, HIDDEN, LEAVE, SHIFT_US, TIME, Flow, code_of
 from spark_jobs.types import CLOSED, DUE, IS_NEW, KEEP, MARK, NUMBER, place_name
 
 
@@ -35,6 +35,7 @@ def join(plan: Join, left: Flow, right: Flow) -> Flow:
         due = sf.greatest(due, sf.col(DUE), sf.col(right_name(DUE)))
     hidden = [
         sf.greatest(NUMBER, right_name(NUMBER)).alias(NUMBER),
+        sf.greatest(ARRIVAL, right_name(ARRIVAL)).alias(ARRIVAL),
         (sf.col(IS_NEW) | sf.col(right_name(IS_NEW))).alias(IS_NEW),
         sf.greatest(CLOSED, right_name(CLOSED)).alias(CLOSED),
         sf.col(MARK),

@@ -11,7 +11,7 @@ from pyspark.sql import functions as sf
 from queries.expressions import conjuncts
 from queries.plan import Nest
 from spark_jobs.expressions import column_of
-from spark_jobs.flow import ENTER, HIDDEN, LEAVE, TIME, Flow
+from spark_jobs.flow import ARRIVAL, ENTER, HIDDEN, LEAVE, TIME, Flow
 from spark_jobs.operators.join import beside, right_name
 from spark_jobs.types import CLOSED, DUE, IS_NEW, KEEP, NUMBER, data_type, place_name
 
@@ -28,7 +28,7 @@ def nest(plan: Nest, rows: Flow, nested: Flow, closed_until_us: int | None) -> F
     record = sf.struct(
         *(sf.col(place_name(first + place)).alias(place_name(place)) for place in range(len(nested.columns)))
     )
-    placed = sf.struct(sf.col(right_name(TIME)), sf.col(right_name(NUMBER)), record.alias("record"))
+    placed = sf.struct(sf.col(right_name(TIME)), sf.col(right_name(ARRIVAL)), record.alias("record"))
     found = sf.array_sort(sf.collect_list(sf.when(sf.col(right_name(NUMBER)).isNotNull(), placed)))
     kind = data_type("list", plan.columns[-1].fields)
     own = [place_name(place) for place in range(first)]
@@ -48,9 +48,9 @@ def nest(plan: Nest, rows: Flow, nested: Flow, closed_until_us: int | None) -> F
 
 def _was_there() -> list[SparkColumn]:
     """Whether a row of the list was in its window as the other came, and not later than the watermark let it."""
-    enter, number = sf.col(ENTER), sf.col(NUMBER)
-    came, with_number = sf.col(right_name(ENTER)), sf.col(right_name(NUMBER))
-    before = (came < enter) | ((came == enter) & (with_number <= number))
+    enter, arrival = sf.col(ENTER), sf.col(ARRIVAL)
+    came, with_arrival = sf.col(right_name(ENTER)), sf.col(right_name(ARRIVAL))
+    before = (came < enter) | ((came == enter) & (with_arrival <= arrival))
     closed = sf.col(right_name(CLOSED))
-    in_time = (with_number <= number) | closed.isNull() | (closed < sf.col(TIME))
+    in_time = (with_arrival <= arrival) | closed.isNull() | (closed < sf.col(TIME))
     return [before, enter < sf.col(right_name(LEAVE)), in_time]

@@ -10,6 +10,7 @@ from pyspark.sql import functions as sf
 from queries.plan import Source, Window
 from spark_jobs.flow import (
     AFTER_ROWS,
+    ARRIVAL,
     AT_ROW,
     BEFORE_ROWS,
     ENTER,
@@ -32,6 +33,7 @@ def source(plan: Source, frame: DataFrame, *, is_marked: bool, by_rows: bool) ->
     enter, leave = _stretch(plan, by_rows)
     hidden = [
         sf.col(NUMBER),
+        sf.col(NUMBER).alias(ARRIVAL),
         sf.col(IS_NEW),
         sf.col(CLOSED),
         sf.col(MARK),
