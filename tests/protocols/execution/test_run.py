@@ -215,3 +215,12 @@ def test_rows_between_subgraphs_are_encoded_by_position():
     columns = run_of(JOIN, publishers=PUBLISHERS).sources["l"].columns
     rows = [(1, 2, at(3)), (4, 5, at(6))]
     assert decode_rows(columns, encode_rows(columns, rows)) == rows
+
+
+def test_a_stream_that_may_be_about_to_speak_holds_the_watermark_back():
+    run = run_of(JOIN)
+    run.begin(now=0)
+    effects, _ = run.take_batch("l", numbered(LEFT, 0, 1), now=IDLE_MS - 1)
+    assert [each.watermark_us for each in effects if isinstance(each, FeedRun)] == [None]
+    effects, _ = run.tick(now=IDLE_MS)
+    assert [each.watermark_us is not None for each in effects if isinstance(each, FeedRun)] == [True], "it is silent"
