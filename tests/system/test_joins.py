@@ -6,43 +6,18 @@ import asyncio
 import contextlib
 import itertools
 import json
-import os
 import random
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from peerd.client import ConnectionLost, PeerRefused, QueryEngine
 from peerd.cluster import Cluster
-from peerd.datadir import DataDir
 from tests.system.test_queries import nothing_left
 from tests.system.test_streams import DEADLINE_S, client, peer, until
 
-PORTS = itertools.count(34_500 + os.getpid() % 200 * 30, 10)
 PATIENCE_S = 180.0  # For what a kill has cut off, on a slow machine.
 T2 = "SELECT R.A, S.D FROM R, S WHERE 4 * R.B + R.C + 8 = 5 * S.E + S.D * S.F"
-
-
-@pytest.fixture(scope="module")
-def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three peers without Spark."""
-    cluster = Cluster(DataDir(tmp_path_factory.mktemp("network")))
-    cluster.start(3, first_port=next(PORTS), settings={"spark": "off"})
-    cluster.wait_until_up()
-    yield cluster
-    cluster.stop()
-
-
-@pytest.fixture
-def fragile(tmp_path: Path) -> Iterator[Cluster]:
-    """Five peers, to be killed."""
-    cluster = Cluster(DataDir(tmp_path))
-    cluster.start(5, first_port=next(PORTS), settings={"spark": "off"})
-    cluster.wait_until_up()
-    yield cluster
-    cluster.stop()
 
 
 @pytest.mark.parametrize("engine", ["sai", "dai-q", "dai-t", "dai-v", "auto"])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,12 +12,12 @@ from peerd.client import PeerRefused
 from peerd.cluster import Cluster
 from peerd.datadir import DataDir
 from protocols.execution.messages import PlacementName
+from tests.system.ports import PORTS
 from tests.system.test_queries import nothing_left
 from tests.system.test_streams import DEADLINE_S, client, peer
 
 pytestmark = pytest.mark.system
 
-PORTS = itertools.count(41_000 + os.getpid() % 200 * 10, 10)
 FLIGHTS = "id int, flight string, delay float"
 PLACEMENTS: tuple[PlacementName, ...] = ("auto", "baseline", "edge", "edge+", "in-network", "exact")
 LATE = "SELECT flight FROM flights WHERE delay >= 60"

@@ -14,41 +14,18 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from peerd.client import Client, ConnectionLost, PeerRefused
 from peerd.cluster import Cluster
-from peerd.datadir import DataDir
 from protocols.limits import Limits
-from tests.system.ports import PORTS
 from tests.system.test_streams import DEADLINE_S, client, peer, until
 
 FIRST_RESULT_S = 0.1
 PATIENCE_S = 180.0  # For what a crash delays.
 FLIGHTS = "id int, flight string, delay float null"
-
-
-@pytest.fixture(scope="module")
-def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three peers without Spark, for the tests that leave them alive."""
-    cluster = Cluster(DataDir(tmp_path_factory.mktemp("network")))
-    cluster.start(3, first_port=next(PORTS), settings={"spark": "off"})
-    cluster.wait_until_up()
-    yield cluster
-    cluster.stop()
-
-
-@pytest.fixture
-def fragile(tmp_path: Path) -> Iterator[Cluster]:
-    """Five peers for the tests that kill some."""
-    cluster = Cluster(DataDir(tmp_path))
-    cluster.start(5, first_port=next(PORTS), settings={"spark": "off"})
-    cluster.wait_until_up()
-    yield cluster
-    cluster.stop()
 
 
 async def nothing_left(one: Client, *streams: str) -> None:
