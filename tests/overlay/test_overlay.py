@@ -378,7 +378,7 @@ async def test_64_peers_agree_on_1000_owners_and_lose_a_fifth_without_a_wrong_an
         assert wrong == 0, f"seed={seed}"
         median_ms = statistics.median(took_ms)
         print(f"owners found in {median_ms:.2f} ms, the median of {len(took_ms)}; goal 5 ms")
-        assert median_ms < 15  # The goal, for a machine three times as slow.
+        assert median_ms < 5
         victims = luck.sample(peers, 12)
         alive = [peer for peer in peers if peer not in victims]
         dead = {victim.peer_id for victim in victims}
