@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from protocols.catalogue.messages import CreateStream, DropStream, ListStreams, ShowStream, StreamShown, StreamsListed
+from protocols.catalogue.messages import CreateStream, DropStream, ListStreams, StreamShown, StreamsListed
 from protocols.catalogue.refusals import clock_is_off
 from protocols.catalogue.streams import StreamDefinition
 from protocols.clock import HybridClock
@@ -27,7 +27,8 @@ from protocols.events import (
     TimerFired,
     Unreachable,
 )
-from protocols.execution.cut import Cut, cut, indexed
+from protocols.execution.chooser import Chooser, Outcome, adopt_join
+from protocols.execution.cut import Cut
 from protocols.execution.derived import DerivedStreams
 from protocols.execution.executor import AttemptLost, ResultsReady, ResultsSafe
 from protocols.execution.messages import (
@@ -50,23 +51,21 @@ from protocols.execution.messages import (
     SubmitQuery,
     Undeploy,
 )
-from protocols.execution.placing import Choice, Placing, decide, too_far, without_form
+from protocols.execution.placing import Choice, Placing, without_form
+from protocols.execution.questions import ROLE, Questions
 from protocols.execution.running import RETRY_MIN_MS, Running, stream_of, unknown_query
 from protocols.ids import Key, Millis, PeerId, RequestId, StreamName
 from protocols.inside import Inside
-from protocols.join_index.condition import NotIndexed, algorithm_for, check
 from protocols.join_index.messages import ALGORITHMS
 from protocols.limits import Limits
 from protocols.messages import Answer, Done, Message, Record, Refused
-from protocols.placement.delay import Infeasible
 from protocols.placement.events import OperatorsPlaced
 from protocols.placement.sight import NetworkSeen
 from queries.errors import QueryError
-from queries.plan import output_schema, sources
+from queries.plan import output_schema
 from queries.query import parse
 from queries.schema import Schema
 
-ROLE: Final = "queries"
 TICK: Final = "queries/tick"
 TICK_MS: Final = 500
 LEASE_EVERY_MS: Final = 3000
@@ -74,7 +73,6 @@ RESEND_MS: Final = 2000
 SILENT_MS: Final = 5000  # A host that has not said a word for so long is taken for lost.
 START_MS: Final = 90_000  # The engine may have to start first.
 RETRY_MAX_MS: Final = 15_000
-SHUN_MS: Final = 30_000  # A host that was lost is not chosen again for a while.
 QUERIES_MAX: Final = 1000
 PUBLISH_BYTES: Final = 512 << 10
 PUBLISH_RETRY_MS: Final = 50
@@ -98,13 +96,15 @@ class QueryProxy:
     publisher: Publisher
     limits: Limits
     running: dict[QueryId, Running] = field(default_factory=dict)
-    _asked: dict[RequestId, tuple[Running, str]] = field(default_factory=dict)
-    _lost: dict[PeerId, Millis] = field(default_factory=dict)
     _near: tuple[PeerId, ...] = ()
     _is_ticking: bool = False
+    _questions: Questions = field(init=False)
+    _chooser: Chooser = field(init=False)
     _derived: DerivedStreams = field(init=False)
 
     def __post_init__(self) -> None:
+        self._questions = Questions(self.inside)
+        self._chooser = Chooser(self.peer_id, self.clock, self._questions)
         self._derived = DerivedStreams(self.publisher.catalogue, (ROLE, "derived"))
 
     def restore(self, record: Record) -> None:
@@ -161,9 +161,11 @@ class QueryProxy:
             case NearestPeers():
                 self._near = event.peers
             case NetworkSeen():
-                return self._seen(event, now)
+                query = self._query_of(event.placement)
+                return self._act(query, self._chooser.seen(query, event, now), now) if query is not None else []
             case OperatorsPlaced():
-                return self._placed(event, now)
+                query = self._query_of(event.placement)
+                return self._act(query, self._chooser.placed(query, event), now) if query is not None else []
             case TimerFired():
                 return self._tick(now)
             case Started():
@@ -191,21 +193,10 @@ class QueryProxy:
         query = Running(name, command.text, command.engine, inserted_at, request=request, only_plan=command.only_plan)
         query.placing = Placing(command.placement, command.within_ms)
         self.running[name] = query
-        return [*self._ask(query, "streams", ListStreams()), *self._start_ticking()]
-
-    def _ask(self, query: Running, purpose: str, command: object) -> list[Effect]:
-        request, effect = self.inside.ask(ROLE, command)  # type: ignore[arg-type]
-        self._asked[request] = (query, purpose)
-        return [effect]
-
-    def _stop_asking(self, query: Running) -> None:
-        """Answers still to come are of no use any more; that to a publish or a creation is."""
-        for request, (asker, purpose) in list(self._asked.items()):
-            if asker is query and purpose in ("streams", "stream", "rates"):
-                del self._asked[request]
+        return [*self._questions.ask(query, "streams", ListStreams()), *self._start_ticking()]
 
     def _answered(self, request: RequestId, answer: Answer, now: Millis) -> list[Effect]:
-        query, purpose = self._asked.pop(request, (None, ""))
+        query, purpose = self._questions.take(request)
         if query is None or self.running.get(query.query) is not query:
             return []  # It has ended; another may have its name.
         if purpose in ("results", "open"):
@@ -214,7 +205,7 @@ class QueryProxy:
             case "streams", StreamsListed():
                 return self._plan(query, answer, now)
             case "stream" | "rates", StreamShown():
-                return self._found(query, answer, now)
+                return self._act(query, self._chooser.found(query, answer), now)
             case "drop", Done() | Refused(code="unknown"):
                 return self._ended(query, now)
             case "drop", Refused():
@@ -237,31 +228,31 @@ class QueryProxy:
             refusal = Refused(code="invalid", error=said, hint=error.hint)
             return self._give_up(query, refusal, now)
         query.placing.adopt(query.parsed.options)
-        if objection := self._adopt_join(query):
+        if objection := adopt_join(query):
             refusal = Refused(code="invalid", error=f'query "{query.query}" cannot run as {query.engine}: {objection}')
             return self._give_up(query, refusal, now)
         if query.only_plan:
-            return self._find_publishers(query)
+            return self._chooser.find_publishers(query)
         schema = output_schema(query.parsed.plan)
         if query.is_begun:
             if schema != self._schema_of_results(query, schema):
                 refusal = Refused(code="invalid", error="its streams no longer have the columns they had")
                 return self._give_up(query, refusal, now)
             query.results.schema = schema
-            return self._find_publishers(query)
+            return self._chooser.find_publishers(query)
         query.results.schema = schema
         query.is_begun = query.is_creating = True
         definition = StreamDefinition(name=query.stream, schema=query.results.schema, query=query.query)
-        create = self._ask(query, "results", CreateStream(definition=definition))
+        create = self._questions.ask(query, "results", CreateStream(definition=definition))
         # Hosts keep nothing that would outlive us: they need not wait for the stream of the results.
-        return [Append(query.record("begun")), AfterSync(tuple(create)), *self._find_publishers(query)]
+        return [Append(query.record("begun")), AfterSync(tuple(create)), *self._chooser.find_publishers(query)]
 
     def _made(self, query: Running, answer: Answer, now: Millis) -> list[Effect]:
         """The stream of its results is there; then this peer is ready to publish to it, so that the first can go."""
         if isinstance(answer, Done) and query.state != "ending":
             assert query.results.schema is not None
             nothing = Publish(stream=query.stream, rows=query.results.schema.encode([]), count=0)
-            return self._ask(query, "open", nothing)
+            return self._questions.ask(query, "open", nothing)
         query.is_creating = False
         if query.state == "ending":
             return []
@@ -269,95 +260,29 @@ class QueryProxy:
             return self._give_up(query, answer, now)
         return [*(self._acknowledge(query, now) if query.state == "running" else []), *self._publish(query, now)]
 
-    def _adopt_join(self, query: Running) -> str:
-        """Whether it goes through the join index, and if that was asked for and cannot be, why."""
-        assert query.parsed is not None
-        is_placed = query.placing.placement != "auto" or query.placing.within_ms is not None
-        if query.engine == "auto":
-            wanted = dict(query.parsed.options).get("join", "auto")
-            found = None if is_placed else algorithm_for(query.parsed.plan)
-            query.engine = found or "auto" if wanted == "auto" else wanted
-        if query.engine not in ALGORITHMS:
-            return ""
-        if is_placed:
-            return "its peers follow from its values; it cannot be placed as well"
-        try:
-            check(query.parsed.plan, query.engine)
-        except NotIndexed as error:
-            return str(error)
-        return ""
-
     def _schema_of_results(self, query: Running, otherwise: Schema) -> Schema:
         outbox = self.publisher.outboxes.get(query.stream)
         return outbox.definition.schema if outbox is not None else query.results.schema or otherwise
 
-    def _find_publishers(self, query: Running, purpose: str = "stream") -> list[Effect]:
-        assert query.parsed is not None
-        query.placing.streams.clear()
-        names = query.looking_for = dict.fromkeys(source.stream for source in sources(query.parsed.plan))
-        return [effect for name in names for effect in self._ask(query, purpose, ShowStream(name=name))]
-
-    def _found(self, query: Running, shown: StreamShown, now: Millis) -> list[Effect]:
-        """Where a stream is published, and how much of it."""
-        query.placing.streams[shown.definition.name] = shown
-        query.looking_for.pop(shown.definition.name, None)
-        if query.engine in ALGORITHMS and not query.looking_for:
-            return self._deploy(query, Choice(self.peer_id, {}, "the join index finds its peers by keys"), now)
-        return [] if query.looking_for else query.placing.look(query.stream)
-
-    def _seen(self, event: NetworkSeen, now: Millis) -> list[Effect]:
-        """Choose where a query begins; or, while it runs, whether it goes elsewhere."""
-        query = self._query_of(event.placement)
-        if query is None or not query.placing.is_looking:
-            return []
-        placing, lost = query.placing, [peer for peer in self._lost if self._is_shunned(peer, now)]
-        placing.is_looking = False
-        assert query.parsed is not None
-        found = decide(query.parsed.plan, placing, event, self.peer_id, query.refused_by, lost)
-        if isinstance(found, Infeasible):
-            return self._give_up(query, too_far(query.query, found), now) if query.state == "starting" else []
-        choice, stays = found.choice, placing.choice is not None and found.choice.is_as(placing.choice)
-        if query.state == "starting":
-            if placing.is_distributed and not stays and not query.only_plan:
-                return placing.ask(query.stream, found, self.clock.tick(now), now)
-            return self._deploy(query, choice, now)
-        if stays:
-            return []
-        effects = self._wait(query, f"it is better placed elsewhere; {choice.why}", now)
-        query.retry_at = now
-        return effects
-
-    def _placed(self, event: OperatorsPlaced, now: Millis) -> list[Effect]:
-        """The coordinators have placed it."""
-        query = self._query_of(event.placement)
-        if query is None or query.placing.asked is None or query.placing.asked.attempt != event.attempt:
-            return []
-        parts = query.placing.asked.decision.parts
-        return self._deploy(query, parts.choice(event.hosts, f"{query.placing.placement}, by its coordinators"), now)
-
-    def _await_coordinators(self, query: Running, now: Millis) -> list[Effect]:
-        """They take too long: place it from here."""
-        asked = query.placing.asked
-        return self._deploy(query, asked.decision.choice, now) if asked and now >= asked.until else []
-
     # Deploying.
+
+    def _act(self, query: Running, outcome: Outcome, now: Millis) -> list[Effect]:
+        """Ask on, or begin it where it was chosen to be; what runs elsewhere already begins anew."""
+        match outcome:
+            case Refused():
+                return self._give_up(query, outcome, now)
+            case Choice() if query.state == "starting":
+                return self._deploy(query, outcome, now)
+            case Choice():
+                effects = self._wait(query, f"it is better placed elsewhere; {outcome.why}", now)
+                query.retry_at = now
+                return effects
+        return outcome
 
     def _deploy(self, query: Running, choice: Choice, now: Millis) -> list[Effect]:
         assert query.parsed is not None
         effects = query.placing.stop_asking(query.stream)
-        made = (
-            indexed(query.parsed.plan, query.inserted_at, self.peer_id, query.engine)
-            if query.engine in ALGORITHMS
-            else cut(
-                query.query,
-                query.parsed.plan,
-                query.inserted_at,
-                choice.chains,
-                self.peer_id,
-                choice.worker,
-                query.engine,
-            )
-        )
+        made = self._chooser.cut(query, choice)
         refusal = without_form(query.query, made)
         if refusal is not None:
             return effects + self._give_up(query, refusal, now)
@@ -490,21 +415,17 @@ class QueryProxy:
     # Losing hosts, and going on.
 
     def _host_lost(self, peer: PeerId, why: str, now: Millis) -> list[Effect]:
-        self._lost = {each: at for each, at in self._lost.items() if now - at < SHUN_MS}
-        self._lost[peer] = now
+        self._chooser.note_lost(peer, now)
         effects: list[Effect] = []
         for query in self.running.values():
             if query.cut is not None and peer in query.cut.hosts and query.state != "waiting":
                 effects += self._wait(query, f"peer {peer.short} {why}", now)
         return effects
 
-    def _is_shunned(self, peer: PeerId, now: Millis) -> bool:
-        return now - self._lost.get(peer, -SHUN_MS) < SHUN_MS
-
     def _wait(self, query: Running, reason: str, now: Millis) -> list[Effect]:
         """This attempt is over; the next begins soon."""
         effects = self._undeploy(query, now)
-        self._stop_asking(query)
+        self._questions.stop(query)
         query.state, query.reason = "waiting", reason
         query.retry_at = now + query.retry_ms
         query.retry_ms = min(query.retry_ms * 2, RETRY_MAX_MS)
@@ -539,15 +460,15 @@ class QueryProxy:
             if now < query.retry_at or query.is_creating:
                 return []
             query.retry_at = now + RETRY_MAX_MS
-            return self._ask(query, "drop", DropStream(name=query.stream))
+            return self._questions.ask(query, "drop", DropStream(name=query.stream))
         if query.state == "waiting":
             if now < query.retry_at or query.results.in_flight is not None:
                 return []
             query.state = "starting"
-            return self._ask(query, "streams", ListStreams())
+            return self._questions.ask(query, "streams", ListStreams())
         effects = self._publish(query, now)
         if query.cut is None:
-            return effects + self._await_coordinators(query, now)
+            return effects + self._act(query, self._chooser.await_coordinators(query, now), now)
         hosts = dict(zip((each.number for each in query.cut.subgraphs), query.cut.hosts, strict=True))
         if query.state == "starting":
             if now - query.attempted_at > START_MS:
@@ -565,7 +486,7 @@ class QueryProxy:
             is_placed = query.engine not in ALGORITHMS
             if is_placed and query.placing.is_due(query.parsed.plan, query.attempted_at, now):
                 query.placing.weighed_at = now
-                effects += self._find_publishers(query, "rates")
+                effects += self._chooser.find_publishers(query)
         effects += self._derived.renew(query, now)
         if now - query.leased_at >= LEASE_EVERY_MS:
             query.leased_at = now
@@ -610,7 +531,7 @@ class QueryProxy:
         assert results.schema is not None
         results.noted_at = now
         command = Publish(stream=query.stream, rows=results.schema.encode(rows), count=len(rows))
-        return [Append(note), *self._ask(query, "publish", command)]
+        return [Append(note), *self._questions.ask(query, "publish", command)]
 
     def _published(self, query: Running, now: Millis) -> list[Effect]:
         note = query.results.is_in()
@@ -645,7 +566,7 @@ class QueryProxy:
     def _end(self, query: Running, now: Millis) -> list[Effect]:
         """Take away what was made for a query: its subgraphs, then its stream, then the memory of it."""
         effects = self._undeploy(query, now)
-        self._stop_asking(query)
+        self._questions.stop(query)
         if query.is_installed:  # Should we crash from here on, it still ends.
             query.is_installed = False
             effects.append(Append(query.record("begun")))

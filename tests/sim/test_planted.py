@@ -7,7 +7,8 @@ from concurrent.futures import Future, ProcessPoolExecutor
 
 import pytest
 
-from tests.sim.planted import BUGS, Found, hunt
+from tests.sim.bugs import BUGS
+from tests.sim.hunt import Found, hunt
 
 pytestmark = pytest.mark.alone
 

@@ -108,7 +108,7 @@ def test_a_query_that_is_stopped_leaves_nothing_behind():
         assert asker.runs == {}
         assert peer.executor.hosted == {}
         assert peer.queries.running == {}
-        assert peer.queries._asked == {}
+        assert peer.queries._questions._asked == {}
         assert peer.inside.roles == {}
         assert peer.subscriber.subscriptions == {}
         assert not peer.publisher.outboxes["left"].feed.consumers

@@ -1,0 +1,117 @@
+"""Choosing where a query of this peer runs: who publishes its streams, how far peers are, what coordinators say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocols.catalogue.messages import ShowStream, StreamShown
+from protocols.clock import HybridClock
+from protocols.effects import Effect
+from protocols.execution.cut import Cut, cut, indexed
+from protocols.execution.placing import Choice, decide, too_far
+from protocols.execution.questions import Purpose, Questions
+from protocols.execution.running import Running
+from protocols.ids import Millis, PeerId
+from protocols.join_index.condition import NotIndexed, algorithm_for, check
+from protocols.join_index.messages import ALGORITHMS
+from protocols.messages import Refused
+from protocols.placement.delay import Infeasible
+from protocols.placement.events import OperatorsPlaced
+from protocols.placement.sight import NetworkSeen
+from queries.plan import sources
+
+SHUN_MS: Final = 30_000  # A host that was lost is not chosen again for a while.
+
+Outcome = list[Effect] | Choice | Refused
+"""What is still to be asked; or where the query is to run; or why it cannot."""
+
+
+@dataclass(slots=True)
+class Chooser:
+    """Chooses hosts for the queries of one proxy.
+
+    Keeps:     the peers that were lost a while ago
+    Invariant: a query that runs where it is best is told nothing
+    """
+
+    peer_id: PeerId
+    clock: HybridClock
+    questions: Questions
+    lost: dict[PeerId, Millis] = field(default_factory=dict)
+
+    def note_lost(self, peer: PeerId, now: Millis) -> None:
+        self.lost = {each: at for each, at in self.lost.items() if now - at < SHUN_MS}
+        self.lost[peer] = now
+
+    def find_publishers(self, query: Running) -> list[Effect]:
+        """Ask where its streams are published, to begin it or to weigh it again."""
+        assert query.parsed is not None
+        query.placing.streams.clear()
+        names = query.looking_for = dict.fromkeys(source.stream for source in sources(query.parsed.plan))
+        purpose: Purpose = "rates" if query.state == "running" else "stream"
+        return [effect for name in names for effect in self.questions.ask(query, purpose, ShowStream(name=name))]
+
+    def found(self, query: Running, shown: StreamShown) -> Outcome:
+        """Where a stream is published, and how much of it."""
+        query.placing.streams[shown.definition.name] = shown
+        query.looking_for.pop(shown.definition.name, None)
+        if query.engine in ALGORITHMS and not query.looking_for:
+            return Choice(self.peer_id, {}, "the join index finds its peers by keys")
+        return [] if query.looking_for else query.placing.look(query.stream)
+
+    def seen(self, query: Running, event: NetworkSeen, now: Millis) -> Outcome:
+        """Choose where a query begins; or, while it runs, whether it goes elsewhere."""
+        placing, lost = query.placing, [peer for peer, at in self.lost.items() if now - at < SHUN_MS]
+        if not placing.is_looking:
+            return []
+        placing.is_looking = False
+        assert query.parsed is not None
+        found = decide(query.parsed.plan, placing, event, self.peer_id, query.refused_by, lost)
+        if isinstance(found, Infeasible):
+            return too_far(query.query, found) if query.state == "starting" else []
+        stays = placing.choice is not None and found.choice.is_as(placing.choice)
+        if query.state != "starting":
+            return [] if stays else found.choice
+        if placing.is_distributed and not stays and not query.only_plan:
+            return placing.ask(query.stream, found, self.clock.tick(now), now)
+        return found.choice
+
+    def placed(self, query: Running, event: OperatorsPlaced) -> Outcome:
+        """The coordinators have placed it."""
+        asked = query.placing.asked
+        if asked is None or asked.attempt != event.attempt:
+            return []
+        return asked.decision.parts.choice(event.hosts, f"{query.placing.placement}, by its coordinators")
+
+    def await_coordinators(self, query: Running, now: Millis) -> Outcome:
+        """They take too long: place it from here."""
+        asked = query.placing.asked
+        return asked.decision.choice if asked and now >= asked.until else []
+
+    def cut(self, query: Running, choice: Choice) -> Cut:
+        """Its plan, taken apart for those hosts."""
+        assert query.parsed is not None
+        plan, inserted_at = query.parsed.plan, query.inserted_at
+        if query.engine in ALGORITHMS:
+            return indexed(plan, inserted_at, self.peer_id, query.engine)
+        return cut(query.query, plan, inserted_at, choice.chains, self.peer_id, choice.worker, query.engine)
+
+
+def adopt_join(query: Running) -> str:
+    """Whether it goes through the join index, and if that was asked for and cannot be, why."""
+    assert query.parsed is not None
+    is_placed = query.placing.placement != "auto" or query.placing.within_ms is not None
+    if query.engine == "auto":
+        wanted = dict(query.parsed.options).get("join", "auto")
+        found = None if is_placed else algorithm_for(query.parsed.plan)
+        query.engine = found or "auto" if wanted == "auto" else wanted
+    if query.engine not in ALGORITHMS:
+        return ""
+    if is_placed:
+        return "its peers follow from its values; it cannot be placed as well"
+    try:
+        check(query.parsed.plan, query.engine)
+    except NotIndexed as error:
+        return str(error)
+    return ""

@@ -1,0 +1,206 @@
+"""Bugs planted into what runs queries: their results and hosts, and joins through the index."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+
+from protocols.delivery.messages import Origin
+from protocols.effects import AfterSync, Append, Effect, Tell
+from protocols.execution.executor import Executor, ResultsReady
+from protocols.execution.messages import Reach, ResultsNoted
+from protocols.execution.progress import Vector, merged
+from protocols.execution.proxy import QueryProxy
+from protocols.execution.run import Run as ExecutionRun
+from protocols.ids import Millis, PeerId
+from protocols.join_index.attribute_level import AttributeLevel
+from protocols.join_index.condition import Prepared
+from protocols.join_index.messages import Covered
+from protocols.join_index.proxy_side import IndexedQueries
+from protocols.join_index.value_level import ValueLevel
+from protocols.messages import Record
+from tests.sim.bugs import Patch, bug
+
+
+@bug("query-restarts", seeds=60)
+def covered_before_it_is_safe() -> Patch:
+    """What results cover is noted when they are made, not when they reach their stream."""
+    results = QueryProxy._results
+
+    def note_at_once(proxy: QueryProxy, event: ResultsReady, now: Millis) -> list[Effect]:
+        effects = results(proxy, event, now)
+        query = proxy._query_of(event.query)
+        if query is not None and query.attempt == event.attempt and event.progress is not None:
+            progress = merged(query.results.resume, event.progress)
+            effects.append(Append(ResultsNoted(query=query.query, next=query.results.count, progress=progress)))
+        return effects
+
+    return patch.object(QueryProxy, "_results", note_at_once)
+
+
+@bug("query-restarts", seeds=100)
+def results_before_their_note() -> Patch:
+    """Results are written before the note of what they are made of: a crash may keep one without the other."""
+    publish = QueryProxy._publish
+
+    def swap(proxy: QueryProxy, query: Any, now: Millis) -> list[Effect]:
+        effects = publish(proxy, query, now)
+        match effects:
+            case [Append() as note, Tell() as asked]:
+                return [asked, AfterSync((note,))]
+        return effects
+
+    return patch.object(QueryProxy, "_publish", swap)
+
+
+@bug("queries", seeds=20)
+def notes_of_results_forgotten_at_restart() -> Patch:
+    """A proxy that comes back does not know what the results of its queries are made of."""
+    restore = QueryProxy.restore
+
+    def forget(proxy: QueryProxy, record: Record) -> None:
+        if not isinstance(record, ResultsNoted):
+            restore(proxy, record)
+
+    return patch.object(QueryProxy, "restore", forget)
+
+
+@bug("query-restarts", seeds=100)
+def a_note_without_its_results() -> Patch:
+    """A note survives a crash that its results did not, and is believed."""
+    restart_all = QueryProxy._restart_all
+
+    def believe(proxy: QueryProxy, now: Millis) -> list[Effect]:
+        for query in proxy.running.values():
+            query.results.notes = [msgspec.structs.replace(note, next=0) for note in query.results.notes]
+        return restart_all(proxy, now)
+
+    return patch.object(QueryProxy, "_restart_all", believe)
+
+
+@bug("queries", seeds=20)
+def a_resumed_attempt_without_its_state() -> Patch:
+    """The next attempt reads on where results ended, whatever its state would need of before."""
+    deploy = QueryProxy._deploy
+
+    def forget(proxy: QueryProxy, query: Any, choice: Any, now: Millis) -> list[Effect]:
+        resume = query.results.resume
+        query.results.resume = msgspec.structs.replace(resume, lows=resume.covers)
+        return deploy(proxy, query, choice, now)
+
+    return patch.object(QueryProxy, "_deploy", forget)
+
+
+@bug("queries", seeds=20)
+def old_rows_taken_for_new() -> Patch:
+    """Rows that are read again for the state make their results again."""
+    return patch.object(ExecutionRun, "_told", property(lambda run: Vector(), lambda run, vector: None), create=True)
+
+
+@bug("queries", seeds=40)
+def lows_of_the_latest_floor() -> Patch:
+    """What state needs is reckoned from the input that has come furthest, not from the one furthest behind."""
+    advance = ExecutionRun._advance
+
+    def hurry(run: ExecutionRun, now: Millis) -> bool:
+        moved = advance(run, now)
+        run.floor_us = max(
+            (clock.floor_us for clock in run.clocks.values() if clock.floor_us is not None), default=None
+        )
+        return moved
+
+    return patch.object(ExecutionRun, "_advance", hurry)
+
+
+@bug("queries", seeds=20)
+def a_lost_host_not_missed() -> Patch:
+    """A query whose host is gone goes on as if it were there."""
+    return patch.object(QueryProxy, "_host_lost", lambda proxy, peer, why, now: [])
+
+
+@bug("queries", seeds=30)
+def flows_not_sent_again() -> Patch:
+    """Rows on their way from one subgraph to the next are sent once."""
+    return patch.object(Executor, "_resend", lambda executor, hosted, now: [])
+
+
+@bug("queries", seeds=20)
+def a_relay_speaks_for_the_state() -> Patch:
+    """A subgraph without state says that nothing of before is needed, though another one's state needs it."""
+    finished = ExecutionRun.finished
+
+    def forget(run: ExecutionRun, number: int, rows: Any) -> Any:
+        results = finished(run, number, rows)
+        if not run.is_stateful:
+            run.reached = msgspec.structs.replace(run.reached, lows=run.reached.covers)
+            results = [msgspec.structs.replace(each, reached=each.reached and run.reached) for each in results]
+        return results
+
+    return patch.object(ExecutionRun, "finished", forget)
+
+
+@bug("queries", seeds=40)
+def one_place_for_two_sources() -> Patch:
+    """How far a stream was read is kept for the stream, though two sources of a query read it."""
+    of = Vector.of
+
+    def of_streams(reaches: tuple[Reach, ...]) -> Vector:
+        furthest: dict[Origin, int] = {}
+        for each in reaches:
+            furthest[each.origin] = max(each.next, furthest.get(each.origin, 0))
+        return of(tuple(msgspec.structs.replace(each, next=furthest[each.origin]) for each in reaches))
+
+    return patch.object(Vector, "of", of_streams)
+
+
+# Joins through the index.
+
+
+@bug("join-restarts", seeds=60)
+def covered_though_results_are_missing() -> Patch:
+    """How far both sides are is believed before the results of it are here."""
+    covered = IndexedQueries.covered
+
+    def believe(queries: IndexedQueries, sender: PeerId, message: Covered, now: Millis) -> list[Effect]:
+        heard = tuple(msgspec.structs.replace(each, sequence=0) for each in message.heard)
+        return covered(queries, sender, msgspec.structs.replace(message, heard=heard), now)
+
+    return patch.object(IndexedQueries, "covered", believe)
+
+
+@bug("join-restarts", seeds=40)
+def a_restarted_evaluator_takes_itself_for_the_same() -> Patch:
+    """An evaluator that has lost everything says nothing of it."""
+
+    def forget(level: ValueLevel, now: Millis) -> None:
+        level.life = 1
+
+    return patch.object(ValueLevel, "begin", forget)
+
+
+@bug("join-sai", seeds=40)
+def parcels_not_sent_again() -> Patch:
+    """What goes to an evaluator is sent once."""
+    carry = AttributeLevel._carry
+
+    def once(level: AttributeLevel, reader: Any, reading: Any, parts: Any, now: Millis) -> list[Effect]:
+        effects = carry(level, reader, reading, parts, now)
+        level._carried.clear()
+        reading.parcels = 0
+        return effects
+
+    return patch.object(AttributeLevel, "_carry", once)
+
+
+@bug("join-restarts", seeds=40)
+def pairs_of_before_told_again() -> Patch:
+    """The next attempt tells pairs that the last one had covered."""
+    return patch.object(Prepared, "_is_known", lambda prepared, item: False)
+
+
+@bug("join-restarts", seeds=30)
+def covered_before_the_state_is_back() -> Patch:
+    """The next attempt says how far it is though tuples that the last one had are still to be read again."""
+    return patch.object(IndexedQueries, "_has_all", lambda queries, attempt, now: True)
