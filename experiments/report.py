@@ -1,0 +1,34 @@
+"""How experiments say what they found: tables, and the papers' claims beside our figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+
+class Claim(NamedTuple):
+    """Something a paper, or we, say of a figure; and what was measured."""
+
+    where: str  # "fig 6", "ours".
+    says: str
+    measured: str
+    holds: bool
+
+
+def print_claims(claims: Iterable[Claim]) -> None:
+    for claim in claims:
+        print(f"{'holds' if claim.holds else 'DOES NOT HOLD':<14}{claim.where}: {claim.says}\n{'':14}{claim.measured}")
+
+
+def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Text to the left, numbers to the right with three digits."""
+    lines = [[_shown(value) for value in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(headers, *lines, strict=True)]
+    is_text = [all(isinstance(value, str) for value in column) for column in zip(*rows, strict=True)]
+    for line in (headers, *lines):
+        cells = zip(line, widths, is_text, strict=True)
+        print("  ".join(f"{text:<{width}}" if left else f"{text:>{width}}" for text, width, left in cells).rstrip())
+
+
+def _shown(value: object) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
