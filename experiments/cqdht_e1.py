@@ -1,265 +1,153 @@
-"""CQ-DHT, experiment E1: hops per tuple of SAI, DAI-Q, DAI-T and DAI-V as the join fingers train.
+"""CQ-DHT, experiment E1 (figure 5): hops and bytes per tuple as the join fingers train.
 
     python -m experiments.cqdht_e1 --scale 0.02
+    python -m experiments.cqdht_e1 --scale 1 --master local[2]
 
-The machines are those of protocols/join_index, all peers in one process, every message delivered at once and in order.
-The set-up is the paper's: relations of 10 attributes, half of them small, half big, values 1 to 10^4 with a Zipf
-distribution of 0.9, ten tuples of big relations for one of the small, queries that equate an attribute of a small
-relation with one of a big. `--scale` shrinks peers, relations and tuples in proportion, and queries with the square, as
-pairs of relations do: so an attribute keeps its 1.6 queries for each attribute it can be joined with. It then has fewer
-of these, so JOIN weighs less beside the 20 messages that index a tuple at any scale, and ratios of hops come out lower.
-
-Hops are counted by a model, not by routing: a message to a key costs half of log2(peers), as a lookup in Chord does on
-average, one to a known peer costs 1. Counted are AL_INDEX, VL_INDEX and JOIN, as the paper counts what it takes to
-index a tuple and evaluate the queries; FINGER and NOTIFY are in `all messages`. DAI-T runs with results as sets: a
-rewritten query is sent once. No tuple has come when queries are posed, so SAI indexes them by their left attribute,
-that of the small relation; DAI-V indexes no values.
+What is counted, and how, is said in experiments/cqdht.py. Beside the figure: the same without grouping, and with 8 K and
+128 K queries in place of 100 K. At larger scales each algorithm runs in ten parts, one for each attribute of the
+relations; a run that was interrupted goes on with the part it was in.
 """
 
 from __future__ import annotations
 
-import argparse
-import math
-import random
-import time
-from bisect import bisect_left, bisect_right
-from collections import Counter, deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from itertools import accumulate
-from typing import Final, NamedTuple, get_args
+from collections.abc import Sequence
+from typing import Any, Final
 
-from protocols.clock import COUNT_BITS
-from protocols.effects import Effect, Route, Send
-from protocols.events import Event, Received
-from protocols.ids import ID_BITS, Key, Millis, PeerId
-from protocols.join_index.events import QueryPosed, TuplePublished
-from protocols.join_index.interests import Interests
-from protocols.join_index.limits import JoinLimits
-from protocols.join_index.machine import JoinIndex
-from protocols.join_index.messages import Algorithm, AlIndex, Join, JoinQuery, Rate, StreamTuple, TupleId, VlIndex
-from protocols.messages import Message
-from queries import sql
-from queries.catalogue import DAY_MS, Stream
-from queries.schema import Schema
+from experiments import plots, report, sweep
+from experiments.cqdht import ATTRIBUTES, BOS, Run, Size, limits_of
+from protocols.join_index.messages import Algorithm, AlIndex, Join, VlIndex
 
-ATTRIBUTES: Final = 10
-DOMAIN: Final = 10_000
-ZIPF: Final = 0.9
-BOS: Final = 10  # Big over small.
-STEP_MS: Final = 100  # Between two tuples.
-SWEEP_EVERY: Final = 100
-ALGORITHMS: Final[tuple[Algorithm, ...]] = get_args(Algorithm)
-CLAIMS: Final[tuple[tuple[Algorithm, Algorithm, int], ...]] = (
-    ("dai-q", "sai", 7),
-    ("dai-t", "sai", 7),
-    ("sai", "dai-v", 3),
-)
-SCHEMA: Final = Schema.parse(", ".join(f"a{number} int" for number in range(ATTRIBUTES)))
+TRAINED: Final = (0, 5_000, 20_000, 40_000)
+MEASURED: Final = 100 * (BOS + 1)
+PAPERS: Final[tuple[Algorithm, ...]] = ("sai", "dai-q", "dai-t", "dai-v")
+WHOLE_BELOW: Final = 0.3  # Smaller ones run in one part.
+FEW, MANY = 0.08, 1.28  # Of the queries: 8 K and 128 K.
+
+Point = dict[str, float]
 
 
-class Size(NamedTuple):
-    """How large an experiment is; at scale 1 it is the paper's."""
-
-    peers: int
-    queries: int
-    relations: int
-    measured: int
-    trained: tuple[int, ...]  # Tuples that fingers have been trained with, point by point.
-
-    @classmethod
-    def of(cls, scale: float) -> Size:
-        half = max(1, round(25 * scale))
-        queries = round(100_000 * (half / 25) ** 2)
-        measured = max(1, round(100 * scale)) * (BOS + 1)
-        trained = tuple(round(each * scale) for each in (0, 5_000, 20_000, 40_000))
-        return cls(max(16, round(10_000 * scale)), queries, 2 * half, measured, trained)
-
-
-class Point(NamedTuple):
-    """What was measured after some training."""
-
-    trained: int
-    hops: float  # Per tuple, as are the next three.
-    index_messages: float
-    joins: float
-    messages: float
-    fingers: float  # Per rewriter that has any.
+def cell(
+    *, algorithm: Algorithm, scale: float, seed: int, attributes: Sequence[str], trained: int, queries: float, groups: bool
+) -> list[Point]:
+    """One algorithm, for tuples under some attributes: what the tuples cost after each of the first trainings."""
+    size = Size.of(scale)
+    size = size._replace(queries=round(size.queries * queries))
+    run = Run(algorithm, size, seed, limits_of(size, is_kept=False, groups=groups), part=frozenset(attributes))
+    run.pose()
+    points: list[Point] = []
+    before = 0
+    measured = max(1, round(scale * MEASURED / (BOS + 1))) * (BOS + 1)
+    for goal in TRAINED[:trained]:
+        run.insert(round(goal * scale) - before)
+        before = round(goal * scale)
+        run.measure(measured)
+        points.append({"trained": before, **_costs(run, measured)})
+    return points
 
 
-@dataclass
-class Workload:
-    """The paper's relations, tuples and queries from one seed."""
-
-    size: Size
-    seed: int
-    luck: random.Random = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.luck = random.Random(self.seed)
-        self._weights = list(accumulate(1 / rank**ZIPF for rank in range(1, DOMAIN + 1)))
-        self.streams = {name: Stream(name, SCHEMA) for name in map(self._name, range(self.size.relations))}
-
-    @staticmethod
-    def _name(number: int) -> str:
-        return f"r{number}"
-
-    def query(self) -> str:
-        """Equates an attribute of a small relation, on the left, with one of a big."""
-        half = self.size.relations // 2
-        small, big = self._name(self.luck.randrange(half)), self._name(half + self.luck.randrange(half))
-        one, other = self.luck.randrange(ATTRIBUTES), self.luck.randrange(ATTRIBUTES)
-        select = f"SELECT s.a{one} AS small, b.a{other} AS big"
-        return f"{select} FROM {small} s, {big} b WHERE s.a{one} = b.a{other}"
-
-    def tuple(self, number: int) -> tuple[str, tuple[int, ...]]:
-        """One of a small relation, then BOS of big ones, and so on."""
-        half = self.size.relations // 2
-        relation = self.luck.randrange(half) + (0 if number % (BOS + 1) == 0 else half)
-        return self._name(relation), tuple(self._value() for _ in range(ATTRIBUTES))
-
-    def _value(self) -> int:
-        return bisect_left(self._weights, self.luck.random() * self._weights[-1]) + 1
+def _costs(run: Run, tuples: int) -> Point:
+    """Per tuple; fingers are a sum."""
+    sent, sizes = run.network.sent, [len(node.rewriter.fingers) for node in run.network.nodes.values()]
+    return {
+        "hops": run.network.hops / tuples,
+        "bytes": run.network.bytes.total() / tuples,
+        "index": (sent[AlIndex] + sent[VlIndex]) / tuples,
+        "joins": sent[Join] / tuples,
+        "fingers": sum(sizes),
+        "rewriters": sum(size > 0 for size in sizes),
+    }
 
 
-class Network:
-    """Peers in one process; each message costs hops, takes no time and arrives."""
-
-    def __init__(self, size: Size, interests: Interests | None) -> None:
-        self._ids = sorted(PeerId.of_public_key(number.to_bytes(4, "big")) for number in range(size.peers))
-        self._numbers = [each.number for each in self._ids]
-        limits = JoinLimits(queries_max=size.queries * 2, rewritten_max=1 << 40, tuples_max=1 << 40)
-        self.nodes = {each: JoinIndex(limits, interests) for each in self._ids}
-        self._owners: dict[Key, PeerId] = {}
-        self._route_hops = math.log2(size.peers) / 2
-        self.hops = 0.0
-        self.sent: Counter[type[Message]] = Counter()
-
-    def peer(self, luck: random.Random) -> PeerId:
-        return self._ids[luck.randrange(len(self._ids))]
-
-    def happen(self, peer: PeerId, event: Event, now: Millis) -> None:
-        """An event and everything that follows from it."""
-        waiting = deque([(peer, event)])
-        while waiting:
-            at, what = waiting.popleft()
-            for effect in self.nodes[at].handle(what, now):
-                waiting.extend(self._sent(at, effect))
-
-    def sweep(self, now: Millis) -> None:
-        for node in self.nodes.values():
-            node.rewriter.sweep(now)
-            node.evaluator.sweep(now)
-            node.subscriber.sweep(now)
-
-    def reset(self) -> None:
-        self.hops = 0.0
-        self.sent.clear()
-
-    def fingers(self) -> float:
-        sizes = [len(node.rewriter.fingers) for node in self.nodes.values()]
-        return sum(sizes) / max(1, sum(size > 0 for size in sizes))
-
-    def _sent(self, sender: PeerId, effect: Effect) -> list[tuple[PeerId, Event]]:
-        match effect:
-            case Route(key=key, message=message):
-                to, hops = self._owner(key), self._route_hops
-            case Send(peer=to, message=message):
-                hops = 1.0
-            case _:
-                return []  # Told to a client.
-        self.sent[type(message)] += 1
-        if isinstance(message, AlIndex | VlIndex | Join):
-            self.hops += hops
-        return [(to, Received(sender, message))]
-
-    def _owner(self, key: Key) -> PeerId:
-        """The peer nearest to a key: bit by bit, the half of the key space that has peers."""
-        if key not in self._owners:
-            low, high, number = 0, len(self._ids), key.number
-            for bit in range(ID_BITS - 1, -1, -1):
-                if high - low == 1:
-                    break
-                border = (self._numbers[low] >> (bit + 1) << (bit + 1)) | (1 << bit)
-                middle = bisect_right(self._numbers, border - 1, low, high)
-                is_upper = bool(number >> bit & 1)
-                if middle in (low, high):
-                    continue
-                low, high = (middle, high) if is_upper else (low, middle)
-            self._owners[key] = self._ids[low]
-        return self._owners[key]
+def added(parts: Sequence[list[Point]]) -> list[Point]:
+    """What the parts of a run cost together."""
+    return [
+        {name: found[0][name] if name == "trained" else sum(each[name] for each in found) for name in found[0]}
+        for found in zip(*parts, strict=True)
+    ]
 
 
-def run(algorithm: Algorithm, size: Size, seed: int) -> Iterator[Point]:
-    """All points of one algorithm, as they are measured."""
-    workload = Workload(size, seed)
-    interests = Interests() if algorithm == "dai-v" else None
-    network = Network(size, interests)
-    now = 1_000_000
-    for number in range(size.queries):
-        plan = sql.plan(workload.query(), workload.streams).plan
-        peer = network.peer(workload.luck)
-        query = JoinQuery(f"q{number}", peer, now << COUNT_BITS, algorithm, plan, DAY_MS, is_set=True)
-        if interests is not None:
-            interests.add(query)
-        network.happen(peer, QueryPosed(query), now)
-    count = 0
-
-    def insert(tuples: int) -> None:
-        nonlocal count, now
-        for _ in range(tuples):
-            relation, row = workload.tuple(count)
-            peer = network.peer(workload.luck)
-            each = StreamTuple(TupleId(peer, relation, 1, count), now << COUNT_BITS, SCHEMA.encode([row]))
-            network.happen(peer, TuplePublished(each, SCHEMA, 0 if algorithm == "dai-t" else DAY_MS), now)
-            count += 1
-            now += STEP_MS
-            if count % SWEEP_EVERY == 0:
-                network.sweep(now)
-
-    trained = 0
-    for goal in size.trained:
-        insert(goal - trained)
-        network.reset()
-        insert(size.measured)
-        trained = goal
-        yield _point(goal, network, size.measured)
+def cells(scale: float, seed: int, trained: int = len(TRAINED)) -> list[dict[str, Any]]:
+    """Every algorithm in its parts, then what is beside the figure: one part of it, where there are parts."""
+    names = [f"a{number}" for number in range(ATTRIBUTES)]
+    parts = [names] if scale < WHOLE_BELOW else [[name] for name in names]
+    plain = {"scale": scale, "seed": seed, "trained": trained, "queries": 1.0, "groups": True}
+    found = [{**plain, "algorithm": each, "attributes": part} for part in parts for each in PAPERS]
+    beside = {**plain, "attributes": parts[0]}
+    found.append({**beside, "algorithm": "dai-q", "groups": False, "trained": 1})
+    for algorithm in ("sai", "dai-t"):
+        found += [{**beside, "algorithm": algorithm, "queries": share} for share in (FEW, MANY)]
+    return found
 
 
-def _point(trained: int, network: Network, tuples: int) -> Point:
-    sent = network.sent
-    return Point(
-        trained,
-        network.hops / tuples,
-        (sent[AlIndex] + sent[VlIndex]) / tuples,
-        sent[Join] / tuples,
-        (sent.total() - sent[Rate]) / tuples,
-        network.fingers(),
-    )
+class Found:
+    """The points of all runs."""
+
+    def __init__(self, asked: Sequence[dict[str, Any]], results: Sequence[list[Point]]) -> None:
+        both = list(zip(asked, results, strict=True))
+        self.points: dict[str, list[Point]] = {}
+        for algorithm in PAPERS:
+            mine = [found for each, found in both if each["algorithm"] == algorithm and _is_plain(each)]
+            self.points[algorithm] = added(mine)
+        self.parts = len(mine)
+        self.ungrouped = next(found[0] for each, found in both if not each["groups"])
+        self.by_queries = {
+            (each["algorithm"], each["queries"]): found[-1] for each, found in both if each["queries"] != 1.0
+        }
+
+    def claims(self) -> list[report.Claim]:
+        first = {name: points[0] for name, points in self.points.items()}
+        last = {name: points[-1] for name, points in self.points.items()}
+        found = []
+        for more, less, times in (("dai-q", "sai", 7), ("dai-t", "sai", 7), ("sai", "dai-v", 3)):
+            ratio = first[more]["hops"] / first[less]["hops"]
+            says = f"untrained {less} needs about 1/{times} of the hops of {more}"
+            measured = f"{first[less]['hops']:.0f} of {first[more]['hops']:.0f}: 1/{ratio:.1f}"
+            found.append(report.Claim("fig 5a", says, measured, times * 0.75 <= ratio <= times * 1.25))
+        falls = [f"{name} {first[name]['hops']:.0f} to {last[name]['hops']:.0f}" for name in PAPERS]
+        is_falling = all(last[name]["hops"] < first[name]["hops"] for name in PAPERS)
+        found.append(report.Claim("fig 5a", "hops fall as the fingers train", ", ".join(falls), is_falling))
+        sizes = {name: point["fingers"] / max(1, point["rewriters"]) for name, point in last.items()}
+        shown = ", ".join(f"{name} {size:.0f}" for name, size in sizes.items())
+        is_so = sizes["dai-q"] == sizes["dai-t"] > sizes["sai"] > sizes["dai-v"]
+        says = "fingers per rewriter: DAI-Q and DAI-T the same, SAI far fewer, DAI-V fewest"
+        found.append(report.Claim("fig 5b", says, shown, is_so))
+        times = self.parts * self.ungrouped["joins"] / first["dai-q"]["joins"]
+        found.append(report.Claim("E1", "without grouping DAI-Q sends 7 times as many", f"{times:.1f} times", times >= 5))
+        for algorithm in ("sai", "dai-t"):
+            few, many = (self.parts * self.by_queries[algorithm, share]["hops"] for share in (FEW, MANY))
+            says = f"{algorithm} needs about 10 hops more with 128 K queries than with 8 K"
+            found.append(report.Claim("E1", says, f"{few:.0f} with 8 K, {many:.0f} with 128 K", many - few <= 20))
+        return found
+
+
+def _is_plain(cell: dict[str, Any]) -> bool:
+    return cell["queries"] == 1.0 and cell["groups"]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="CQ-DHT, E1: hops per tuple as the join fingers train.")
-    parser.add_argument("--scale", type=float, default=0.02, help="1 is the paper's size")
-    parser.add_argument("--points", type=int, default=4, help="how many of the training points, the untrained first")
-    parser.add_argument("--seed", type=int, default=1)
-    chosen = parser.parse_args()
-    size = Size.of(chosen.scale)
-    size = size._replace(trained=size.trained[: chosen.points])
-    print(f"seed={chosen.seed} {size}", flush=True)
-    print(f"{'':8}{'trained':>9}{'hops':>10}{'index':>8}{'JOIN':>9}{'all messages':>14}{'fingers':>9}{'seconds':>9}")
-    first: dict[Algorithm, Point] = {}
-    for algorithm in ALGORITHMS:
-        started = time.perf_counter()
-        for point in run(algorithm, size, chosen.seed):
-            took = time.perf_counter() - started
-            first.setdefault(algorithm, point)
-            figures = f"{point.hops:>10.1f}{point.index_messages:>8.1f}{point.joins:>9.1f}{point.messages:>14.1f}"
-            print(f"{algorithm:8}{point.trained:>9}{figures}{point.fingers:>9.1f}{took:>9.1f}", flush=True)
-    for more, less, paper in CLAIMS:
-        hops = first[more].hops / first[less].hops
-        joins = first[more].joins / first[less].joins
-        print(f"untrained, {more} over {less}: {hops:.1f} in hops (the paper: about {paper}), {joins:.1f} in JOINs")
+    parser = sweep.parser(__doc__.splitlines()[0], scale=0.02)
+    parser.add_argument("--points", type=int, default=len(TRAINED), help="how many trainings, the first is none")
+    arguments = parser.parse_args()
+    chosen = sweep.options(arguments)
+    asked = cells(chosen.scale, chosen.seed, arguments.points)
+    print(f"seed={chosen.seed} {Size.of(chosen.scale)}", flush=True)
+    found = Found(asked, sweep.run("cqdht_e1", cell, asked, chosen))
+    headers = ("algorithm", "trained", "hops", "bytes", "index", "JOIN", "fingers per rewriter")
+    rows = [
+        (name, point["trained"], *(point[each] for each in ("hops", "bytes", "index", "joins")), _fingers(point))
+        for name, points in found.points.items()
+        for point in points
+    ]
+    report.print_table(headers, rows)
+    report.print_claims(found.claims())
+    for what, unit in (("hops", "hops per tuple"), ("bytes", "bytes per tuple")):
+        series = {name: [(each["trained"], each[what]) for each in points] for name, points in found.points.items()}
+        path = chosen.out / f"cqdht_e1_{what}.png"
+        plots.lines(path, series, title=f"E1: {unit} as fingers train", x="tuples trained with", y=unit, log="y")
+
+
+def _fingers(point: Point) -> float:
+    return point["fingers"] / max(1.0, point["rewriters"])
 
 
 if __name__ == "__main__":

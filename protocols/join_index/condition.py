@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Final, Literal
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -185,11 +186,19 @@ class Prepared:
     outputs: tuple[OnRow, ...]
     schema: Schema  # Of the results.
     needed: tuple[tuple[OnRow, ...], tuple[OnRow, ...]] = field(repr=False)  # The columns of each side it reads.
+    shows: tuple[bytes, bytes] = field(repr=False)  # Their names.
     known: dict[tuple[str, Origin], int] = field(repr=False)  # Below which the tuples of a side have met each other.
 
     @classmethod
     def of(cls, query: JoinQuery) -> Prepared:
-        """Compile a query; raises NotIndexed."""
+        """Compile a query, or find it compiled: it may be here in many places; raises NotIndexed."""
+        found = _PREPARED.get(query)
+        if found is None:
+            found = _PREPARED[query] = cls._compiled(query)
+        return found
+
+    @classmethod
+    def _compiled(cls, query: JoinQuery) -> Prepared:
         condition = check(query.plan, query.algorithm)
         plan = condition.plan
         values = [side.expression for side in condition.sides]
@@ -206,6 +215,7 @@ class Prepared:
             tuple(on_row(each.expression, plan.input.columns) for each in plan.outputs),
             output_schema(plan),
             (_needed(expressions, left.source), _needed(expressions, right.source)),
+            (_shown(expressions, left.source), _shown(expressions, right.source)),
             {(reach.alias, reach.origin): reach.next for reach in query.known},
         )
 
@@ -220,6 +230,10 @@ class Prepared:
     def is_triggered(self, item: Item) -> bool:
         """Whether a tuple alone allows a result: published after the query was posed, and selected."""
         return item.tuple.published_at >= self.query.inserted_at and self.selections[item.side](item.row) is True
+
+    def is_selective(self, side: Side) -> bool:
+        """Whether something must hold of a tuple alone."""
+        return self.selections[side] is not _everything
 
     def value(self, item: Item) -> ValueText:
         """Where the partners of this tuple are: by valJC in DAI-V, else by the attribute of the other side."""
@@ -273,19 +287,34 @@ class Prepared:
         )
 
 
+def _everything(_: Row) -> bool:
+    return True
+
+
 def _selection(condition: JoinCondition, side: Side) -> OnRow:
     """What must hold of one side alone, as a value for its rows."""
     source = condition.sides[side].source
     own = tuple(part for part in conjuncts(condition.predicate) if inputs_of(part) in ((), (source.alias,)))
     predicate = conjunction(own)
-    return (lambda _: True) if predicate is None else on_row(predicate, source.columns)
+    return _everything if predicate is None else on_row(predicate, source.columns)
+
+
+def _read(expressions: Sequence[Expression], source: Source) -> tuple[Column, ...]:
+    columns = (column for each in expressions for column in columns_of(each) if column.input == source.alias)
+    return tuple(dict.fromkeys(columns))
 
 
 def _needed(expressions: Sequence[Expression], source: Source) -> tuple[OnRow, ...]:
-    columns = (column for each in expressions for column in columns_of(each) if column.input == source.alias)
-    return tuple(on_row(column, source.columns) for column in dict.fromkeys(columns))
+    return tuple(on_row(column, source.columns) for column in _read(expressions, source))
+
+
+def _shown(expressions: Sequence[Expression], source: Source) -> bytes:
+    return msgspec.msgpack.encode([column.path for column in _read(expressions, source)])
 
 
 def time_of(stamp: Stamp) -> datetime:
     """TIME of a tuple without event time."""
     return EPOCH + timedelta(milliseconds=wall_ms(stamp))
+
+
+_PREPARED: Final[WeakValueDictionary[JoinQuery, Prepared]] = WeakValueDictionary()

@@ -79,7 +79,8 @@ class Evaluator:
     def handle(self, event: Event, now: Millis) -> list[Effect]:
         match event:
             case Received(sender=sender, message=Join() as message):
-                return self._finger(sender, message) + self._join(message, now)
+                effects = self._join(message, now)
+                return [self._finger(sender, message), *effects] if message.asks_finger else effects
             case Received(message=VlIndex() as message):
                 return self._index(message, now)
             case Received(message=ForgetQuery() as message):
@@ -91,22 +92,24 @@ class Evaluator:
                 return []  # The next JOIN asks again.
         raise AssertionError(f"no rule for {event}")
 
-    def _finger(self, sender: PeerId, message: Join) -> list[Effect]:
-        if not message.asks_finger:
-            return []
-        return [Send(sender, Finger(key=value_key(message.at, message.value)))]
+    def _finger(self, sender: PeerId, message: Join) -> Effect:
+        return Send(sender, Finger(key=value_key(message.at, message.value)))
 
     # Rewritten queries.
 
     def _join(self, message: Join, now: Millis) -> list[Effect]:
         place = (message.at, message.value)
+        queries, tuples = self._queries.get(place), self._tuples.get(place)
+        if not queries and not tuples and self.stored_queries >= self.limits.rewritten_max:
+            self._refuse(message)
+            return []
         told = _Told()
         item: Item | None = None
         for rewritten in message.rewritten:
             query, side = rewritten.query, rewritten.side
             if query.id in self._removed:
                 continue
-            known = self._queries.get(place, {}).get(query.id)
+            known = None if queries is None else queries.get(query.id)
             if known is not None and message.trigger.id in known.triggers[side]:  # It came twice.
                 continue
             prepared = self._prepare(query)
@@ -116,6 +119,11 @@ class Evaluator:
             told.add(query, self._met_by_query(place, prepared, item))
             self._keep_query(place, prepared, item, now)
         return told.effects()
+
+    def _refuse(self, message: Join) -> None:
+        """The table is full, and nothing is here that could meet what has come."""
+        self.refused += len(message.rewritten)
+        self.filtered += sum(each.query.algorithm != "dai-t" for each in message.rewritten)
 
     def _prepare(self, query: JoinQuery) -> Prepared:
         found = self._prepared.get(query.id)

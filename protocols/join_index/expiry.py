@@ -47,7 +47,12 @@ class Recently(Generic[T]):
             self._until[name] = until
             self._expiry.add(until, name)
 
-    def sweep(self, now: Millis) -> None:
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._until)
+
+    def sweep(self, now: Millis) -> bool:
+        """Forget what has ended; says whether nothing is left."""
         for name in self._expiry.due(now):
             if self._until.get(name, now + 1) <= now:
                 del self._until[name]
+        return not self._until

@@ -22,16 +22,17 @@ class JoinFingers:
     def __len__(self) -> int:
         return len(self._peers)
 
-    def knows(self, key: Key) -> bool:
-        return key in self._peers
+    def find(self, key: Key) -> PeerId | None:
+        """The evaluator of a key, if it is known; it counts as used."""
+        peer = self._peers.pop(key, None)
+        if peer is not None:
+            self._peers[key] = peer
+        return peer
 
     def towards(self, key: Key, message: Message) -> Effect:
         """One hop where the evaluator is known, else through the DHT."""
-        peer = self._peers.pop(key, None)
-        if peer is None:
-            return Route(key, message)
-        self._peers[key] = peer
-        return Send(peer, message)
+        peer = self.find(key)
+        return Route(key, message) if peer is None else Send(peer, message)
 
     def learn(self, key: Key, peer: PeerId) -> None:
         self._peers.pop(key, None)

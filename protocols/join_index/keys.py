@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from queries.schema import Field, Row, Schema
 
 NULL: Final[ValueText] = ""
 _TEXT_MAX: Final = 64  # Longer values go by their digest.
+_KEYS_MAX: Final = 1 << 20  # Frequent values are asked for again and again.
 
 
 def value_text(value: Any) -> ValueText:
@@ -68,6 +70,7 @@ def attribute_key(at: Attribute, replica: int = 0) -> Key:
     return Key((first.number ^ turned).to_bytes(ID_BYTES, "big"))
 
 
+@lru_cache(maxsize=_KEYS_MAX)
 def value_key(at: Attribute | None, value: ValueText) -> Key:
     """VIndex: by relation, attribute and value; in DAI-V by the value alone."""
     return Key.of("value", value) if at is None else Key.of("value", at.relation, *at.path, value)

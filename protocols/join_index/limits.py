@@ -22,4 +22,5 @@ class JoinLimits:
     tuples_max: int = 1_000_000  # In the VLTT.
     rewritten_max: int = 1_000_000  # In the VLQT.
     fingers_max: int = 100_000
+    groups: bool = True  # One JOIN for all queries that have the same evaluator; else one for each.
     choose_by: Literal["rate", "skew"] = "rate"  # SAI's index attribute: section 4.1.

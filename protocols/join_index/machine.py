@@ -36,6 +36,9 @@ from protocols.join_index.subscriber import JoinSubscriber
 from protocols.messages import Message
 
 SWEEP: Final = "join_index.sweep"
+_FOR_EVALUATORS: Final = frozenset((VlIndex, Join, ForgetQuery))
+_FOR_REWRITERS: Final = frozenset((AlIndex, Query, RemoveQuery, AskRate, Finger))
+_FOR_SUBSCRIBERS: Final = frozenset((Rate, QueryIndexed, QueryRefused, Notify))
 
 
 @dataclass(slots=True)
@@ -63,6 +66,8 @@ class JoinIndex:
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:
         match event:
+            case Received(message=message):
+                return self._receiver(message).handle(event, now)
             case Started():
                 return [SetTimer(SWEEP, self.limits.sweep_ms)]
             case TimerFired(name=name) if name == SWEEP:
@@ -74,21 +79,18 @@ class JoinIndex:
                 return self.indexer.handle(event, now)
             case QueryPosed() | QueryStopped():
                 return self.subscriber.handle(event, now)
-            case Received(message=message):
-                return self._receiver(message).handle(event, now)
             case Unroutable(message=message) | Unreachable(message=message):
                 return self._sender(message).handle(event, now)
         raise AssertionError(f"no rule for {event}")
 
     def _receiver(self, message: Message) -> JoinSubscriber | Rewriter | Evaluator:
-        match message:
-            case AlIndex() | Query() | RemoveQuery() | AskRate() | Finger():
-                return self.rewriter
-            case VlIndex() | Join() | ForgetQuery():
-                return self.evaluator
-            case Rate() | QueryIndexed() | QueryRefused() | Notify():
-                return self.subscriber
-        raise AssertionError(f"no role for {message}")
+        kind = type(message)
+        if kind in _FOR_EVALUATORS:
+            return self.evaluator
+        if kind in _FOR_REWRITERS:
+            return self.rewriter
+        assert kind in _FOR_SUBSCRIBERS, f"no role for {message}"
+        return self.subscriber
 
     def _sender(self, message: Message) -> TupleIndexer | JoinSubscriber | Rewriter | Evaluator:
         match message:

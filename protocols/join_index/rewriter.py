@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 
-from protocols.clock import wall_ms
+from protocols.clock import Stamp, wall_ms
 from protocols.effects import Effect, Route, Send
 from protocols.events import Event, Received, Unreachable, Unroutable
 from protocols.ids import Millis, PeerId
@@ -33,18 +35,68 @@ from protocols.join_index.messages import (
     TupleId,
     ValueText,
 )
+from queries.expressions import Column
 
 _Target = tuple[Attribute | None, ValueText]  # Names an evaluator.
+_Once = tuple[Attribute, Side, bytes]
 
 
 @dataclass(slots=True, eq=False)
 class _Group:
-    """Queries with equivalent join conditions, indexed by the same side: one tuple, one evaluator."""
+    """Queries with equivalent join conditions, indexed by the same side: one tuple, one evaluator.
+
+    What all of them have in common is kept beside them, so that a tuple costs the same however many they are.
+    """
 
     side: Side
     opens: Attribute | None  # The attribute that stays open; None: DAI-V.
+    formula: bytes  # Groups that agree in it find the same value in a tuple.
+    once: _Once | None  # What of a tuple shows in their results, where equal rewritten queries are sent once.
     queries: dict[QueryId, Prepared] = field(default_factory=dict)
-    targets: dict[_Target, Millis] = field(default_factory=dict)  # Evaluators that know of them, and until when.
+    rewritten: tuple[Rewritten, ...] = ()  # All of them.
+    newest: Stamp = 0  # When the last of them was posed.
+    serial: int = 0  # The place of the last one among all queries that came here.
+    keep_ms: Millis = 0
+    is_selective: bool = False
+
+    def add(self, prepared: Prepared, serial: int) -> None:
+        self.queries[prepared.query.id] = prepared
+        self.rewritten = (*self.rewritten, Rewritten(prepared.query, self.side))
+        self.newest = max(self.newest, prepared.query.inserted_at)
+        self.serial = serial
+        self.keep_ms = max(self.keep_ms, prepared.keep_ms(self.side))
+        self.is_selective |= prepared.is_selective(self.side)
+
+    def remove(self, query: QueryId) -> None:
+        del self.queries[query]
+        self.rewritten = tuple(each for each in self.rewritten if each.query.id != query)
+
+    def triggered(self, item: Item) -> tuple[Rewritten, ...]:
+        if not self.is_selective and item.tuple.published_at >= self.newest:
+            return self.rewritten
+        queries = self.queries
+        return tuple(each for each in self.rewritten if queries[each.query.id].is_triggered(item))
+
+
+@dataclass(slots=True, eq=False)
+class _Sent:
+    """Which queries have been sent, rewritten by tuples that look the same to them: DAI-T never sends them again."""
+
+    retention_ms: Millis
+    queries: int = 0
+    newest: Stamp = 0  # When the last of them was posed.
+    serial: int = 0
+    upto: dict[bytes, int] = field(default_factory=dict)  # By what they see of a tuple: the last query sent.
+
+
+@dataclass(slots=True, eq=False)
+class _Reading:
+    """One tuple, read once for all groups."""
+
+    tuple: StreamTuple
+    items: dict[Side, Item] = field(default_factory=dict)
+    values: dict[tuple[Side, bytes], ValueText] = field(default_factory=dict)
+    parts: dict[_Once, bytes] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -54,7 +106,7 @@ class Rewriter:
     In:        QUERY, AL_INDEX, REMOVE_QUERY, ASK_RATE, FINGER; Unroutable and Unreachable for what it sent
     Out:       JOIN and FORGET_QUERY to evaluators, QUERY_INDEXED, QUERY_REFUSED and RATE to who asks
     Keeps:     ALQT: queries, grouped by equivalent join condition; tuples, only for as long as a query published
-               before them may still be on its way; JFRT; which evaluators know of which group
+               before them may still be on its way; JFRT; which values have gone on to evaluators
     Invariant: a tuple triggers only the queries posed no later than it was published, each of them once
     Paper:     sections 4, 5 and 7; a query that comes after a tuple it is older than is triggered by it all the same
     """
@@ -63,10 +115,12 @@ class Rewriter:
     fingers: JoinFingers = field(init=False)
     _groups: dict[Attribute, dict[bytes, _Group]] = field(default_factory=dict)
     _places: dict[QueryId, dict[tuple[Attribute, bytes], None]] = field(default_factory=dict)
+    _serial: int = 0
     _recent: dict[Attribute, dict[TupleId, StreamTuple]] = field(default_factory=dict)
     _ageing: Expiry[tuple[Attribute, TupleId]] = field(default_factory=Expiry)
-    _targets: Expiry[tuple[Attribute, bytes, _Target]] = field(default_factory=Expiry)
-    _sent: Recently[tuple[QueryId, Side, bytes]] = field(default_factory=Recently)  # DAI-T: never the same again.
+    _values: dict[tuple[Attribute, Side, bytes], Recently[ValueText]] = field(default_factory=dict)  # Gone on from here.
+    _sent: dict[_Once, _Sent] = field(default_factory=dict)
+    _old_sent: Expiry[tuple[_Once, bytes, int]] = field(default_factory=Expiry)
     _removed: Recently[QueryId] = field(default_factory=Recently)
     _arrivals: dict[Attribute, deque[tuple[Millis, ValueText]]] = field(default_factory=dict)
     stored: int = 0  # RS, the rewriter storage load: queries indexed here.
@@ -77,6 +131,9 @@ class Rewriter:
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:
         match event:
+            case Received(sender=sender, message=Finger(key=key)):
+                self.fingers.learn(key, sender)
+                return []
             case Received(message=AlIndex() as message):
                 return self._trigger(message, now)
             case Received(sender=sender, message=Query() as message):
@@ -85,9 +142,6 @@ class Rewriter:
                 return self._remove(query, now)
             case Received(sender=sender, message=AskRate() as message):
                 return [Send(sender, self._rate(message, now))]
-            case Received(sender=sender, message=Finger(key=key)):
-                self.fingers.learn(key, sender)
-                return []
             case Unroutable(key=key, message=Join() | ForgetQuery() as message):
                 return [Route(key, message)]
             case Unreachable(peer=peer, message=Join() | ForgetQuery() as message):
@@ -115,14 +169,21 @@ class Rewriter:
         if self.stored >= self.limits.queries_max:
             reason = f"the query table of {at} is full at {self.limits.queries_max}"
             return [Send(sender, QueryRefused(query=query.id, reason=reason))]
-        groups = self._groups.setdefault(at, {})
-        group = groups.setdefault(name, _Group(message.side, _opens(prepared, message.side)))
-        group.queries[query.id] = prepared
+        group = self._groups.setdefault(at, {}).setdefault(name, _group(prepared, message.side))
+        self._serial += 1
+        group.add(prepared, self._serial)
         self._places.setdefault(query.id, {})[at, name] = None
         self.stored += 1
+        alone = _group(prepared, message.side)
+        alone.add(prepared, self._serial)
+        if alone.once is not None:
+            sent = self._sent.setdefault(alone.once, _Sent(query.retention_ms))
+            sent.queries += 1
+            sent.newest, sent.serial = max(sent.newest, query.inserted_at), self._serial
+            sent.retention_ms = min(sent.retention_ms, query.retention_ms)
         effects: list[Effect] = [done]
         for each in list(self._recent.get(at, {}).values()):  # Tuples that overtook it.
-            effects += self._rewritten(at, each, {name: (group, {query.id: prepared})}, now)
+            effects += self._rewritten(at, each, [alone], now)
         return effects
 
     def _remove(self, query: QueryId, now: Millis) -> list[Effect]:
@@ -130,11 +191,15 @@ class Rewriter:
         effects: list[Effect] = []
         for at, name in self._places.pop(query, {}):
             group = self._groups[at][name]
-            del group.queries[query]
+            group.remove(query)
             self.stored -= 1
-            for opens, value in group.targets:
-                message = ForgetQuery(query=query, at=opens, value=value)
-                effects.append(self.fingers.towards(value_key(opens, value), message))
+            if group.once is not None:
+                self._sent[group.once].queries -= 1
+                if not self._sent[group.once].queries:
+                    del self._sent[group.once]
+            for value in self._values.get((at, group.side, group.formula), ()):
+                message = ForgetQuery(query=query, at=group.opens, value=value)
+                effects.append(self.fingers.towards(value_key(group.opens, value), message))
             if not group.queries:
                 del self._groups[at][name]
             if not self._groups[at]:
@@ -150,61 +215,83 @@ class Rewriter:
             return []
         recent[each.id] = each
         self._ageing.add(max(now, wall_ms(each.published_at)) + self.limits.recent_ms, (at, each.id))
-        arrivals = self._arrivals.setdefault(at, deque(maxlen=self.limits.arrivals_max))
+        arrivals = self._arrivals.get(at)
+        if arrivals is None:
+            arrivals = self._arrivals[at] = deque(maxlen=self.limits.arrivals_max)
         arrivals.append((now, message.value))
         self.filtered += 1
-        groups = {name: (group, group.queries) for name, group in self._groups.get(at, {}).items()}
-        return self._rewritten(at, each, groups, now)
+        return self._rewritten(at, each, self._groups.get(at, {}).values(), now)
 
-    def _rewritten(
-        self, at: Attribute, each: StreamTuple, groups: dict[bytes, tuple[_Group, dict[QueryId, Prepared]]], now: Millis
-    ) -> list[Effect]:
+    def _rewritten(self, at: Attribute, each: StreamTuple, groups: Iterable[_Group], now: Millis) -> list[Effect]:
         """One JOIN for each evaluator, however many queries and groups go there."""
-        joins: dict[_Target, list[Rewritten]] = {}
-        items: dict[Side, Item] = {}
-        for name, (group, queries) in groups.items():
-            any_query = next(iter(queries.values()))
-            if group.side not in items:
-                items[group.side] = any_query.read(each, group.side)
-            item = items[group.side]
-            value = any_query.value(item)
-            if value == NULL:
+        joins: dict[_Target, list[tuple[Rewritten, ...]]] = {}
+        keep_ms: dict[tuple[Side, bytes], Millis] = {}
+        reading = _Reading(each)
+        for group in groups:
+            formula = (group.side, group.formula)
+            value = reading.values.get(formula)
+            if value is None:
+                value = self._read(reading, group)
+            if value == NULL or (group.once is not None and self._is_sent(reading, group)):
                 continue
-            triggered = [query for query in queries.values() if query.is_triggered(item) and self._is_new(query, item)]
-            if not triggered:
+            rewritten = group.triggered(reading.items[group.side])
+            if not rewritten:
                 continue
             target = (group.opens, value)
-            joins.setdefault(target, []).extend(Rewritten(query.query, group.side) for query in triggered)
-            until = wall_ms(each.published_at) + max(query.keep_ms(group.side) for query in triggered)
-            self._note_target(at, name, group, target, max(now, until) + self.limits.recent_ms)
-        return [self._join(target, each, tuple(rewritten)) for target, rewritten in joins.items()]
+            found = joins.get(target)
+            if found is None:
+                joins[target] = [rewritten]
+            else:
+                found.append(rewritten)
+            if group.keep_ms > keep_ms.get(formula, -1):
+                keep_ms[formula] = group.keep_ms
+        for once, part in reading.parts.items():
+            self._note_sent(once, part, each)
+        for (side, name), kept_ms in keep_ms.items():
+            until = max(now, wall_ms(each.published_at) + kept_ms) + self.limits.recent_ms
+            self._values.setdefault((at, side, name), Recently()).add(reading.values[side, name], until)
+        if not self.limits.groups:
+            return [
+                self._join(target, each, (one,))
+                for target, found in joins.items()
+                for one in chain.from_iterable(found)
+            ]
+        return [
+            self._join(target, each, found[0] if len(found) == 1 else tuple(chain.from_iterable(found)))
+            for target, found in joins.items()
+        ]
 
-    def _is_new(self, query: Prepared, item: Item) -> bool:
-        """Whether the rewritten query has to be sent; in DAI-T, where equal results may be told once, it may be there.
+    def _read(self, reading: _Reading, group: _Group) -> ValueText:
+        """The value that a tuple has for a group, and for all that agree in it."""
+        side = group.side
+        any_query = next(iter(group.queries.values()))
+        if side not in reading.items:
+            reading.items[side] = any_query.read(reading.tuple, side)
+        value = reading.values[side, group.formula] = any_query.value(reading.items[side])
+        return value
 
-        Under a window it is another query each time: it ends with the window of its trigger.
-        """
-        is_once = query.query.algorithm == "dai-t" and query.query.is_set
-        if not is_once or query.side(item.side).window_ms is not None:
-            return True
-        name = (query.query.id, item.side, query.part_read(item))
-        if name in self._sent:
-            return False
-        self._sent.add(name, wall_ms(item.tuple.published_at) + query.query.retention_ms)
-        return True
+    def _is_sent(self, reading: _Reading, group: _Group) -> bool:
+        """Whether all of a group have been sent before, rewritten by a tuple that looks the same to them."""
+        once = group.once
+        assert once is not None
+        part = reading.parts.get(once)
+        if part is None:
+            any_query = next(iter(group.queries.values()))
+            part = reading.parts[once] = any_query.part_read(reading.items[group.side])
+        return self._sent[once].upto.get(part, 0) >= group.serial
 
-    def _note_target(self, at: Attribute, name: bytes, group: _Group, target: _Target, until: Millis) -> None:
-        if until > group.targets.get(target, 0):
-            group.targets[target] = until
-            self._targets.add(until, (at, name, target))
+    def _note_sent(self, once: _Once, part: bytes, each: StreamTuple) -> None:
+        sent = self._sent[once]
+        if each.published_at >= sent.newest and sent.upto.get(part, 0) < sent.serial:
+            sent.upto[part] = sent.serial  # A tuple older than a query has not triggered it.
+            self._old_sent.add(wall_ms(each.published_at) + sent.retention_ms, (once, part, sent.serial))
 
     def _join(self, target: _Target, trigger: StreamTuple, rewritten: tuple[Rewritten, ...]) -> Effect:
         at, value = target
         key = value_key(at, value)
-        asks = not self.fingers.knows(key)
-        return self.fingers.towards(
-            key, Join(at=at, value=value, trigger=trigger, rewritten=rewritten, asks_finger=asks)
-        )
+        peer = self.fingers.find(key)
+        message = Join(at=at, value=value, trigger=trigger, rewritten=rewritten, asks_finger=peer is None)
+        return Route(key, message) if peer is None else Send(peer, message)
 
     # Rates and time.
 
@@ -221,11 +308,11 @@ class Rewriter:
             del recent[each]
             if not recent:
                 del self._recent[at]
-        for at, name, target in self._targets.due(now):
-            group = self._groups.get(at, {}).get(name)
-            if group is not None and group.targets.get(target, now + 1) <= now:
-                del group.targets[target]
-        self._sent.sweep(now)
+        for place in [place for place, values in self._values.items() if values.sweep(now)]:
+            del self._values[place]
+        for once, part, serial in self._old_sent.due(now):
+            if once in self._sent and self._sent[once].upto.get(part) == serial:
+                del self._sent[once].upto[part]
         self._removed.sweep(now)
 
     def is_empty(self) -> bool:
@@ -246,8 +333,28 @@ def _opens(prepared: Prepared, side: Side) -> Attribute | None:
     return None if prepared.query.algorithm == "dai-v" else other.attribute
 
 
+def _group(prepared: Prepared, side: Side) -> _Group:
+    own, other = prepared.side(side), prepared.side(1 if side == 0 else 0)
+    opens = _opens(prepared, side)
+    is_own_value = opens is None or isinstance(other.expression, Column)
+    formula = own.signature if is_own_value else b"%d " % len(own.signature) + own.signature + other.signature
+    return _Group(side, opens, formula, _once(prepared, side))
+
+
+def _once(prepared: Prepared, side: Side) -> _Once | None:
+    """In DAI-T, where equal results may be told once, a rewritten query that was sent is there.
+
+    Under a window it is another query each time: it ends with the window of its trigger.
+    """
+    query, own = prepared.query, prepared.side(side)
+    if query.algorithm != "dai-t" or not query.is_set or own.window_ms is not None:
+        return None
+    return own.attribute, side, prepared.shows[side]
+
+
 def _group_name(prepared: Prepared, side: Side) -> bytes:
     """What decides the evaluator: the value of our side, and what the attribute that stays open must be for it."""
-    own, opens = prepared.side(side), _opens(prepared, side)
+    own, opens, once = prepared.side(side), _opens(prepared, side), _once(prepared, side)
     other = b"" if opens is None else str(opens).encode() + prepared.condition.sides[1 - side].signature
-    return b"%d %d " % (side, len(own.signature)) + own.signature + other
+    name = b"%d %d " % (side, len(own.signature)) + own.signature + other
+    return name if once is None else name + b" once " + once[-1]
