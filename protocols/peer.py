@@ -91,6 +91,7 @@ class Role(Protocol):
     """One machine of a peer."""
 
     def handle(self, event: Event, now: Millis) -> list[Effect]: ...
+    def validate(self) -> None: ...
 
 
 class Peer:
@@ -118,7 +119,7 @@ class Peer:
         self.placement = PlacementMachine(peer_id)
         self.joins = Joins(peer_id, self.inside, lambda: self.store.neighbours)
         self._store_alone: tuple[Role, ...] = (self.store,)
-        self._is_store_alone = False  # It alone has had anything to do since the others stated what must hold.
+        self._busy: dict[int, Sequence[Role]] = {}  # Who has had anything to do since it stated what must hold.
         self._by_name: dict[str, tuple[Role, ...]] = {
             "store": self._store_alone,
             "catalogue": (self.catalogue,),
@@ -209,8 +210,7 @@ class Peer:
         pending = [event]
         for current in pending:  # It grows on the way.
             roles = self._roles_for(current)
-            if roles is not self._store_alone:
-                self._is_store_alone = False
+            self._busy[id(roles)] = roles
             for role in roles:
                 for effect in role.handle(current, now):
                     if type(effect) is Reply or type(effect) is AfterSync:
@@ -244,11 +244,10 @@ class Peer:
         return roles
 
     def validate(self) -> None:
-        """State what must hold between any two events."""
-        self.store.validate()
-        if not self._is_store_alone:
-            self._is_store_alone = True
-            for role in (self.publisher, self.keeper, self.subscriber, self.executor, self.queries):
-                role.validate()
-            for other in (self.weigher, self.placement, self.joins):
-                other.validate()
+        """State what must hold between any two events; who had nothing to do has stated it before."""
+        self.store.validate()  # The catalogue writes to it on behalf of others.
+        for roles in self._busy.values():
+            for role in roles:
+                if role is not self.store:
+                    role.validate()
+        self._busy.clear()

@@ -35,7 +35,7 @@ from protocols.join_index.messages import Algorithm
 from protocols.messages import Answer, Done, Refused
 from queries.catalogue import Stream
 from queries.expressions import EPOCH
-from queries.plan import output_schema
+from queries.plan import Operator, output_schema
 from queries.query import parse
 from queries.reference import Tuple, evaluate
 from queries.schema import Row, Schema
@@ -113,6 +113,8 @@ class QueryOracle:
     streams: dict[str, Stream]
     deliveries: int = 0
     accepted: dict[str, list[_Accepted]] = field(init=False)
+    _plans: dict[str, Operator] = field(default_factory=dict)
+    _results: dict[tuple[str, Stamp, int], Counter[Row]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.accepted = {name: [] for name in self.streams}
@@ -121,7 +123,19 @@ class QueryOracle:
     def accepted_count(self) -> int:
         return sum(map(len, self.accepted.values()))
 
+    def plan(self, text: str) -> Operator:
+        if text not in self._plans:
+            self._plans[text] = parse(text, self.streams).plan
+        return self._plans[text]
+
     def results(self, text: str, inserted_at: Stamp) -> Counter[Row]:
+        """What the rows accepted so far make of a query; asked again and again until all of it has been read."""
+        question = text, inserted_at, self.accepted_count
+        if question not in self._results:
+            self._results[question] = self._evaluate(text, inserted_at)
+        return self._results[question]
+
+    def _evaluate(self, text: str, inserted_at: Stamp) -> Counter[Row]:
         streams = {
             name: [
                 Tuple(EPOCH + timedelta(milliseconds=wall_ms(each.stamp)), each.row, place)
@@ -130,8 +144,7 @@ class QueryOracle:
             ]
             for name, rows in self.accepted.items()
         }
-        plan = parse(text, self.streams).plan
-        return Counter(result.row for result in evaluate(plan, streams, final=False))
+        return Counter(result.row for result in evaluate(self.plan(text), streams, final=False))
 
     def check_end(self) -> None:
         """Everything is checked as it is read."""
@@ -192,6 +205,7 @@ class _Asker:
         self._schema: Schema | None = None
         self._positions: dict[object, Position] = {}
         self._is_reading = False
+        self._readings = 0
 
     def submit(self) -> None:
         if not self._peer.is_up:
@@ -240,8 +254,8 @@ class _Asker:
         self._is_reading = True
 
         def listed(answer: Answer | None, last: bool) -> None:
-            assert isinstance(answer, QueriesListed)
-            found = [each for each in answer.queries if each.query == self.name]
+            listing = answer.queries if isinstance(answer, QueriesListed) else ()  # The peer may have gone again.
+            found = [each for each in listing if each.query == self.name]
             if not found:
                 self._is_reading = False
             else:
@@ -252,7 +266,8 @@ class _Asker:
 
     def _open(self, stream: str) -> None:
         self._schema = self._workload.schema_of(self.text)
-        subscription = f"reader-{self.name}"
+        self._readings += 1  # Each reads from the start: a subscription of before would go on where it was.
+        subscription = f"reader-{self.name}-{self._readings}"
 
         def heard(answer: Answer | None, last: bool) -> None:
             if isinstance(answer, Rows):
@@ -265,6 +280,7 @@ class _Asker:
             elif last:  # Refused, for now.
                 self._is_reading = False
                 self._rows.clear()
+                self._positions.clear()
 
         command = OpenSubscription(stream=stream, subscription=subscription, since="start")
         self._peer.request(command, heard)
@@ -310,7 +326,7 @@ class QueryWorkload:
         self.stamp = max(self.stamp, stamp)
 
     def schema_of(self, text: str) -> Schema:
-        return output_schema(parse(text, self.shape.streams).plan)
+        return output_schema(self.oracle.plan(text))
 
     def _create(self, name: str) -> None:
         up = [peer for peer in self.world.peers if peer.is_up]

@@ -181,12 +181,14 @@ class Run:
         self._faults.heal()
         self._workload.calm()
         deadline = self.world.now + int(self._scenario.heal_s * 1000)
-        missing = self._workload.due()
-        while missing and self.world.now < deadline:
-            self.world.run_for(LOOK_MS)
-            missing = self._workload.due()
-        if not missing:
+        if not (missing := self._wait(deadline)):
             self.world.run_for(int(self._scenario.settle_s * 1000))
+            missing = self._wait(deadline)  # Nothing false may have come since; who was leaving may just be back.
+        return missing
+
+    def _wait(self, deadline: Millis) -> list[str]:
+        while (missing := self._workload.due()) and self.world.now < deadline:
+            self.world.run_for(LOOK_MS)
         return missing
 
 

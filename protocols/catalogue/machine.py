@@ -110,6 +110,10 @@ class CatalogueMachine:
                 return step(event, now) if step else []
         return []
 
+    def validate(self) -> None:
+        """State what must hold between any two events."""
+        assert all(step <= self._next_step for step in self._steps)
+
     # For the other roles of this peer.
 
     def lookup(self, name: StreamName, token: Token, now: Millis) -> list[Effect]:
