@@ -7,20 +7,29 @@ cost and delay, of which only those stay that no other beats in both.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
 from protocols.ids import PeerId
 from protocols.placement.baseline import place_at_proxy
-from protocols.placement.tree import Distance, ProcessingTree, Vertex, overlay_cost, path_delay, rest
+from protocols.placement.exact import carried
+from protocols.placement.tree import Distance, ProcessingTree, overlay_cost, path_delay
 from protocols.placement.view import NetworkView
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from protocols.placement.exact import Numbers
+
+    Places = NDArray[np.bool_]
 
 LABELS_MAX: Final = 500_000
 """How many labels one search may keep; beyond, it gives up and says so."""
 
 _SLACK: Final = 1e-9  # Sums in another order differ in their last bits; nothing may be cut off for that.
+_GUESSES: Final = (1.001, 1.01, 1.04, 1.15, 1.5, 3.0)  # At the cost, over the least without a bound.
 
 
 class Infeasible(msgspec.Struct, frozen=True):
@@ -61,87 +70,145 @@ def place_within(
 ) -> tuple[tuple[PeerId, ...] | None, bool]:
     """Where each vertex goes for the least cost within the bound, and whether that is proved to be the least.
 
-    The bound must be feasible. A first search among sources and proxy alone gives a cost that bounds the second. There
-    is no place at all if those who can run an operator are too far away.
+    The bound must be feasible. There is no place at all if those who can run an operator are too far away. Where there
+    are too many ways, the best among sources and proxy is looked for.
     """
-    edge = view.among((*tree.source_peers, tree.proxy))
-    is_proved = True
     baseline = place_at_proxy(tree, view.distance)
-    hosts = baseline if path_delay(tree, baseline, view.distance) <= bound_ms else None
-    for stage in (edge, view):
-        ceiling = math.inf if hosts is None else overlay_cost(tree, hosts, view.distance)
-        try:
-            hosts = _Search(tree, stage, bound_ms, ceiling, labels_max).run() or hosts
-        except _LimitReached:
-            is_proved = False
-    return hosts, is_proved
+    known = baseline if path_delay(tree, baseline, view.distance) <= bound_ms else None
+    ceiling = math.inf if known is None else overlay_cost(tree, known, view.distance)
+    try:
+        return _Search(tree, view, bound_ms, labels_max).best(ceiling) or known, True
+    except _LimitReached:
+        edge = view.among((*tree.source_peers, tree.proxy))
+    try:
+        return _Search(tree, edge, bound_ms, labels_max).best(ceiling) or known, False
+    except _LimitReached:
+        return known, False
 
 
 class _Search:
-    """One search over the peers of a view, for less than a cost already known to be possible."""
+    """A search over the peers of a view.
 
-    def __init__(
-        self, tree: ProcessingTree, view: NetworkView, bound_ms: float, ceiling: float, labels_max: int
-    ) -> None:
+    What a label must still pay for at least, everything beside and above it, is known from the same tree without a
+    bound on paths. So a guess at the cost of the whole leaves few labels; guesses rise until one was high enough.
+    """
+
+    def __init__(self, tree: ProcessingTree, view: NetworkView, bound_ms: float, labels_max: int) -> None:
         self._tree, self._view = tree, view
-        self._bound_ms, self._ceiling = bound_ms, ceiling * (1 + _SLACK)
-        self._labels_left = labels_max
+        self._bound_ms, self._labels_max = bound_ms, labels_max
         self._home = [ms * (1 - _SLACK) for ms in view.shortest_from(tree.proxy)]
         self._fronts: list[dict[int, Front]] = [{} for _ in tree.vertices]
-        self._least = [0.0] * len(tree.vertices)
+        self._allowed = self._places_in_time()
+        self._brought = self._least_brought()
+        self._above = self._least_above()
 
-    def run(self) -> tuple[PeerId, ...] | None:
-        tree, index = self._tree, self._view.index
-        for number, vertex in enumerate(tree.vertices):
+    def best(self, ceiling: float) -> tuple[PeerId, ...] | None:
+        """The cheapest placement within the bound that costs no more than the ceiling."""
+        tree, proxy = self._tree, self._view.index[self._tree.proxy]
+        least = sum(float(self._brought[child][proxy]) for child in tree.vertices[tree.root].children)
+        for cost in (*(least * share for share in _GUESSES), math.inf):
+            guess = min(ceiling, cost) * (1 + _SLACK)
+            final = self._run(guess).get(proxy)
+            if final:
+                return self._hosts(final[-1])
+            if guess >= ceiling:
+                break
+        return None
+
+    def _places_in_time(self) -> list[Places]:
+        """For each vertex, whether it can be at a peer: one that can run it, not too far from sources and proxy."""
+        import numpy as np
+
+        tree, view = self._tree, self._view
+        home = np.asarray(self._home)
+        allowed: list[Places] = []
+        for vertex, sources in zip(tree.vertices, tree.below, strict=True):
+            able = (vertex.peer,) if vertex.peer is not None else vertex.able
+            is_able = np.full(len(home), able is None)
+            is_able[[view.index[peer] for peer in able or () if peer in view.index]] = True
+            if view.is_metric:  # Else a way round may be shorter.
+                farthest = view.matrix[[view.index[peer] for peer in sources]].max(axis=0)
+                is_able &= farthest * (1 - _SLACK) + home <= self._bound_ms
+            allowed.append(is_able)
+        return allowed
+
+    def _least_brought(self) -> list[Numbers]:
+        """What it costs at least to have the output of each vertex at each peer."""
+        import numpy as np
+
+        brought: list[Numbers] = []
+        for vertex, allowed in zip(self._tree.vertices, self._allowed, strict=True):
+            below = sum((brought[child] for child in vertex.children), np.zeros(len(allowed)))
+            brought.append(carried(np.where(allowed, below, math.inf), vertex.beta, self._view.matrix))
+        return brought
+
+    def _least_above(self) -> list[Numbers]:
+        """What is to be paid at least for all that is not below a vertex, for each peer that it may be at."""
+        import numpy as np
+
+        tree = self._tree
+        above: list[Numbers] = [np.zeros(len(self._home)) for _ in tree.vertices]
+        for number in reversed(range(tree.root)):
+            parent = tree.parents[number]
+            siblings = [self._brought[each] for each in tree.vertices[parent].children if each != number]
+            there = np.where(self._allowed[parent], sum(siblings, above[parent]), math.inf)
+            above[number] = carried(there, tree.vertices[number].beta, self._view.matrix)
+        return above
+
+    def _run(self, ceiling: float) -> dict[int, Front]:
+        """The labels of the delivery that cost no more than the ceiling."""
+        index, labels_left = self._view.index, self._labels_max
+        for number, vertex in enumerate(self._tree.vertices):
             if not vertex.children:
                 assert vertex.peer is not None
                 self._fronts[number] = {index[vertex.peer]: [Label(0.0, 0.0, ())]}
                 continue
-            places = self._places(vertex)
-            self._fronts[number] = self._front_at_each(number, places)
-            fronts = self._fronts[number].values()
-            self._least[number] = min((front[-1].cost for front in fronts), default=math.inf)
-        final = self._fronts[tree.root].get(index[tree.proxy])
-        return self._hosts(final[-1]) if final else None
+            found: dict[int, Front] = {}
+            for place in self._places(number, ceiling):
+                front = self._front(number, place, ceiling - float(self._above[number][place]))
+                if front:
+                    found[place] = front
+                    labels_left -= len(front)
+                    if labels_left < 0:
+                        raise _LimitReached
+            self._fronts[number] = found
+        return self._fronts[self._tree.root]
 
-    def _places(self, vertex: Vertex) -> Iterable[int]:
-        if vertex.peer is not None:
-            return (self._view.index[vertex.peer],)
-        if vertex.able is None:
-            return range(len(self._view.index))
-        return [self._view.index[peer] for peer in vertex.able if peer in self._view.index]
+    def _places(self, number: int, ceiling: float) -> list[int]:
+        """Where a vertex can be without costing more than the ceiling for that alone."""
+        import numpy as np
 
-    def _front_at_each(self, number: int, places: Iterable[int]) -> dict[int, Front]:
-        spared = self._ceiling - rest(self._tree, number, self._least)
-        found: dict[int, Front] = {}
-        for place in places:
-            front: Front | None = None
-            for child in self._tree.vertices[number].children:
-                arriving = self._arriving(child, place, spared)
-                front = arriving if front is None else _both(front, arriving, spared)
-                if not front:
-                    break
-            if front:
-                found[place] = front
-                self._labels_left -= len(front)
-                if self._labels_left < 0:
-                    raise _LimitReached
+        least = sum((self._brought[child] for child in self._tree.vertices[number].children), self._above[number])
+        found: list[int] = np.flatnonzero(self._allowed[number] & np.isfinite(least) & (least <= ceiling)).tolist()
         return found
+
+    def _front(self, number: int, place: int, spared: float) -> Front:
+        """The ways to have all inputs of a vertex at a place, for no more than what is spared for them."""
+        children = self._tree.vertices[number].children
+        least = [float(self._brought[child][place]) for child in children]
+        front: Front | None = None
+        for child, own in zip(children, least, strict=True):
+            arriving = self._arriving(child, place, spared - (sum(least) - own))
+            front = arriving if front is None else _both(front, arriving, spared)
+            if not front:
+                break
+        return front or []
 
     def _arriving(self, child: int, place: int, spared: float) -> Front:
         """The ways to have a child's output at a place in time: each label of the child, carried over."""
         beta, row = self._tree.vertices[child].beta, self._view.rows[place]
-        carried = []
+        latest = self._bound_ms - self._home[place]
+        arriving = []
         for at, front in self._fronts[child].items():
             ms = row[at]
             paid = beta * ms
             for label in front:
                 delay, cost = label.delay + ms, label.cost + paid
-                if delay + self._home[place] > self._bound_ms:
+                if delay > latest:
                     break
                 if cost <= spared:
-                    carried.append(Label(delay, cost, ((at, label),)))
-        return _undominated(carried)
+                    arriving.append(Label(delay, cost, ((at, label),)))
+        return _undominated(arriving)
 
     def _hosts(self, final: Label) -> tuple[PeerId, ...]:
         places = {self._tree.root: self._view.index[self._tree.proxy]}

@@ -47,7 +47,7 @@ def _rough_costs(tree: ProcessingTree, view: NetworkView) -> list[Numbers | None
                 assert vertex.peer is not None
                 total = total + distances[view.index[vertex.peer]] * vertex.beta
             else:
-                total = total + _carried(below, vertex.beta, distances)
+                total = total + carried(below, vertex.beta, distances)
         assert not isinstance(total, float)
         costs[number] = _only_at(tree.vertices[number].able, total, view)
     return costs
@@ -65,7 +65,7 @@ def _only_at(able: Sequence[PeerId] | None, costs: Numbers, view: NetworkView) -
     return masked
 
 
-def _carried(costs: Numbers, beta: float, distances: Numbers) -> Numbers:
+def carried(costs: Numbers, beta: float, distances: Numbers) -> Numbers:
     """What it costs at each peer to have what is made wherever that is cheapest."""
     import numpy as np
 

@@ -172,12 +172,3 @@ def path_delay(tree: ProcessingTree, hosts: Sequence[PeerId], distance: Distance
         arrivals = (delays[child] + distance(hosts[child], hosts[index]) for child in vertex.children)
         delays.append(max(arrivals, default=0.0))
     return delays[-1]
-
-
-def rest(tree: ProcessingTree, number: int, least: Sequence[float]) -> float:
-    """What the subtrees beside a vertex and beside its ancestors cost at least, as far as they are known yet."""
-    total, below = 0.0, number
-    for ancestor in tree.path(number):
-        total += sum(least[sibling] for sibling in tree.vertices[ancestor].children if sibling != below)
-        below = ancestor
-    return total
