@@ -42,7 +42,9 @@ async def crawl(dht: _Walker, peers_max: int) -> list[Member]:
         record = reply.record
         known = members.get(record.peer_id)
         if known is None or known.status in ("left", "dead"):
-            members[record.peer_id] = Member(record.peer_id, record.address, record.version, "alive", time.time(), None)
+            members[record.peer_id] = Member(
+                record.peer_id, record.address, record.version, "alive", time.time(), None, record.has_engine
+            )
         for candidate in hints:
             hear_of(candidate)
 

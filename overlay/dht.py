@@ -75,6 +75,7 @@ class Dht(Server):
         network: Network,
         *,
         version: str,
+        has_engine: bool = False,
         seeds: Sequence[Address] = (),
         shaper: Shaper | None = None,
         rng: random.Random | None = None,
@@ -94,6 +95,7 @@ class Dht(Server):
         self._identity = identity
         self._network = network
         self._version = version
+        self._has_engine = has_engine
         self._rng = rng or random.Random()
         self._since_at = time.time()
         self._tasks = Tasks("DHT")
@@ -120,7 +122,14 @@ class Dht(Server):
             endpoint.setblocking(False)
             endpoint.bind(bind_address)
             # Ready before the first datagram, which may be there before this coroutine goes on.
-            self._own = OwnRecord(self._identity, self._version, endpoint.getsockname()[:2], advertise, time.time())
+            self._own = OwnRecord(
+                self._identity,
+                self._version,
+                endpoint.getsockname()[:2],
+                advertise,
+                time.time(),
+                has_engine=self._has_engine,
+            )
             self.protocol = SealedProtocol(self._network, self.table, self, self.shaper)
             self.transport, _ = await self._loop.create_datagram_endpoint(lambda: self.protocol, sock=endpoint)
         except BaseException:
@@ -188,7 +197,16 @@ class Dht(Server):
 
     def members(self) -> list[Member]:
         """Everybody this peer knows of, itself first."""
-        own = Member(self.peer_id, self.record.address, self._version, "alive", self._since_at, None, is_self=True)
+        own = Member(
+            self.peer_id,
+            self.record.address,
+            self._version,
+            "alive",
+            self._since_at,
+            None,
+            self._has_engine,
+            is_self=True,
+        )
         known = [
             Member(
                 contact.peer_id,
@@ -197,6 +215,7 @@ class Dht(Server):
                 "suspect" if contact.is_suspect else "alive",
                 contact.since_at,
                 contact.rtt_ms,
+                contact.record.has_engine,
             )
             for contact in self.table.contacts()
         ]

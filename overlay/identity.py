@@ -146,6 +146,7 @@ class RecordBody(msgspec.Struct, array_like=True, forbid_unknown_fields=True, fr
     expires_at: int
     version: str
     left: bool
+    has_engine: bool
 
 
 _encode_body = msgspec.msgpack.Encoder().encode
@@ -154,7 +155,7 @@ _decode_body = msgspec.msgpack.Decoder(RecordBody).decode
 
 @dataclass(frozen=True, slots=True)
 class PeerRecord:
-    """A peer's signed statement of its address; made with sign(), believed after verify()."""
+    """A peer's signed statement of where it is and what it can; made with sign(), believed after verify()."""
 
     peer_id: PeerId
     address: Address
@@ -162,6 +163,7 @@ class PeerRecord:
     expires_at: int
     version: str
     left: bool
+    has_engine: bool  # It can run what has state.
     raw: bytes  # The signed bytes, then the signature: what travels.
 
     @classmethod
@@ -174,14 +176,15 @@ class PeerRecord:
         now_s: float,
         version: str,
         left: bool = False,
+        has_engine: bool = False,
         life_s: int = RECORD_LIFE_S,
     ) -> PeerRecord:
         version = version[:VERSION_CHARS_MAX]
         expires_at = int(now_s) + life_s
-        body = RecordBody(identity.public_key, *address, incarnation, expires_at, version, left)
+        body = RecordBody(identity.public_key, *address, incarnation, expires_at, version, left, has_engine)
         signed = _encode_body(body)
         raw = signed + identity.private_key.sign(_RECORD_CONTEXT + signed)
-        return cls(identity.peer_id, address, incarnation, expires_at, version, left, raw)
+        return cls(identity.peer_id, address, incarnation, expires_at, version, left, has_engine, raw)
 
     @classmethod
     def verify(cls, raw: bytes, now_s: float) -> PeerRecord:
@@ -201,7 +204,8 @@ class PeerRecord:
             raise IdentityError("a peer record is numbered ahead of its time")
         peer_id = PeerId.of_public_key(body.public_key)
         address = (body.host, body.port)
-        return cls(peer_id, address, body.incarnation, body.expires_at, body.version, body.left, raw)
+        dates = (body.incarnation, body.expires_at)
+        return cls(peer_id, address, *dates, body.version, body.left, body.has_engine, raw)
 
 
 def highest_incarnation(now_s: float, ahead_s: float) -> int:

@@ -29,6 +29,7 @@ class Member:
     status: Status
     since_at: float  # Unix seconds.
     rtt_ms: float | None
+    has_engine: bool = False  # It can run what has state.
     is_self: bool = False
 
 

@@ -47,12 +47,13 @@ class Overlay:
         port: int = 7400,
         advertise: str | None = None,
         version: str = "0",
+        has_engine: bool = False,
         seeds: Sequence[Address] = (),
         shaper: Shaper | None = None,
     ) -> None:
         self.network = network
         self.peer_id = identity.peer_id
-        self.dht = Dht(identity, network, version=version, seeds=seeds, shaper=shaper)
+        self.dht = Dht(identity, network, version=version, has_engine=has_engine, seeds=seeds, shaper=shaper)
         self.links = Links(LinkCredentials(identity, network), shaper=shaper)
         self.router = Router(self.dht, self.links)
         self.on_up = self.dht.on_up

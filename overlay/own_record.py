@@ -21,9 +21,19 @@ _VOTERS_MAX: Final = 8
 class OwnRecord:
     """The current record of this peer, always newer than those before it."""
 
-    def __init__(self, identity: Identity, version: str, bound: Address, advertise: str | None, now_s: float) -> None:
+    def __init__(
+        self,
+        identity: Identity,
+        version: str,
+        bound: Address,
+        advertise: str | None,
+        now_s: float,
+        *,
+        has_engine: bool = False,
+    ) -> None:
         self._identity = identity
         self._version = version
+        self._has_engine = has_engine
         self._incarnation = 0
         self._voters: OrderedDict[PeerId, str] = OrderedDict()  # Who has seen us at which host, latest last.
         is_wildcard = ipaddress.ip_address(bound[0]).is_unspecified
@@ -68,7 +78,13 @@ class OwnRecord:
     def _sign(self, address: Address, now_s: float, *, at_least: int = 0, left: bool = False) -> PeerRecord:
         self._incarnation = max(int(now_s * 1000), self._incarnation + 1, at_least)
         return PeerRecord.sign(
-            self._identity, address, incarnation=self._incarnation, now_s=now_s, version=self._version, left=left
+            self._identity,
+            address,
+            incarnation=self._incarnation,
+            now_s=now_s,
+            version=self._version,
+            left=left,
+            has_engine=self._has_engine,
         )
 
 

@@ -275,6 +275,7 @@ def _member_row(member: Member) -> dict[str, Any]:
         "status": member.status,
         "address": format_address(member.address),
         "version": member.version,
+        "has_engine": member.has_engine,
         "rtt_ms": member.rtt_ms,
         "since_at": member.since_at,
         "is_self": member.is_self,

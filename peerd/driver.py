@@ -24,7 +24,7 @@ from overlay.tasks import Tasks
 from peerd.courier import Courier
 from peerd.disk import FileDisk
 from peerd.engines import Engine, Engines, Listener
-from peerd.sight import distances
+from peerd.sight import look_around
 from protocols.commit import SyncGate
 from protocols.effects import (
     AfterSync,
@@ -62,7 +62,7 @@ from protocols.journal.pending import Pending, Reading
 from protocols.limits import Limits
 from protocols.messages import Answer
 from protocols.peer import Peer
-from protocols.placement.sight import LookAtNetwork, NetworkSeen
+from protocols.placement.sight import LookAtNetwork
 from protocols.store.messages import Leave
 from protocols.wire import MESSAGES, RECORDS
 
@@ -245,7 +245,7 @@ class Driver:
                 case ReleaseLog(log_id, below):
                     journal.release(log_id, below)
                 case LookAtNetwork(placement, peers):
-                    self.submit(NetworkSeen(placement, *distances(self._overlay, peers)))
+                    self.submit(look_around(self._overlay, placement, peers))
                 case StartRun() | FeedRun() | StopRun():
                     self.engines.perform(effect)
                 case _:

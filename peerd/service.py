@@ -155,6 +155,7 @@ class Daemon:
             port=config.port,
             advertise=advertise,
             version=__version__,
+            has_engine=config.spark != "off",
             seeds=seeds,
             shaper=_shaper(config),
         )

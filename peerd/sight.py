@@ -7,12 +7,13 @@ from typing import Final
 
 from overlay.overlay import Overlay
 from protocols.ids import PeerId
+from protocols.placement.sight import NetworkSeen
 
 CANDIDATES_MAX: Final = 64  # The nearest; a look at that many takes a few milliseconds.
 UNKNOWN_MS: Final = 250.0  # From or to a peer of which no coordinate is known: far away, but not out of the world.
 
 
-def distances(overlay: Overlay, wanted: Iterable[PeerId]) -> tuple[tuple[PeerId, ...], tuple[tuple[float, ...], ...]]:
+def look_around(overlay: Overlay, placement: str, wanted: Iterable[PeerId]) -> NetworkSeen:
     """This peer, the wanted ones and the nearest of the others; and the way from each to each, in milliseconds."""
     alive = [member for member in overlay.members() if member.status == "alive"]
     alive.sort(key=lambda member: (member.rtt_ms is None, member.rtt_ms, member.peer_id))
@@ -23,4 +24,5 @@ def distances(overlay: Overlay, wanted: Iterable[PeerId]) -> tuple[tuple[PeerId,
         for b, other in enumerate(peers[:a]):
             round_trip_ms = overlay.distance(one, other).ms
             rows[a][b] = rows[b][a] = UNKNOWN_MS if round_trip_ms is None else round_trip_ms / 2
-    return peers, tuple(map(tuple, rows))
+    engines = [member.peer_id for member in alive if member.has_engine]
+    return NetworkSeen(placement, peers, tuple(map(tuple, rows)), tuple(peer for peer in peers if peer in engines))

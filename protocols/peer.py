@@ -168,7 +168,7 @@ class Peer:
         }
         self._by_event: dict[type[Event], tuple[Role, ...]] = {
             PeerUp: self._store_alone,
-            NearestPeers: (self.store, self.publisher, self.queries),
+            NearestPeers: (self.store, self.publisher),
             LogSynced: (self.publisher,),
             CopySynced: (self.keeper,),
             LetterSynced: (self.subscriber,),

@@ -55,7 +55,7 @@ PREFIX: Final = "peerd-spark-"
 ROOT: Final = str(Path(__file__).resolve().parent.parent)  # Where the worker finds our packages.
 MEMORY: Final = Path("/dev/shm")  # noqa: S108  A file system in memory; our folder in it is ours alone.
 MEMORY_MIN: Final = 256 << 20  # Free in it, or rows go through files on disk.
-ASK_S: Final = 5.0
+ASK_S: Final = 1.0
 CLOSE_S: Final = 5.0
 WORDS_MAX: Final = 20  # Lines of the worker's last words.
 
@@ -71,7 +71,7 @@ class Listener(Protocol):
     def on_results(self, run: str, number: int, rows: Sequence[Row]) -> None: ...
 
     def on_state(self, run: str, rows: int) -> None:
-        """So many rows does it keep, as Spark last counted them."""
+        """So many rows does it keep."""
 
     def on_failed(self, run: str, reason: str) -> None: ...
 
@@ -86,7 +86,7 @@ class RunStatus(msgspec.Struct, frozen=True):
     number: int  # Of the last input that was fed.
     done: int  # Of the last one whose results were told.
     held: int  # Results that wait for their time.
-    state_rows: int
+    state_rows: int | None
 
 
 class EngineStatus(msgspec.Struct, frozen=True):
@@ -122,8 +122,22 @@ class _Run:
         self.number = 0
         # Windows that end by then take no more rows. A batch has to make them again: others may read them.
         self.closed_us = closed_until_us if self.mode != "batch" else None
-        self.state_rows = 0
+        self.counted: int | None = None  # Rows of state, by Spark.
         self._joins, self._horizon_us = joins(plan), horizon_us(plan)
+
+    @property
+    def state_rows(self) -> int | None:
+        """How many rows it keeps; None: not known yet.
+
+        Spark counts at the end of each of its batches. In real-time mode that takes a minute, and between batch jobs
+        it has no state: then it is what waits here for the end of windows, or is kept here for the next job.
+        """
+        match self.mode:
+            case "real-time":
+                return self.results.open_groups
+            case "batch":
+                return sum(spool.kept_rows for spool in self.spools)
+        return self.counted
 
     @property
     def forget_us(self) -> int | None:
@@ -328,8 +342,7 @@ class SparkEngine:
             case SessionStatus(state_rows=state_rows):
                 for run, count in state_rows.items():
                     if run in self._runs:
-                        self._runs[run].state_rows = count
-                        self._listener.on_state(run, count)
+                        self._runs[run].counted = count
 
     async def _listen(self, worker: asyncio.subprocess.Process, words: deque[str]) -> None:
         """Keep the worker's last words: they say why it ended where it could not."""
@@ -342,6 +355,9 @@ class SparkEngine:
             await asyncio.sleep(ASK_S)
             if self._runs and self._status.state == "ready":
                 self._tell(AskStatus())
+            for run, kept in self._runs.items():
+                if (rows := kept.state_rows) is not None:
+                    self._listener.on_state(run, rows)
 
     def _lost(self, reason: str) -> None:
         """There is no worker any more, so no run."""

@@ -62,7 +62,12 @@ class Results:
     @property
     def held(self) -> int:
         """Results that are not told yet."""
-        return sum(map(len, self._rows.values())) + len(self._due) + sum(map(len, self._groups.values()))
+        return sum(map(len, self._rows.values())) + len(self._due) + self.open_groups
+
+    @property
+    def open_groups(self) -> int:
+        """Groups of windows that have not ended: what an aggregate keeps."""
+        return sum(map(len, self._groups.values()))
 
     def take(self, told: Told) -> None:
         rows, numbers = told.rows, told.numbers

@@ -20,6 +20,7 @@ class _File(NamedTuple):
     last_rank: int
     last_us: int
     highest: Decimal | None
+    rows: int
 
 
 class Retention:
@@ -32,6 +33,7 @@ class Retention:
     """
 
     def __init__(self, plan: Operator, source: Source) -> None:
+        self.kept_rows = 0
         self._files: deque[_File] = deque()
         self._time_at = len(source.schema.fields)
         self._rows = int(source.window.size) if source.window is not None and source.window.kind == "rows" else None
@@ -46,7 +48,8 @@ class Retention:
         if self._values is not None:
             known = (value for row in rows if (value := _value(row, self._values.places)) is not None)
             highest = max(known, default=None)
-        self._files.append(_File(file, number, min(ranks), max(ranks), last_us, highest))
+        self._files.append(_File(file, number, min(ranks), max(ranks), last_us, highest, len(rows)))
+        self.kept_rows += len(rows)
 
     def removable(self, done: int, floor_us: int | None) -> int:
         """Files up to this one are needed no more, with inputs up to `done` told; 0 for none."""
@@ -56,7 +59,9 @@ class Retention:
                 if each.number <= done and each.highest is not None:
                     self._highest = each.highest if self._highest is None else max(self._highest, each.highest)
         while self._files and self._is_past(self._files[0], done, floor_us):
-            file = self._files.popleft().file
+            past = self._files.popleft()
+            file = past.file
+            self.kept_rows -= past.rows
         return file
 
     def _is_past(self, file: _File, done: int, floor_us: int | None) -> bool:

@@ -40,7 +40,7 @@ class _File(NamedTuple):
 class Spool:
     """The writing end for one source of a run.
 
-    `add` and `number_of` are called in the event loop, the rest by the one thread that writes.
+    `add`, `number_of` and `kept_rows` are for the event loop, the rest for the one thread that writes.
     """
 
     def __init__(
@@ -70,6 +70,11 @@ class Spool:
         while self._written and self._written[0].file <= file:
             self._number = self._written.popleft().number
         return self._number
+
+    @property
+    def kept_rows(self) -> int:
+        """How many rows batch jobs read again and again."""
+        return self._retention.kept_rows if self._retention is not None else 0
 
     def write(self) -> None:
         """Hand on what waits, if another call has not done so."""

@@ -113,6 +113,7 @@ class Surroundings:
     validate_every: int = 1
     segment_bytes: int = 1 << 20
     sync_ms_max: Millis = 6
+    has_engine: Callable[[PeerId], bool] = lambda _: True
     requests: int = 0
     contacts: list[int] = field(default_factory=list)  # Whom a peer may measure: everybody.
     peers: list[SimPeer] = field(default_factory=list)
@@ -452,7 +453,8 @@ class SimPeer:
         known = [self.index, *self._seen()]
         known += [peer.index for peer in around.peers if peer.peer_id in effect.peers and peer.index not in known]
         rows = tuple(tuple(0.0 if a == b else float(around.topology.delay_ms(a, b)) for b in known) for a in known)
-        seen = NetworkSeen(effect.placement, tuple(map(self._id, known)), rows)
+        engines = tuple(self._id(each) for each in known if around.has_engine(self._id(each)))
+        seen = NetworkSeen(effect.placement, tuple(map(self._id, known)), rows, engines)
         around.agenda.after(0, self.take, seen, self.life)
 
     # The engine.

@@ -102,10 +102,14 @@ class Run:
 
         def make(peer_id: PeerId, rng: random.Random) -> Peer:
             peer = Peer(peer_id, rng, limits, store_limits)
-            if isinstance(scenario.workload, QueriesWorkload) and peer_id != self.world.peers[0].peer_id:
-                luck = random.Random(f"{seed}/spark/{peer_id.hex()}")  # The same in each of its lives.
-                peer.executor.has_spark = luck.random() >= scenario.workload.without_spark
+            peer.executor.has_spark = has_engine(peer_id)
             return peer
+
+        def has_engine(peer_id: PeerId) -> bool:
+            if not isinstance(scenario.workload, QueriesWorkload) or peer_id == self.world.peers[0].peer_id:
+                return True
+            luck = random.Random(f"{seed}/spark/{peer_id.hex()}")  # The same in each of its lives.
+            return luck.random() >= scenario.workload.without_spark
 
         self.world = World(
             seed,
@@ -120,6 +124,7 @@ class Run:
             validate_every=scenario.validate_every,
             segment_bytes=SMALL_SEGMENT_BYTES if is_small else SEGMENT_BYTES,
             sync_ms_max=sync_ms_max,
+            has_engine=has_engine,
         )
         self._faults = Faults(
             self.world, rules if scenario.faults == "all" else scenario.faults, int(scenario.for_s * 1000)

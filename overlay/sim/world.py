@@ -35,6 +35,7 @@ class World:
         validate_every: int = 1,
         segment_bytes: int = 1 << 20,
         sync_ms_max: Millis = 6,
+        has_engine: Callable[[PeerId], bool] = lambda _: True,
     ) -> None:
         self.seed = seed
         self.agenda = Agenda()
@@ -58,6 +59,7 @@ class World:
             validate_every=validate_every,
             segment_bytes=segment_bytes,
             sync_ms_max=sync_ms_max,
+            has_engine=has_engine,
             peers=self.peers,
         )
 

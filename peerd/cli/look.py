@@ -26,6 +26,7 @@ MEMBER_COLUMNS: Final = (
     Column("status", lambda row: str(row["status"])),
     Column("address", lambda row: str(row["address"])),
     Column("version", lambda row: str(row["version"])),
+    Column("spark", lambda row: "yes" if row["has_engine"] else "no"),
     Column("round trip", lambda row: milliseconds(row["rtt_ms"]), right=True),
     Column("since", lambda row: ago(time.time() - row["since_at"])),
 )
@@ -102,9 +103,9 @@ def members(data_dir: Path | None, number: int | None, form: str | None, local: 
 
     \b
         $ peer members
-        peer                  status  address         version  round trip  since
-        3f9a77c0 (this peer)  alive   127.0.0.1:7400  0.1.0             -  3m ago
-        77c0b1d2              alive   127.0.0.1:7401  0.1.0       0.31 ms  3m ago
+        peer                  status  address         version  spark  round trip  since
+        3f9a77c0 (this peer)  alive   127.0.0.1:7400  0.1.0    yes             -  3m ago
+        77c0b1d2              alive   127.0.0.1:7401  0.1.0    yes       0.31 ms  3m ago
     """
     show_rows(target(data_dir, number).get("/members", crawl=int(not local)), MEMBER_COLUMNS, form)
 

@@ -67,8 +67,8 @@ def up(
     \b
         $ peer up --peers 5
         5 peers up in 2.4 s, network "local"
-        peer                  status  address         version  round trip  since
-        3f9a77c0 (this peer)  alive   127.0.0.1:7400  0.1.0             -  2s ago
+        peer                  status  address         version  spark  round trip  since
+        3f9a77c0 (this peer)  alive   127.0.0.1:7400  0.1.0    yes             -  2s ago
         …
     """
     if peers is None:

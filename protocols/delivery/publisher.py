@@ -90,7 +90,7 @@ class Outbox:
     mirror: Mirror | None  # The copy at the backup, for `replicated` streams.
     statistics: StatisticsSketch
     is_open: bool = False  # Advertised in this run: whoever subscribes finds us.
-    readers: tuple[PeerId, ...] = ()  # Peers with subscriptions, to be told when we are.
+    readers: tuple[PeerId, ...] = ()  # Peers with subscriptions, told when whoever looks finds us.
     durable: int = 0  # On our own disk.
     waiting: deque[_Waiting] = field(default_factory=deque)
     advertised: PublisherEntry | None = None
@@ -315,9 +315,11 @@ class Publisher:
         if outbox is not None and event.token[1] == "check":
             outbox.feed.expect({entry.subscription: entry.peer for entry in event.subscribers})
             outbox.known_at = outbox.checked_at
+        readers = tuple(dict.fromkeys(entry.peer for entry in event.subscribers))
+        if outbox is not None and event.token[1] == "greet":
+            effects += [Send(peer, PublisherNews(stream=event.name)) for peer in readers if peer not in outbox.readers]
         if event.token[1] != "open":
             return effects
-        outbox = self.outboxes.get(event.name)
         if outbox is None:
             early = self._early.get(event.name, ())
             if definition.query and all(Inside.is_client(request) for request, _ in early):
@@ -327,7 +329,7 @@ class Publisher:
             outbox = self._open(definition, now, self._nearest_other(), LogBounds(0, 0))
             if outbox.feed.is_logged:
                 effects.append(Append(_opened(outbox)))
-        outbox.readers = tuple(dict.fromkeys(entry.peer for entry in event.subscribers))
+        outbox.readers = readers
         return [*effects, AfterSync(tuple(self._advertise(outbox, "open", now)))]
 
     def _open(self, definition: StreamDefinition, epoch: Millis, backup: PeerId | None, bounds: LogBounds) -> Outbox:
@@ -358,9 +360,9 @@ class Publisher:
         if outbox is None:
             return []
         outbox.is_open = True
-        # Told only now: whoever looks finds us.
         effects: list[Effect] = [Send(peer, PublisherNews(stream=stream)) for peer in outbox.readers]
-        outbox.readers = ()
+        # Who subscribes looks, too, once it is listed: of two that begin at once, one finds the other.
+        effects += self.catalogue.lookup(stream, (ROLE, "greet", stream), now)
         for request, command in self._early.pop(stream, ()):
             effects += self._accept(outbox, request, command, now)
         return effects

@@ -135,7 +135,10 @@ class Subscriber:
             case StreamFound(token=(_, _, str(subscription))) if subscription in self.subscriptions:
                 return self._found(self.subscriptions[subscription], event, now)
             case Advertised(token=(_, "open", str(subscription))) if subscription in self.subscriptions:
-                return self._advertised(self.subscriptions[subscription])
+                known = self.subscriptions[subscription]
+                # A publisher that looked before we were listed, and was listed after we had looked, is found now.
+                again = self.catalogue.lookup(known.stream, (ROLE, "poll", subscription), now)
+                return [*self._advertised(known), *again]
             case (
                 LookupFailed(token=(_, "open", str(subscription)), reason=reason)
                 | AdvertiseFailed(token=(_, "open", str(subscription)), reason=reason)

@@ -9,7 +9,7 @@ from protocols.catalogue.messages import ShowStream, StreamShown
 from protocols.clock import HybridClock
 from protocols.effects import Effect
 from protocols.execution.cut import Cut, cut, indexed
-from protocols.execution.placing import Choice, decide, too_far
+from protocols.execution.placing import Choice, Decision, decide, no_engine, too_far
 from protocols.execution.questions import Purpose, Questions
 from protocols.execution.running import Running
 from protocols.ids import Millis, PeerId
@@ -67,9 +67,10 @@ class Chooser:
             return []
         placing.is_looking = False
         assert query.parsed is not None
-        found = decide(query.parsed.plan, placing, event, self.peer_id, query.refused_by, lost)
-        if isinstance(found, Infeasible):
-            return too_far(query.query, found) if query.state == "starting" else []
+        found = decide(query.parsed.plan, placing, event, self.peer_id, query.engine, lost)
+        if not isinstance(found, Decision):
+            refusal = too_far(query.query, found) if isinstance(found, Infeasible) else no_engine(query.query, found)
+            return refusal if query.state == "starting" else []
         stays = placing.choice is not None and found.choice.is_as(placing.choice)
         if query.state != "starting":
             return [] if stays else found.choice

@@ -67,6 +67,14 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
+class NoEngine:
+    """No peer that says of itself that it can run what has state is to be seen; or, if it must be `here`, not we."""
+
+    peers: int
+    here: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
     """The coordinators of other peers were asked for a placement; after a while it is placed here."""
 
@@ -207,13 +215,16 @@ def decide(
     placing: Placing,
     seen: NetworkSeen,
     proxy: PeerId,
-    unable: Container[PeerId],
+    engine: str,
     lost: Container[PeerId],
-) -> Decision | Infeasible:
+) -> Decision | Infeasible | NoEngine:
     """Where a query runs on the network as it is seen now; on none of those that were lost."""
     view = NetworkView(seen.peers, seen.rows)
     view = view.among(peer for peer in view.peers if peer == proxy or peer not in lost)
-    able = [peer for peer in view.peers if peer not in unable] or [proxy]
+    able = [peer for peer in view.peers if peer in seen.engines]
+    is_forced = engine == "spark" and not is_stateful(plan)  # It begins where streams are read and ends at the proxy.
+    if not able if is_stateful(plan) else is_forced and proxy not in able:
+        return NoEngine(len(view.peers), here=is_forced)
     streams = {
         name: msgspec.structs.replace(
             shown, publishers=tuple(each for each in shown.publishers if each.peer in view.index)
@@ -223,7 +234,12 @@ def decide(
     parts = parts_of(plan, streams, proxy, able)
     bound_ms = math.inf if placing.within_ms is None else placing.within_ms
     choice = choose(parts, view, placing, bound_ms)
-    return choice if isinstance(choice, Infeasible) else Decision(parts, view, choice)
+    if isinstance(choice, Infeasible):
+        return choice
+    if is_forced:
+        chains = {alias: peer for alias, peer in choice.chains.items() if peer in able}
+        choice = msgspec.structs.replace(choice, chains=chains)
+    return Decision(parts, view, choice)
 
 
 def choose(parts: Parts, view: NetworkView, placing: Placing, bound_ms: float) -> Choice | Infeasible:
@@ -270,6 +286,17 @@ def without_form(query: QueryId, made: Cut) -> Refused | None:
             hint = "Without windows and joins it would run in the daemons." if is_stateful(each.plan) else ""
             return Refused(code="invalid", error=error, detail=f"{problem}.", hint=hint)
     return None
+
+
+def no_engine(query: QueryId, found: NoEngine) -> Refused:
+    """What to tell who asked for a query that nobody can run."""
+    if found.here:
+        error = f'query "{query}" cannot run on Spark: this peer runs without it'
+        return Refused(code="unavailable", error=error, hint="Without --engine spark it needs none.")
+    error = f'query "{query}" cannot run: it needs Spark, and no peer here has it'
+    detail = f"Of {found.peers} peers that this one can see, none runs with Spark."
+    hint = "Windows and joins need a peer that was not started with --no-spark."
+    return Refused(code="unavailable", error=error, detail=detail, hint=hint)
 
 
 def too_far(query: QueryId, found: Infeasible) -> Refused:

@@ -19,7 +19,6 @@ from protocols.events import (
     Abandoned,
     Answered,
     Event,
-    NearestPeers,
     PeerDown,
     Received,
     Requested,
@@ -96,7 +95,6 @@ class QueryProxy:
     publisher: Publisher
     limits: Limits
     running: dict[QueryId, Running] = field(default_factory=dict)
-    _near: tuple[PeerId, ...] = ()
     _is_ticking: bool = False
     _questions: Questions = field(init=False)
     _chooser: Chooser = field(init=False)
@@ -158,8 +156,6 @@ class QueryProxy:
                 return self._host_lost(peer, "died or left", now)
             case Unreachable(peer=peer, message=Deploy() | Lease()):
                 return self._host_lost(peer, "cannot be reached", now)
-            case NearestPeers():
-                self._near = event.peers
             case NetworkSeen():
                 query = self._query_of(event.placement)
                 return self._act(query, self._chooser.seen(query, event, now), now) if query is not None else []
@@ -371,15 +367,6 @@ class QueryProxy:
         query = self._query_of(message.query)
         if query is None or query.attempt != message.attempt:
             return []
-        assert query.cut is not None
-        on_spark = [each.number for each in query.cut.subgraphs if each.engine == "spark"]
-        was_spark = message.number in on_spark and "without Spark" in message.reason
-        if was_spark and sender not in query.refused_by:
-            query.refused_by[sender] = None
-            if any(peer not in query.refused_by for peer in self._near):
-                effects = self._wait(query, f"peer {sender.short}: {message.reason}", now)
-                query.retry_at = now
-                return effects + self._look_after(query, now)
         if not query.is_installed:
             error = f'query "{query.query}" cannot run: {message.reason}'
             refusal = Refused(code="unavailable", error=error, detail=f"Said by peer {sender.short}.")

@@ -19,7 +19,7 @@ from protocols.execution.messages import (
 )
 from protocols.execution.placing import Placing
 from protocols.execution.results import QueryResults
-from protocols.ids import Millis, PeerId, RequestId, StreamName
+from protocols.ids import Millis, RequestId, StreamName
 from protocols.messages import Refused
 from queries.catalogue import Stream
 from queries.plan import Restructure, Union
@@ -58,7 +58,6 @@ class Running:
     lives: dict[int, Millis] = field(default_factory=dict)
     status: dict[int, SubgraphStatus] = field(default_factory=dict)
     looking_for: dict[str, None] = field(default_factory=dict)  # Streams whose publishers are being looked up.
-    refused_by: dict[PeerId, None] = field(default_factory=dict)  # Without Spark.
     resumed_from: Progress = field(default_factory=Progress)  # By this attempt.
     publish_at: Millis = 0  # Not before.
 

@@ -10,7 +10,7 @@ from protocols.catalogue.messages import ListStreams, ShowStream, StreamShown, S
 from protocols.effects import Effect, Reply
 from protocols.events import Abandoned, Answered, Event, Requested
 from protocols.execution.messages import PartPlaced, QueryWeighed, Weighed, WeighQuery
-from protocols.execution.placing import Decision, Parts, Placing, decide, parts_of
+from protocols.execution.placing import Decision, NoEngine, Parts, Placing, decide, no_engine, parts_of
 from protocols.execution.running import stream_of
 from protocols.ids import Millis, PeerId, RequestId
 from protocols.inside import Inside
@@ -99,9 +99,11 @@ class Weigher:
     def _weigh(self, weighing: _Weighing, seen: NetworkSeen) -> list[Effect]:
         assert weighing.plan is not None
         placing, view = weighing.placing, NetworkView(seen.peers, seen.rows)
-        parts = parts_of(weighing.plan, placing.streams, self.peer_id, view.peers)
         bound_ms = math.inf if placing.within_ms is None else placing.within_ms
-        decision = decide(weighing.plan, placing, seen, self.peer_id, (), ())
+        decision = decide(weighing.plan, placing, seen, self.peer_id, "auto", ())
+        if isinstance(decision, NoEngine):
+            return [Reply(weighing.request, no_engine("as written", decision))]
+        parts = parts_of(weighing.plan, placing.streams, self.peer_id, seen.engines)
         chosen = _placed(parts, decision) if isinstance(decision, Decision) else ()
         answer = QueryWeighed(
             placement=placing.placement,

@@ -20,3 +20,4 @@ class NetworkSeen(Event, frozen=True):
     placement: str
     peers: tuple[PeerId, ...]
     rows: tuple[tuple[float, ...], ...]
+    engines: tuple[PeerId, ...]  # Those of them that say that they can run what has state.

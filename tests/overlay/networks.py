@@ -22,7 +22,7 @@ def peer_id(number: int) -> PeerId:
 
 def contact(peer: PeerId, incarnation: int = 1, port: int = 7400) -> Contact:
     """A contact with a record nobody signed: tables and lookups do not look at signatures."""
-    record = PeerRecord(peer, ("127.0.0.1", port), incarnation, 0, "0", left=False, raw=b"")
+    record = PeerRecord(peer, ("127.0.0.1", port), incarnation, 0, "0", left=False, has_engine=False, raw=b"")
     return Contact(record, answered_at=0.0, since_at=0.0)
 
 
@@ -37,7 +37,9 @@ async def until(condition: Callable[[], object], what: str) -> float:
 
 
 @contextlib.asynccontextmanager
-async def started(count: int, *, shaped: bool = False, seed: int = 0) -> AsyncIterator[list[Overlay]]:
+async def started(
+    count: int, *, shaped: bool = False, seed: int = 0, has_engine: bool = False
+) -> AsyncIterator[list[Overlay]]:
     """A network of so many peers on loopback, all in this process, joined one after the other."""
     network = Network.create("test")
     rng = random.Random(seed)
@@ -46,7 +48,15 @@ async def started(count: int, *, shaped: bool = False, seed: int = 0) -> AsyncIt
         for _ in range(count):
             seeds = [rng.choice(peers).address] if peers else []
             shaper = Shaper(random.Random(rng.random())) if shaped else None
-            peer = Overlay(Identity.generate(), network, port=0, version="test", seeds=seeds, shaper=shaper)
+            peer = Overlay(
+                Identity.generate(),
+                network,
+                port=0,
+                version="test",
+                has_engine=has_engine,
+                seeds=seeds,
+                shaper=shaper,
+            )
             await peer.start()
             peers.append(peer)
             await peer.join()

@@ -52,3 +52,12 @@ def test_a_newer_record_is_outdone_unless_it_is_ahead_of_its_time(record: OwnRec
     for impossible in (soon + 3_600_000, 2**63):
         record.renew(NOW, at_least=impossible)
         assert PeerRecord.verify(record.record.raw, NOW)
+
+
+def test_it_says_whether_what_has_state_can_run_there() -> None:
+    own = OwnRecord(Identity.generate(), "1", ("127.0.0.1", 7400), None, NOW, has_engine=True)
+    own.renew(NOW)
+    assert PeerRecord.verify(own.record.raw, NOW).has_engine
+    assert not PeerRecord.verify(
+        OwnRecord(Identity.generate(), "1", ("127.0.0.1", 7400), None, NOW).record.raw, NOW
+    ).has_engine

@@ -136,7 +136,7 @@ class Apart:
 @pytest.fixture
 async def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Apart]:
     carried = {"total": 0.0}
-    async with started(6, shaped=True) as overlays, contextlib.AsyncExitStack() as stack:
+    async with started(6, shaped=True, has_engine=True) as overlays, contextlib.AsyncExitStack() as stack:
         ids = {each.peer_id: place for place, each in enumerate(overlays)}
         shapers = {id(each.dht.shaper): place for place, each in enumerate(overlays)}
         control = Link.control

@@ -126,7 +126,7 @@ class Lone:
                 case SetTimer(name, after_ms):
                     self.timers[name] = self.now + after_ms
                 case LookAtNetwork(placement):
-                    self.perform(self.peer.handle(NetworkSeen(placement, (ALONE,), ((0.0,),)), self.now))
+                    self.perform(self.peer.handle(NetworkSeen(placement, (ALONE,), ((0.0,),), (ALONE,)), self.now))
                 case Reply(request, answer):
                     self.answers.setdefault(request, []).append(answer)
 

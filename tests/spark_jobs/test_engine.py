@@ -270,6 +270,30 @@ def test_spark_counts_the_rows_that_a_join_keeps(live: Live) -> None:
     live.stop("joined")
 
 
+def test_what_waits_for_the_end_of_windows_counts_as_state_at_once(live: Live) -> None:
+    plan = plan_of("SELECT k, count(*) AS n FROM a [RANGE 1 HOUR SLIDE 1 HOUR] GROUP BY k")
+    counted = live.started("counted", plan)
+    assert live.engine.status().runs["counted"].mode == "real-time"
+    source = random.Random(7)
+    rows = [(*row(source, START), START) for _ in range(20)]
+    live.feed("counted", 1, "a", rows)
+    live.until(lambda: counted.state_rows == len({each[0] for each in rows}))
+    live.fed("counted", 2, "a", [], us(START + timedelta(hours=1)))
+    live.until(lambda: counted.state_rows == 0)
+    live.stop("counted")
+
+
+def test_what_is_kept_for_the_next_batch_job_counts_as_state(live: Live) -> None:
+    plan = plan_of("SELECT count(*) AS n FROM a [ROWS 3 SLIDE 1]")
+    ranked = live.started("ranked", plan)
+    assert live.engine.status().runs["ranked"].mode == "batch"
+    source = random.Random(7)
+    rows = [(*row(source, START + timedelta(seconds=n)), START + timedelta(seconds=n), n) for n in range(4)]
+    live.fed("ranked", 1, "a", rows)
+    live.until(lambda: ranked.state_rows == 4)
+    live.stop("ranked")
+
+
 def test_when_java_is_killed_all_runs_fail_and_the_next_start_brings_up_another(live: Live) -> None:
     plan = plan_of("SELECT k FROM a")
     one, two = live.started("one", plan), live.started("two", plan)

@@ -116,7 +116,7 @@ async def test_a_reader_is_told_that_its_query_was_stopped(network: Cluster):
 async def test_a_query_with_state_is_refused_where_nobody_runs_spark(network: Cluster):
     async with client(network, 1) as one:
         await one.create_stream("counted", "n int")
-        with pytest.raises(PeerRefused, match="without Spark"):
+        with pytest.raises(PeerRefused, match="no peer here has it"):
             await one.submit("SELECT count(*) AS c FROM counted [RANGE 1 MINUTE SLIDE 1 MINUTE]")
         await nothing_left(one, "counted")
 

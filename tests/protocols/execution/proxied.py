@@ -18,7 +18,6 @@ from protocols.effects import AfterSync, Append, Effect, Reply, Send, Tell
 from protocols.events import (
     Answered,
     Event,
-    NearestPeers,
     PeerDown,
     Received,
     Requested,
@@ -47,7 +46,8 @@ from tests.protocols.execution.parts import JOIN, LEFT, NORTH, PROXY, SCHEMA, SE
 class Proxy:
     """A proxy whose questions the test answers; a peer's other roles are there and not asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, engines: tuple[PeerId, ...] = (PROXY, NORTH, SOUTH, WORKER)) -> None:
+        self.engines = engines
         self.now = 1_800_000_000_000
         self.start([])
 
@@ -63,7 +63,6 @@ class Proxy:
         self.safe = 0
         self.coordinated: PlacementAsked | None = None
         self.happen(Started())
-        self.happen(NearestPeers((NORTH, SOUTH, WORKER)))
 
     def happen(self, event: Event) -> None:
         self.perform(self.proxy.handle(event, self.now))
@@ -95,7 +94,7 @@ class Proxy:
         """All peers on a line, 10 ms from one to the next."""
         line = tuple(dict.fromkeys((PROXY, NORTH, SOUTH, WORKER, *peers)))
         rows = tuple(tuple(10.0 * abs(a - b) for b in range(len(line))) for a in range(len(line)))
-        self.happen(NetworkSeen(placement, line, rows))
+        self.happen(NetworkSeen(placement, line, rows, self.engines))
 
     def tick(self, after_ms: int = TICK_MS) -> None:
         self.now += after_ms

@@ -9,7 +9,7 @@ import msgspec
 from protocols.catalogue.messages import PublisherShown, StreamShown
 from protocols.catalogue.statistics import FieldStatistics, StreamStatistics
 from protocols.catalogue.streams import StreamDefinition
-from protocols.execution.placing import AGAIN_MS, SETTLED_MS, Choice, Decision, Placing, decide, parts_of
+from protocols.execution.placing import AGAIN_MS, SETTLED_MS, Choice, Decision, NoEngine, Placing, decide, parts_of
 from protocols.ids import PeerId
 from protocols.placement.delay import Infeasible
 from protocols.placement.sight import NetworkSeen
@@ -43,10 +43,14 @@ def stream(name: str, *publishers: tuple[PeerId, float]) -> StreamShown:
 
 def on_a_line(*peers: PeerId, step_ms: float = 50.0) -> NetworkSeen:
     numbers = range(len(peers))
-    return NetworkSeen("q.1", peers, tuple(tuple(step_ms * abs(a - b) for b in numbers) for a in numbers))
+    return NetworkSeen("q.1", peers, tuple(tuple(step_ms * abs(a - b) for b in numbers) for a in numbers), peers)
 
 
 LINE = on_a_line(PROXY, WORKER, NORTH, SOUTH)
+
+
+def with_engines(*peers: PeerId) -> NetworkSeen:
+    return msgspec.structs.replace(LINE, engines=peers)
 
 
 def placing(placement: str = "auto", rate: float = 1000.0, **more: object) -> Placing:
@@ -55,8 +59,10 @@ def placing(placement: str = "auto", rate: float = 1000.0, **more: object) -> Pl
     return found
 
 
-def decided(how: Placing, text: str = JOIN, seen: NetworkSeen = LINE, unable: object = (), lost: object = ()) -> Choice:
-    found = decide(parse(text, STREAMS).plan, how, seen, PROXY, unable, lost)  # type: ignore[arg-type]
+def decided(
+    how: Placing, text: str = JOIN, seen: NetworkSeen = LINE, engine: str = "auto", lost: tuple[PeerId, ...] = ()
+) -> Choice:
+    found = decide(parse(text, STREAMS).plan, how, seen, PROXY, engine, lost)
     assert isinstance(found, Decision)
     return found.choice
 
@@ -80,8 +86,19 @@ def test_selections_run_where_their_stream_is_published_and_the_baseline_ships_e
 
 
 def test_what_has_state_goes_only_where_there_is_an_engine():
-    assert decided(placing("exact"), unable=(NORTH, SOUTH)).worker == WORKER
-    assert decided(placing("auto", rate=0.0), unable=(PROXY,)).worker == WORKER  # The nearest.
+    assert decided(placing("exact"), seen=with_engines(PROXY, WORKER)).worker == WORKER
+    assert decided(placing("auto", rate=0.0), seen=with_engines(WORKER, NORTH, SOUTH)).worker == WORKER  # The nearest.
+    nobody = decide(parse(JOIN, STREAMS).plan, placing(), with_engines(), PROXY, "auto", ())
+    assert nobody == NoEngine(peers=4, here=False)
+
+
+def test_what_is_forced_to_spark_runs_only_where_it_is():
+    forced = decided(placing(), SELECT, with_engines(PROXY, WORKER), "spark")
+    assert (forced.worker, forced.chains) == (PROXY, {})  # Else it would be narrowed where it is published.
+    assert decided(placing(), SELECT, engine="spark").chains == {"left": NORTH}
+    plan = parse(SELECT, STREAMS).plan
+    assert decide(plan, placing(), with_engines(NORTH), PROXY, "spark", ()) == NoEngine(peers=4, here=True)
+    assert isinstance(decide(plan, placing(), with_engines(), PROXY, "inline", ()), Decision)
 
 
 def test_what_runs_stays_unless_much_is_saved():
@@ -106,7 +123,7 @@ def test_a_host_that_was_lost_is_left():
 
 
 def test_a_bound_that_cannot_be_kept_is_said_and_one_that_can_is_kept():
-    found = decide(parse(JOIN, STREAMS).plan, placing("exact", within_ms=149.0), LINE, PROXY, (), ())
+    found = decide(parse(JOIN, STREAMS).plan, placing("exact", within_ms=149.0), LINE, PROXY, "auto", ())
     assert found == Infeasible(149.0, SOUTH, 150.0)
     seen = on_a_line(PROXY, NORTH, SOUTH)
     rows = [list(row) for row in seen.rows]

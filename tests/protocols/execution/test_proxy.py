@@ -18,7 +18,6 @@ from protocols.events import (
 from protocols.execution.messages import (
     Deploy,
     Deployed,
-    DeployRefused,
     Progress,
     QueryAccepted,
     QueryInstalled,
@@ -194,15 +193,46 @@ def test_a_crash_after_the_stop_does_not_bring_a_query_back():
     assert proxy.proxy.snapshot() == []
 
 
-def test_what_a_host_without_spark_refuses_goes_to_another():
-    proxy = Proxy()
-    (deploy,) = proxy.begin(JOIN)
-    refusal = DeployRefused(query=deploy.query, attempt=deploy.attempt, number=0, reason="this peer runs without Spark")
-    proxy.happen(Received(PROXY, refusal))
+def test_a_peer_that_says_it_has_no_spark_is_not_asked_for_it():
+    proxy = Proxy(engines=(SOUTH,))
+    proxy.submit(JOIN)
     proxy.list_streams()
     proxy.show_streams()
     hosts = {message.subgraph.number: peer for peer, message in proxy.sent if isinstance(message, Deploy)}
-    assert hosts == {0: PROXY, 1: NORTH}
+    assert hosts == {0: PROXY, 1: SOUTH}
+
+
+def test_where_nobody_has_spark_a_query_that_needs_it_is_refused_at_once():
+    for text, engine, error in (
+        (JOIN, "auto", 'query "q" cannot run: it needs Spark, and no peer here has it'),
+        (SELECT, "spark", 'query "q" cannot run on Spark: this peer runs without it'),
+    ):
+        proxy = Proxy(engines=())
+        proxy.happen(Requested(1, SubmitQuery(text=text, name="q", engine=engine)))
+        proxy.list_streams()
+        proxy.show_streams()
+        assert proxy.sent == []
+        ((_, refused),) = proxy.replies
+        assert isinstance(refused, Refused)
+        assert (refused.code, refused.error) == ("unavailable", error)
+    assert Proxy(engines=()).begin(SELECT), "what needs none runs"
+
+
+def test_a_query_whose_last_peer_with_spark_is_gone_waits_for_one():
+    proxy = Proxy(engines=(SOUTH,))
+    proxy.host(proxy.begin(JOIN))
+    proxy.engines = ()
+    proxy.happen(PeerDown(SOUTH))
+    proxy.tick(RETRY_MIN_MS)
+    proxy.list_streams()
+    proxy.show_streams()
+    query = proxy.proxy.running["q"]
+    assert (query.state, query.reason) == ("waiting", 'query "q" cannot run: it needs Spark, and no peer here has it')
+    proxy.engines = (NORTH,)
+    proxy.tick(10 * RETRY_MIN_MS)
+    proxy.list_streams()
+    proxy.show_streams()
+    assert [peer for peer, message in proxy.sent[-2:] if isinstance(message, Deploy)] == [PROXY, NORTH]
 
 
 def test_a_host_that_began_anew_is_noticed_by_its_status():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from protocols.catalogue.messages import ListStreams, ShowStream, StreamsListed
 from protocols.effects import Reply, Tell
 from protocols.events import Abandoned, Answered, Requested
@@ -10,7 +12,7 @@ from protocols.execution.weigher import Weigher
 from protocols.inside import Inside
 from protocols.messages import Refused
 from protocols.placement.place import ALGORITHMS
-from protocols.placement.sight import LookAtNetwork, NetworkSeen
+from protocols.placement.sight import LookAtNetwork
 from tests.protocols.execution.parts import JOIN, NORTH, PROXY, SOUTH
 from tests.protocols.execution.test_placing import LINE, stream
 
@@ -27,7 +29,7 @@ def weighed(text: str = JOIN, within_ms: float | None = None) -> QueryWeighed:
     assert shows == [Tell(Requested(-2, ShowStream(name="left"))), Tell(Requested(-3, ShowStream(name="right")))]
     assert weigher.handle(Answered(-2, STREAMS["left"], last=True), 0) == []
     assert weigher.handle(Answered(-3, STREAMS["right"], last=True), 0) == [LookAtNetwork("weigh 5", (NORTH, SOUTH))]
-    (reply,) = weigher.handle(NetworkSeen("weigh 5", LINE.peers, LINE.rows), 0)
+    (reply,) = weigher.handle(msgspec.structs.replace(LINE, placement="weigh 5"), 0)
     assert isinstance(reply, Reply)
     assert isinstance(reply.answer, QueryWeighed)
     assert weigher == Weigher(PROXY, weigher.inside)
