@@ -175,7 +175,8 @@ class Peer:
             **dict.fromkeys((ResultsReady, AttemptLost, OperatorsPlaced), (self.queries,)),
             NetworkSeen: (self.queries, self.weigher),
             **dict.fromkeys((PlacementAsked, PlacementStopped), (self.placement,)),
-            **dict.fromkeys((RunStarted, RunResults, RunState, RunFailed, ResultsSafe), (self.executor,)),
+            **dict.fromkeys((RunStarted, RunResults, RunState, RunFailed), (self.executor,)),
+            ResultsSafe: (self.executor, self.joins),
         }
 
     def restore(self, records: Sequence[Record], logs: Mapping[LogId, LogBounds], now: Millis) -> None:

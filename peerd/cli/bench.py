@@ -1,4 +1,4 @@
-"""`peer bench`: how fast this network takes tuples at one peer and delivers them at another."""
+"""`peer bench`: how fast this network takes tuples at one peer and delivers them, or joins of them, at another."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from peerd.cli import bench_join
 from peerd.cli.common import base_dir, client_for, read_span, target_options
 from peerd.cli.output import Column, output_option, show_rows
 from peerd.errors import Exit, PeerError
@@ -44,6 +45,7 @@ _COLUMNS: Final = (
 @click.option("--batch", type=click.IntRange(1, 10_000), default=100, show_default=True, help="Tuples per publish.")
 @click.option("--streams", type=click.IntRange(1, 10_000), default=1, show_default=True, help="Spread over N streams.")
 @click.option("--for", "for_s", callback=read_span, default="5s", show_default=True, metavar="TIME")
+@click.option("--join", type=click.Choice(["sai", "dai-q", "dai-t", "dai-v"]), help="Join two streams on the way.")
 @output_option
 def bench(
     data_dir: Path | None,
@@ -53,6 +55,7 @@ def bench(
     batch: int,
     streams: int,
     for_s: float,
+    join: Any,
     form: str | None,
 ) -> None:
     """Measure how fast tuples are acknowledged at one peer and delivered at another.
@@ -60,11 +63,18 @@ def bench(
     It makes streams of its own and removes them again. First as many batches as the network takes; then single tuples,
     one after the other, from publication to the reader.
 
+    With --join two streams, one published at each of both peers, are joined through the join index: as many batches as
+    the network takes until all results are out, then 1,000 tuples a second, from publication to the result.
+
     \b
         $ peer bench -p 2 --to 3 --durability replicated
     """
     if to is not None and to not in base_dir(data_dir).embedded_running():
         raise PeerError(f"embedded peer {to} does not run", exit_code=Exit.NOT_FOUND)
+
+    async def joined() -> dict[str, Any]:
+        async with client_for(data_dir, number) as writer, client_for(data_dir, to or number) as reader:
+            return await bench_join.measure(writer, reader, join, batch, for_s)
 
     async def work() -> dict[str, Any]:
         async with client_for(data_dir, number) as writer, client_for(data_dir, to or number) as reader:
@@ -76,7 +86,10 @@ def bench(
                 await asyncio.gather(*(writer.drop_stream(name) for name in names))
         return {"durability": durability, "streams": streams, "batch": batch, **figures}
 
-    show_rows([asyncio.run(work())], _COLUMNS, form)
+    if join:
+        show_rows([asyncio.run(joined())], bench_join.COLUMNS, form)
+    else:
+        show_rows([asyncio.run(work())], _COLUMNS, form)
 
 
 def _row(n: int) -> tuple[Any, ...]:

@@ -1,35 +1,33 @@
 """The attribute level of a peer that may crash: it reads streams for the queries it has, and carries on what they make.
 
-A tuple that was published need not be sent here: it is in the log of its stream. Whoever has a query reads the stream
-from the moment the query was posed, so no tuple can overtake a query, or be lost with a rewriter.
+A tuple that was published need not be sent here: it is in the log of its stream. One reading of a stream serves all
+queries of an attribute. A query that is posed is added to it, and what it wants of the tuples read before is done again
+for it alone; if that is too long ago to be here still, it has a reading of its own until that has caught up.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
-from protocols.clock import Stamp
 from protocols.delivery.messages import Batch, Missed, Opened, OpenSubscription, Origin, Position, Rows, Seen
-from protocols.effects import Effect, Route, Send, Tell
-from protocols.events import Abandoned, Received
-from protocols.execution.messages import Reach
+from protocols.effects import Effect, Send, Tell
+from protocols.events import Abandoned
 from protocols.ids import Key, Millis, PeerId, RequestId
 from protocols.inside import Inside
-from protocols.join_index.condition import NotIndexed, Prepared
-from protocols.join_index.keys import NULL, at_path, value_key, value_text
+from protocols.join_index.condition import NotIndexed
+from protocols.join_index.keys import value_key
 from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import (
-    AlIndex,
     Attribute,
     Covered,
     Heard,
-    Join,
-    KeepQuery,
+    JoinQuery,
+    KeepQueries,
+    Load,
     Parcel,
     Query,
     QueryId,
@@ -38,78 +36,29 @@ from protocols.join_index.messages import (
     QueryRefused,
     Receipt,
     RemoveQuery,
-    Side,
-    StreamTuple,
-    TupleId,
-    VlIndex,
+    ValueText,
 )
-from protocols.join_index.rewriter import Rewriter
+from protocols.join_index.reader import Held, HeldName, Reader, Reading
+from protocols.join_index.selections import Member
 from protocols.messages import Answer, Refused
 
 ROLE: Final = "joins"
 LEASE_MS: Final = 20_000
 RESEND_MS: Final = 2000
 SILENT_MS: Final = 6000  # An evaluator that has not said a word for so long is taken for lost.
-LIST_MS: Final = 10_000  # How often evaluators hear which queries are wanted still.
+REPORT_MS: Final = 100  # Between two reports of a reader that gets on.
+OVER_MS: Final = 30_000  # How long evaluators are told what is over: some of it may get lost.
 PARCEL_BYTES: Final = 256 << 10
 TUPLE_BYTES_MAX: Final = 512 << 10
-JOIN_QUERIES_MAX: Final = 64  # In one part.
-
-HeldName = tuple[QueryId, Side]
-Part = Join | VlIndex
-
-
-@dataclass(slots=True, eq=False)
-class _Held:
-    """One side of a query."""
-
-    prepared: Prepared
-    message: Query
-    subscriber: PeerId
-    leased_at: Millis
-    heard: dict[PeerId, int] = field(default_factory=dict)  # How often each evaluator has told results of it.
-
-    @property
-    def indexes(self) -> bool:
-        """Whether tuples of this side go to the value level as they are."""
-        return self.prepared.query.algorithm in ("dai-q", "dai-t") or not self.message.rewrites
-
-
-@dataclass(slots=True, eq=False)
-class _Reading:
-    """A batch of which not everything has been unpacked yet."""
-
-    origin: Origin
-    next: int
-    parcels: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class _Reader:
-    """One reading of a stream, for queries that want the same attribute of the same tuples."""
-
-    name: str
-    at: Attribute
-    rewriter: Rewriter
-    request: RequestId
-    since: Stamp
-    evaluators: tuple[PeerId, ...]
-    is_open: bool = False
-    held: dict[HeldName, _Held] = field(default_factory=dict)
-    latest: Stamp = 0  # Of the tuples read.
-    readings: deque[_Reading] = field(default_factory=deque)
-    covers: dict[Origin, int] = field(default_factory=dict)
-    used: dict[PeerId, Millis] = field(default_factory=dict)  # Evaluators that have something of it, and their lives.
-    tuples: int = 0
-    messages: int = 0
+PLACES_MAX: Final = 100_000  # Evaluators of values, remembered.
 
 
 @dataclass(slots=True, eq=False)
 class _Carried:
     """A parcel that is on its way."""
 
-    reader: _Reader
-    reading: _Reading
+    reader: Reader
+    reading: Reading
     parcel: Parcel
     to: PeerId
     sent_at: Millis
@@ -119,9 +68,9 @@ class _Carried:
 class AttributeLevel:
     """Rewriters among peers that come and go.
 
-    In:        QUERY, KEEP_QUERY, REMOVE_QUERY from subscribers; tuples of streams; RECEIPT from value levels
+    In:        QUERY, KEEP_QUERIES, REMOVE_QUERY from subscribers; tuples of streams; RECEIPT from value levels
     Out:       QUERY_INDEXED, QUERY_REFUSED, QUERY_LOST, COVERED; PARCEL to evaluators
-    Keeps:     readers, each with a rewriter; parcels until they are unpacked
+    Keeps:     readers with their queries; parcels until they are unpacked
     Invariant: what COVERED says was unpacked by evaluators that have not begun a new life since, or QUERY_LOST follows
     """
 
@@ -129,80 +78,119 @@ class AttributeLevel:
     limits: JoinLimits
     inside: Inside
     life: Millis = 0
-    readers: dict[str, _Reader] = field(default_factory=dict)
-    _requests: dict[RequestId, _Reader] = field(default_factory=dict)
+    readers: dict[str, Reader] = field(default_factory=dict)
+    _held_by: dict[HeldName, Reader] = field(default_factory=dict)
+    _requests: dict[RequestId, Reader] = field(default_factory=dict)
     _carried: dict[int, _Carried] = field(default_factory=dict)
+    _on_the_way: dict[PeerId, dict[int, bool]] = field(default_factory=dict)  # Parcels, and whether queries are in it.
     _last_number: int = 0
     _seen_at: dict[PeerId, Millis] = field(default_factory=dict)  # When an evaluator last said a word.
-    _listed_at: Millis = 0
+    _over: dict[PeerId, dict[QueryId, Millis]] = field(default_factory=dict)  # What evaluators should forget, and when
+    _places: dict[tuple[PeerId, ...], dict[tuple[Attribute | None, ValueText], PeerId]] = field(default_factory=dict)
+
+    def begin(self, now: Millis) -> None:
+        """Number parcels as no earlier life of this peer has."""
+        self.life = now
+        self._last_number = now << 20
 
     # Queries.
 
     def index(self, sender: PeerId, message: Query, now: Millis) -> list[Effect]:
         name = (message.query.id, message.side)
-        known = next((reader for reader in self.readers.values() if name in reader.held), None)
+        known = self._held_by.get(name)
         if known is not None:
-            return [_indexed(known.held[name])] if known.is_open else []
+            return _indexed(known, [known.held[name]])
         try:
-            prepared = Prepared.of(message.query)
+            member = Member(message.query)
         except NotIndexed as error:
             return [Send(sender, QueryRefused(query=message.query.id, reason=str(error)))]
         if not message.evaluators:
             return [Send(sender, QueryRefused(query=message.query.id, reason="it names no evaluators"))]
-        if sum(len(reader.held) for reader in self.readers.values()) >= self.limits.queries_max:
+        if len(self._held_by) >= self.limits.queries_max:
             reason = f"peer {self.peer_id.short} has {self.limits.queries_max} join queries already"
             return [Send(sender, QueryRefused(query=message.query.id, reason=reason))]
-        held = _Held(prepared, message, sender, now)
+        held = Held(member, message, sender, now)
         reader, effects = self._reader_for(held)
-        reader.held[name] = held
-        if message.rewrites:
-            reader.rewriter.handle(Received(sender, message), now)
-        return [*effects, *([_indexed(held)] if reader.is_open else [])]
+        self._held_by[name] = reader
+        reader.add(held)
+        replayed = [batch for batch in reader.recent if batch.published_at >= member.inserted_at]
+        if replayed:
+            held.since = Reading()
+            reader.joining[name] = held
+            reader.readings.append(held.since)
+            effects += self._carry(reader, held.since, reader.loads_for(held, replayed), now)
+            return effects + self._settle(reader, now)
+        return [*effects, *_indexed(reader, [held])]
 
-    def _reader_for(self, held: _Held) -> tuple[_Reader, list[Effect]]:
-        """One that has read nothing yet of what the query wants, or a new one."""
-        side, inserted_at = held.prepared.side(held.message.side), held.prepared.query.inserted_at
+    def _reader_for(self, held: Held) -> tuple[Reader, list[Effect]]:
+        """One that still has what it read since the query was posed, or a new one."""
+        inserted_at = held.member.inserted_at
         for reader in self.readers.values():
-            is_alike = reader.at == side.attribute and reader.evaluators == held.message.evaluators
-            if is_alike and reader.since <= inserted_at and reader.latest < inserted_at:
+            is_alike = reader.at == held.attribute and reader.evaluators == held.message.evaluators
+            if is_alike and reader.schema == held.source.schema and reader.since <= inserted_at > reader.forgotten:
                 return reader, []
         self._last_number += 1
-        name = f"join/{side.attribute}/{self.peer_id.short}/{self.life:x}-{self._last_number}"
-        command = OpenSubscription(stream=side.source.stream, subscription=name, since=inserted_at)
+        name = f"join/{held.attribute}/{self.peer_id.short}/{self.life:x}-{self._last_number:x}"
+        command = OpenSubscription(stream=held.source.stream, subscription=name, since=inserted_at)
         request, effect = self.inside.ask(ROLE, command)
-        reader = _Reader(name, side.attribute, Rewriter(self.limits), request, inserted_at, held.message.evaluators)
+        reader = Reader(name, held.attribute, held.source.schema, request, inserted_at, held.message.evaluators)
         self.readers[name] = self._requests[request] = reader
         return reader, [effect]
 
-    def keep(self, sender: PeerId, message: KeepQuery, now: Millis) -> list[Effect]:
-        for reader in self.readers.values():
-            held = reader.held.get((message.query, message.side))
-            if held is not None:
-                held.leased_at = now
-                return []
-        return [Send(sender, QueryLost(query=message.query, reason=f"peer {self.peer_id.short} has forgotten it"))]
+    def keep(self, sender: PeerId, message: KeepQueries, now: Millis) -> list[Effect]:
+        effects: list[Effect] = []
+        for name in message.queries:
+            reader = self._held_by.get(name)
+            if reader is not None:
+                reader.held[name].leased_at = now
+            else:
+                reason = f"peer {self.peer_id.short} has forgotten it"
+                effects.append(Send(sender, QueryLost(query=name[0], reason=reason)))
+        return effects
 
     def remove(self, message: RemoveQuery, now: Millis) -> list[Effect]:
-        """The subscriber tells the evaluators itself: this peer may be gone when it wants to."""
-        mine = [reader for reader in self.readers.values() if any(query == message.query for query, _ in reader.held)]
-        return [effect for reader in mine for effect in self._forget(reader, message.query, now)]
+        for reader in self.readers.values():
+            reader.lapsed.pop(message.query, None)
+        return self._forget(message.query, now)
 
-    def _forget(self, reader: _Reader, query: QueryId, now: Millis) -> list[Effect]:
+    def _forget(self, query: QueryId, now: Millis) -> list[Effect]:
+        effects: list[Effect] = []
         for side in (0, 1):
-            reader.held.pop((query, side), None)
-        reader.rewriter.handle(Received(self.peer_id, RemoveQuery(query=query)), now)  # Evaluators hear it otherwise.
-        return [] if reader.held else self._close(reader)
+            reader = self._held_by.pop((query, side), None)
+            if reader is not None:
+                reader.remove((query, side))
+                self._say_over(reader, [query], now)
+                if not reader.held:
+                    effects += self._close(reader)
+        return effects
 
-    def _close(self, reader: _Reader) -> list[Effect]:
+    def _say_over(self, reader: Reader, queries: Iterable[QueryId], now: Millis) -> None:
+        until = now + OVER_MS
+        for peer in reader.told:
+            self._over.setdefault(peer, {}).update(dict.fromkeys(queries, until))
+
+    def _close(self, reader: Reader) -> list[Effect]:
         del self.readers[reader.name]
         self._requests.pop(reader.request, None)
-        self._carried = {number: each for number, each in self._carried.items() if each.reader is not reader}
+        for name in reader.held:
+            del self._held_by[name]
+        for number in [number for number, each in self._carried.items() if each.reader is reader]:
+            self._put_down(number)
         self.inside.forget(reader.request)
         return [Tell(Abandoned(reader.request))]
 
-    def _lose(self, reader: _Reader, reason: str, culprit: PeerId | None = None) -> list[Effect]:
+    def _put_down(self, number: int) -> _Carried | None:
+        carried = self._carried.pop(number, None)
+        if carried is not None:
+            self._on_the_way[carried.to].pop(number)
+        return carried
+
+    def _lose(self, reader: Reader, reason: str, now: Millis, culprit: PeerId | None = None) -> list[Effect]:
         """Something that came of what was read is gone: the queries must begin anew."""
+        if reader.name not in self.readers:
+            return []
         lost = {query: held.subscriber for (query, _), held in reader.held.items()}
+        self._say_over(reader, lost, now)
         effects: list[Effect] = [
             Send(peer, QueryLost(query=query, reason=reason, culprit=culprit)) for query, peer in lost.items()
         ]
@@ -217,74 +205,82 @@ class AttributeLevel:
         match answer:
             case Opened():
                 reader.is_open = True
-                return [_indexed(held) for held in reader.held.values()]
+                return _indexed(reader, reader.held.values())
             case Rows(batches=batches):
-                effects: list[Effect] = []
-                for batch in batches:
-                    if reader.name in self.readers:  # Else it was lost on those before.
-                        effects += self._read(reader, batch, now)
-                return effects
+                return self._read(reader, batches, now)
             case Missed(origin=origin, next=upto):
-                reader.readings.append(_Reading(origin, upto))
-                return self._settle(reader)
+                reader.readings.append(Reading({origin: upto}))
+                reader.read[origin] = upto
+                return self._settle(reader, now)
             case Refused():
-                return self._lose(reader, f"{answer.error}. {answer.detail}".strip())
+                return self._lose(reader, f"{answer.error}. {answer.detail}".strip(), now)
         return []
 
-    def _read(self, reader: _Reader, batch: Batch, now: Millis) -> list[Effect]:
-        reading = _Reading(batch.origin, batch.next)
+    def _read(self, reader: Reader, batches: tuple[Batch, ...], now: Millis) -> list[Effect]:
+        reading = Reading({batch.origin: batch.next for batch in batches})
         reader.readings.append(reading)
-        reader.latest = max(reader.latest, batch.published_at)
-        parts: list[tuple[Key, Part]] = []
-        for place, raw in enumerate(msgspec.msgpack.decode(batch.rows, type=list[msgspec.Raw])):
-            row = msgspec.msgpack.encode([raw])
-            if len(row) > TUPLE_BYTES_MAX:
-                return self._lose(reader, f"a tuple of {len(row)} bytes is too large for the join index")
-            each = StreamTuple(TupleId.of(batch.origin, batch.first + place), batch.published_at, row)
-            try:
-                parts += self._parts(reader, each, now)
-            except msgspec.MsgspecError as error:
-                return self._lose(reader, f"rows of {reader.at.relation} do not have the columns they had: {error}")
-        reader.tuples += batch.count
-        reader.messages += len(parts)
-        effects = self._carry(reader, reading, parts, now)
-        return effects + self._settle(reader)
+        try:
+            effects = self._carry(reader, reading, reader.loads(batches), now)
+        except msgspec.MsgspecError as error:
+            return self._lose(reader, f"rows of {reader.at.relation} do not have the columns they had: {error}", now)
+        for batch in batches:
+            if len(batch.rows) > TUPLE_BYTES_MAX and len(batch.rows) > TUPLE_BYTES_MAX * batch.count:
+                return self._lose(reader, f"a tuple of {len(batch.rows)} bytes is too large for the join index", now)
+        reader.note(batches)
+        return effects + self._settle(reader, now)
 
-    def _parts(self, reader: _Reader, each: StreamTuple, now: Millis) -> Iterator[tuple[Key, Part]]:
-        """What one tuple means for the value level."""
-        any_held = next(iter(reader.held.values()))
-        schema = any_held.prepared.side(any_held.message.side).source.schema
-        (row,) = schema.decode(each.row)
-        value = value_text(at_path(schema, row, reader.at.path))
-        trigger = Received(self.peer_id, AlIndex(tuple=each, at=reader.at, value=value))
-        for effect in reader.rewriter.handle(trigger, now):
-            assert isinstance(effect, Route), "a rewriter without fingers routes"
-            assert isinstance(effect.message, Join)
-            join = effect.message
-            for first in range(0, len(join.rewritten), JOIN_QUERIES_MAX):
-                some = join.rewritten[first : first + JOIN_QUERIES_MAX]
-                yield effect.key, msgspec.structs.replace(join, rewritten=some, asks_finger=False)
-        keep_ms = max(
-            (held.prepared.keep_ms(side) for (_, side), held in reader.held.items() if held.indexes), default=-1
-        )
-        if keep_ms >= 0 and value != NULL:  # Null equals nothing.
-            yield value_key(reader.at, value), VlIndex(tuple=each, at=reader.at, value=value, keep_ms=keep_ms)
-
-    def _carry(self, reader: _Reader, reading: _Reading, parts: list[tuple[Key, Part]], now: Millis) -> list[Effect]:
-        """One parcel for each evaluator, unless it would be too large."""
-        loads: dict[PeerId, list[Part]] = {}
-        for key, part in parts:
-            loads.setdefault(nearest(key, reader.evaluators), []).append(part)
+    def _carry(self, reader: Reader, reading: Reading, loads: Iterable[Load], now: Millis) -> list[Effect]:
+        """One parcel for each evaluator, unless it would be too large; new queries go with what comes first."""
+        by_peer: dict[PeerId, list[Load]] = {}
+        for load in loads:
+            reader.messages += len(load.sequences)
+            for peer, share in self._by_evaluator(reader, load):
+                by_peer.setdefault(peer, []).append(share)
         effects: list[Effect] = []
-        for to, load in loads.items():
+        for to, every in by_peer.items():
             self._seen_at.setdefault(to, now)
-            for some in _portions(load):
+            for queries, some in _portions(reader.untold(to), every):
                 self._last_number += 1
-                parcel = Parcel(number=self._last_number, parts=some)
+                on_the_way = self._on_the_way.setdefault(to, {})
+                parcel = Parcel(
+                    number=self._last_number,
+                    loads=some,
+                    queries=queries,
+                    counts_on=True,
+                    after=next((each for each in reversed(on_the_way) if on_the_way[each]), 0),
+                    settled=next(iter(on_the_way), self._last_number),
+                )
+                on_the_way[parcel.number] = bool(queries)
                 reading.parcels += 1
                 self._carried[parcel.number] = _Carried(reader, reading, parcel, to, now)
                 effects.append(Send(to, parcel))
         return effects
+
+    def _by_evaluator(self, reader: Reader, load: Load) -> Iterator[tuple[PeerId, Load]]:
+        """A load taken apart by who evaluates each value."""
+        places = self._places.setdefault(reader.evaluators, {})
+        if len(places) > PLACES_MAX:
+            places.clear()
+        shares: dict[PeerId, list[int]] = {}
+        for number, value in enumerate(load.values):
+            peer = places.get((load.at, value))
+            if peer is None:
+                peer = places[load.at, value] = nearest(value_key(load.at, value), reader.evaluators)
+            shares.setdefault(peer, []).append(number)
+        raw = msgspec.msgpack.decode(load.rows, type=list[msgspec.Raw]) if len(shares) > 1 else []
+        for peer, numbers in shares.items():
+            if len(shares) == 1:
+                yield peer, load
+                continue
+            yield (
+                peer,
+                msgspec.structs.replace(
+                    load,
+                    sequences=tuple([load.sequences[number] for number in numbers]),
+                    values=tuple([load.values[number] for number in numbers]),
+                    rows=msgspec.msgpack.encode([raw[number] for number in numbers]),
+                ),
+            )
 
     # What evaluators say.
 
@@ -293,103 +289,135 @@ class AttributeLevel:
         effects: list[Effect] = []
         for reader in list(self.readers.values()):
             if reader.used.get(sender, receipt.life) != receipt.life:
-                effects += self._lose(reader, f"peer {sender.short} was restarted")
-        carried = self._carried.pop(receipt.number, None)
+                effects += self._lose(reader, f"peer {sender.short} was restarted", now)
+        carried = self._put_down(receipt.number)
         if carried is None:  # Of a reader that is no more, or the second one.
             return effects
         reader = carried.reader
         if receipt.refused:
-            return effects + self._lose(reader, receipt.refused)
+            return effects + self._lose(reader, receipt.refused, now)
         reader.used[sender] = receipt.life
-        for query, sequence in receipt.told:
-            for side in (0, 1):
-                held = reader.held.get((query, side))
-                if held is not None:
-                    held.heard[sender] = max(held.heard.get(sender, 0), sequence)
+        heard = reader.heard.setdefault(sender, {})
+        for told in receipt.told:
+            ear = (told.subscriber, told.life)
+            heard[ear] = max(heard.get(ear, 0), told.sequence)
         carried.reading.parcels -= 1
-        return effects + self._settle(reader)
+        return effects + self._settle(reader, now)
 
-    def _settle(self, reader: _Reader) -> list[Effect]:
+    def _settle(self, reader: Reader, now: Millis) -> list[Effect]:
         """Go on behind the batches of which everything has been unpacked."""
         passed: dict[Origin, int] = {}
+        is_settled = False
         while reader.readings and not reader.readings[0].parcels:
             done = reader.readings.popleft()
-            reader.covers[done.origin] = passed[done.origin] = max(done.next, reader.covers.get(done.origin, 0))
-        if not passed:
+            is_settled = True
+            for origin, upto in done.passes.items():
+                reader.covers[origin] = passed[origin] = max(upto, reader.covers.get(origin, 0))
+        if not is_settled:
             return []
-        positions = tuple(Position(origin, upto) for origin, upto in passed.items())
-        return [self.inside.tell(Seen(subscription=reader.name, positions=positions))]
+        effects: list[Effect] = []
+        new = [held for held in reader.joining.values() if held.since not in reader.readings]
+        for held in new:
+            held.since = None
+            del reader.joining[held.name]
+        effects += _indexed(reader, new)
+        if passed:
+            positions = tuple(Position(origin, upto) for origin, upto in passed.items())
+            effects.append(self.inside.tell(Seen(subscription=reader.name, positions=positions)))
+        if now - reader.reported_at >= REPORT_MS:
+            effects += self._report(reader, now)
+        return effects
 
     # Time.
 
     def sweep(self, now: Millis) -> list[Effect]:
         """Look after evaluators and leases, say again what was not heard, and how far everything is."""
         effects: list[Effect] = []
-        for reader in list(self.readers.values()):
-            reader.rewriter.sweep(now)
-            for query, side in [name for name, held in reader.held.items() if now - held.leased_at > LEASE_MS]:
-                if (query, side) in reader.held:
-                    effects += self._forget(reader, query, now)
-        for number, carried in self._carried.items():
+        for (query, side), reader in list(self._held_by.items()):
+            held = reader.held.get((query, side))
+            if held is not None and now - held.leased_at > LEASE_MS:
+                reader.lapsed[query] = (held.subscriber, held.member.query.life)
+                effects += self._forget(query, now)
+        for carried in self._carried.values():
             if now - carried.sent_at >= RESEND_MS:
-                self._carried[number].sent_at = now
+                carried.sent_at = now
                 effects.append(Send(carried.to, carried.parcel))
         effects += self._look_after_evaluators(now)
+        effects += self._merge()
         for reader in self.readers.values():
-            effects += self._report(reader)
+            effects += self._report(reader, now)
         return effects
 
     def _look_after_evaluators(self, now: Millis) -> list[Effect]:
-        wanted: dict[PeerId, dict[QueryId, None]] = {}
-        for reader in self.readers.values():
-            for peer in reader.used:
-                wanted.setdefault(peer, {}).update(dict.fromkeys(query for query, _ in reader.held))
-        for carried in self._carried.values():
-            wanted.setdefault(carried.to, {})
-        self._seen_at = {peer: at for peer, at in self._seen_at.items() if peer in wanted}
-        is_list = now - self._listed_at >= LIST_MS
-        if is_list:
-            self._listed_at = now
+        used = {peer: None for reader in self.readers.values() for peer in reader.used}
+        used |= dict.fromkeys(carried.to for carried in self._carried.values())
+        self._seen_at = {peer: at for peer, at in self._seen_at.items() if peer in used}
         effects: list[Effect] = []
-        for peer, queries in wanted.items():
+        for peer in list(used):
             if now - self._seen_at.setdefault(peer, now) > SILENT_MS:
-                effects += self._lose_with(peer)
-            else:
-                effects.append(Send(peer, Parcel(number=0, parts=(), wanted=tuple(queries) if is_list else ())))
+                effects += self._lose_with(peer, now)
+        for peer, queries in list(self._over.items()):
+            self._over[peer] = {query: until for query, until in queries.items() if until > now}
+            if not self._over[peer]:
+                del self._over[peer]
+        for peer in used | dict.fromkeys(self._over):
+            over = tuple(self._over.get(peer, ()))
+            effects.append(Send(peer, Parcel(number=0, over=over, counts_on=peer in used)))
         return effects
 
-    def _lose_with(self, peer: PeerId) -> list[Effect]:
+    def _merge(self) -> list[Effect]:
+        """Readings that have come to the same place become one."""
+        effects: list[Effect] = []
+        for other in list(self.readers.values()):
+            for reader in self.readers.values():
+                if reader is not other and reader.can_take_over(other):
+                    reader.take_over(other)
+                    self._held_by.update(dict.fromkeys(other.held, reader))
+                    effects += _indexed(reader, other.held.values())
+                    other.held = {}
+                    effects += self._close(other)
+                    break
+        return effects
+
+    def _lose_with(self, peer: PeerId, now: Millis) -> list[Effect]:
         del self._seen_at[peer]
         waiting = [carried.reader for carried in self._carried.values() if carried.to == peer]
         lost = [reader for reader in self.readers.values() if peer in reader.used or reader in waiting]
         reason = f"peer {peer.short} was silent for {SILENT_MS // 1000} s"
-        return [effect for reader in lost for effect in self._lose(reader, reason, peer)]
+        return [effect for reader in lost for effect in self._lose(reader, reason, now, peer)]
 
-    def _report(self, reader: _Reader) -> list[Effect]:
-        effects: list[Effect] = []
+    def _report(self, reader: Reader, now: Millis) -> list[Effect]:
+        """To each subscriber once, however many queries it has here."""
         if not reader.is_open:
             return []
-        for (query, side), held in reader.held.items():
-            alias = held.prepared.side(side).source.alias
+        reader.reported_at = now
+        reader.report += 1
+        covers = tuple(Position(origin, upto) for origin, upto in reader.covers.items())
+        effects: list[Effect] = []
+        for ear in reader.ears:
             message = Covered(
-                query=query,
-                side=side,
+                reader=reader.name,
+                report=reader.report,
                 tuples=reader.tuples,
                 messages=reader.messages,
-                covers=tuple(Reach(alias, origin, upto) for origin, upto in reader.covers.items()),
-                heard=tuple(Heard(peer, life, held.heard.get(peer, 0)) for peer, life in reader.used.items()),
+                covers=covers,
+                heard=tuple(
+                    Heard(peer, life, reader.heard.get(peer, {}).get(ear, 0)) for peer, life in reader.used.items()
+                ),
+                forgotten=tuple(query for query, whose in reader.lapsed.items() if whose == ear),
             )
-            effects.append(Send(held.subscriber, message))
+            effects.append(Send(ear[0], message))
         return effects
 
     def is_empty(self) -> bool:
         """Whether nothing of any query is left."""
-        return not self.readers and not self._carried
+        return not self.readers and not self._carried and not self._over
 
     def validate(self) -> None:
+        assert len(self._held_by) == sum(len(reader.held) for reader in self.readers.values())
         for reader in self.readers.values():
             assert reader.held, "nobody reads for nobody"
-            reader.rewriter.validate()
+            reader.validate()
         for carried in self._carried.values():
             assert carried.reader.name in self.readers
             assert carried.reading.parcels > 0
@@ -401,20 +429,38 @@ def nearest(key: Key, peers: tuple[PeerId, ...]) -> PeerId:
     return min(peers, key=lambda peer: peer.number ^ point)
 
 
-def _indexed(held: _Held) -> Effect:
-    query, side, replica = held.message.query.id, held.message.side, held.message.replica
-    return Send(held.subscriber, QueryIndexed(query=query, side=side, replica=replica))
+def _indexed(reader: Reader, every: Iterable[Held]) -> list[Effect]:
+    """Say of queries that they are in place, if they are."""
+    return [
+        Send(
+            held.subscriber,
+            QueryIndexed(
+                query=held.member.query.id,
+                side=held.message.side,
+                replica=held.message.replica,
+                reader=reader.name,
+                report=reader.report + 1,
+            ),
+        )
+        for held in every
+        if reader.is_open and held.since is None
+    ]
 
 
-def _portions(parts: list[Part]) -> list[tuple[Part, ...]]:
-    """Parts in parcels that are not too large."""
-    portions: list[list[Part]] = []
-    size = PARCEL_BYTES
-    for part in parts:
+def _portions(queries: list[JoinQuery], loads: list[Load]) -> Iterator[tuple[tuple[JoinQuery, ...], tuple[Load, ...]]]:
+    """Parcels that are not too large; queries come before any load."""
+    some: list[JoinQuery] = []
+    portion: list[Load] = []
+    size = 0
+    every: tuple[JoinQuery | Load, ...] = (*queries, *loads)
+    for each in every:
         if size >= PARCEL_BYTES:
-            portions.append([])
-            size = 0
-        portions[-1].append(part)
-        row = part.trigger.row if isinstance(part, Join) else part.tuple.row
-        size += len(row) + 1000 * (len(part.rewritten) if isinstance(part, Join) else 1)
-    return [tuple(portion) for portion in portions]
+            yield tuple(some), tuple(portion)
+            some, portion, size = [], [], 0
+        if isinstance(each, Load):
+            portion.append(each)
+            size += len(each.rows) + 40 * len(each.values) + 200
+        else:
+            some.append(each)
+            size += 1000
+    yield tuple(some), tuple(portion)

@@ -8,7 +8,7 @@ needs the stream in one place.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, Literal
@@ -35,7 +35,7 @@ from protocols.join_index.messages import (
 )
 from queries.binder import is_equi_join
 from queries.canonical import flattened
-from queries.compile import OnRow, on_row
+from queries.compile import OnRow, on_row, project_on_batch
 from queries.expressions import (
     EPOCH,
     Call,
@@ -82,6 +82,7 @@ class JoinCondition:
     type: Literal["T1", "T2"]
     predicate: Expression
     plan: Project
+    rest: Expression | None  # What is left of the predicate for two tuples that are known to have one value.
 
     @property
     def signature(self) -> bytes:
@@ -110,7 +111,8 @@ def condition_of(plan: Operator) -> JoinCondition:
     left, right = (_side(source, by_alias[source.alias]) for source in both)
     predicate = conjunction(every)
     assert predicate is not None, "the equality is a part of it"
-    return JoinCondition((left, right), "T1" if one_each else "T2", predicate, plan)
+    rest = conjunction(tuple(part for part in every if part is not chosen)) if plain else predicate
+    return JoinCondition((left, right), "T1" if one_each else "T2", predicate, plan, rest)
 
 
 def check(plan: Operator, algorithm: str) -> JoinCondition:
@@ -185,6 +187,8 @@ class Prepared:
     predicate: OnRow
     outputs: tuple[OnRow, ...]
     schema: Schema  # Of the results.
+    rest: OnRow | None  # What must hold of two tuples with one value.
+    shown: Callable[[Sequence[Row]], list[Row]]  # Results of many pairs.
     needed: tuple[tuple[OnRow, ...], tuple[OnRow, ...]] = field(repr=False)  # The columns of each side it reads.
     shows: tuple[bytes, bytes] = field(repr=False)  # Their names.
     known: dict[tuple[str, Origin], int] = field(repr=False)  # Below which the tuples of a side have met each other.
@@ -214,6 +218,8 @@ class Prepared:
             on_row(condition.predicate, plan.input.columns),
             tuple(on_row(each.expression, plan.input.columns) for each in plan.outputs),
             output_schema(plan),
+            None if condition.rest is None else on_row(condition.rest, plan.input.columns),
+            project_on_batch([each.expression for each in plan.outputs], plan.input.columns),
             (_needed(expressions, left.source), _needed(expressions, right.source)),
             (_shown(expressions, left.source), _shown(expressions, right.source)),
             {(reach.alias, reach.origin): reach.next for reach in query.known},
@@ -264,7 +270,11 @@ class Prepared:
 
     def _is_known(self, item: Item) -> bool:
         each = item.tuple.id
-        return each.sequence < self.known.get((self.side(item.side).source.alias, each.origin), 0)
+        return self.has_known(item.side, each.origin, each.sequence)
+
+    def has_known(self, side: Side, origin: Origin, sequence: int) -> bool:
+        """Whether an earlier attempt has covered a tuple."""
+        return sequence < self.known.get((self.side(side).source.alias, origin), 0)
 
     def _share_a_window(self, left: Item, right: Item) -> bool:
         """Whether the later tuple was published while the earlier was in its window; both ends count."""

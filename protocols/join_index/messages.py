@@ -9,7 +9,8 @@ Where messages and peers get lost, a peer reads a stream for the attribute level
 travels in parcels, so that each side knows what the other has:
 
 stream ── BATCH ──▶ attribute level ── PARCEL ──▶ value level ── RECEIPT ──▶ attribute level ── COVERED ──▶ subscriber
-subscriber ── KEEP_QUERY ──▶ attribute level ── QUERY_LOST ──▶ subscriber ── NOTIFIED ──▶ value level
+value level ── JOIN_RESULTS ──▶ subscriber ── NOTIFIED ──▶ value level
+subscriber ── KEEP_QUERIES ──▶ attribute level ── QUERY_LOST ──▶ subscriber
 
 A tuple travels with the row as the stream's schema writes it: who keeps it need not understand it.
 """
@@ -21,11 +22,12 @@ from typing import Final, Literal, get_args
 import msgspec
 
 from protocols.clock import Stamp
-from protocols.delivery.messages import Origin
+from protocols.delivery.messages import Origin, Position
 from protocols.execution.messages import Reach
 from protocols.ids import Key, Millis, PeerId, StreamName
 from protocols.messages import Message
 from queries.plan import Operator
+from queries.schema import Schema
 
 QueryId = str
 Algorithm = Literal["sai", "dai-q", "dai-t", "dai-v"]
@@ -82,6 +84,7 @@ class JoinQuery(msgspec.Struct, frozen=True, array_like=True):
     retention_ms: Millis  # Tuples further apart than this need not meet, where no window says less.
     is_set: bool = False  # Equal results may be told once: so DAI-T sends a rewritten query once, as in the paper.
     known: tuple[Reach, ...] = ()  # Two tuples that are both below these have met already: their result is known.
+    life: Millis = 0  # Of the subscriber: what is told to it is numbered for each of its lives.
 
 
 class Rewritten(msgspec.Struct, frozen=True, array_like=True):
@@ -140,6 +143,8 @@ class QueryIndexed(Message, frozen=True, kw_only=True, tag="QUERY_INDEXED"):
     query: QueryId
     side: Side
     replica: int
+    reader: str = ""  # What of COVERED is about it: of this reader,
+    report: int = 0  # from this number on.
 
 
 class QueryRefused(Message, frozen=True, kw_only=True, tag="QUERY_REFUSED"):
@@ -206,33 +211,50 @@ class Notify(Message, frozen=True, kw_only=True, tag="NOTIFY"):
     """Results for queries of one subscriber."""
 
     notifications: tuple[Notification, ...]
-    life: Millis = 0  # Of the evaluator, and
-    sequence: int = 0  # where they are of one query, their place among all it tells of it: from 1, none is left out.
-
-
-class Notified(Message, frozen=True, kw_only=True, tag="NOTIFIED"):
-    """These results have arrived."""
-
-    query: QueryId
-    sequence: int
 
 
 # Between peers that may forget.
 
 
+class Load(msgspec.Struct, frozen=True, array_like=True):
+    """Tuples of one batch for one evaluator: VL_INDEX of each, or JOIN of each for all queries of a group."""
+
+    at: Attribute | None  # Where they go: the values of this attribute; None: DAI-V, where a value is enough.
+    group: bytes  # Of queries, equal in their join condition: the tuples are its triggers. Empty: they are tuples.
+    side: Side  # That the triggers take.
+    schema: Schema
+    origin: Origin
+    published_at: Stamp
+    keep_ms: Millis  # How long after their publication they can be needed.
+    sequences: tuple[int, ...]
+    values: tuple[ValueText, ...]
+    rows: bytes  # A batch of them.
+
+
 class Parcel(Message, frozen=True, kw_only=True, tag="PARCEL"):
-    """What the attribute level of one peer has for the value level of another; without parts: are you still there?"""
+    """What the attribute level of one peer has for the value level of another; without loads: are you still there?"""
 
     number: int
-    parts: tuple[Join | VlIndex, ...]
-    wanted: tuple[QueryId, ...] = ()  # Still, of the queries it has sent there,
-    over: tuple[QueryId, ...] = ()  # and no longer.
+    loads: tuple[Load, ...] = ()
+    queries: tuple[JoinQuery, ...] = ()  # To be known there before the loads are unpacked,
+    over: tuple[QueryId, ...] = ()  # and those to be forgotten.
+    counts_on: bool = False  # What the value level has of it. Else: the sender is a subscriber.
+    after: int = 0  # A parcel with queries that must have been unpacked before,
+    settled: int = 0  # and the lowest number of one that may come again.
 
 
 class Heard(msgspec.Struct, frozen=True, array_like=True):
-    """How many times an evaluator, in one life, has told results of a query."""
+    """How many times an evaluator, in one life, has told a subscriber results."""
 
     peer: PeerId
+    life: Millis
+    sequence: int
+
+
+class Told(msgspec.Struct, frozen=True, array_like=True):
+    """The number of what was last told to a subscriber, in one life of it."""
+
+    subscriber: PeerId
     life: Millis
     sequence: int
 
@@ -242,15 +264,39 @@ class Receipt(Message, frozen=True, kw_only=True, tag="RECEIPT"):
 
     number: int
     life: Millis  # It began when the evaluator had nothing. What it got in an earlier one is lost.
-    told: tuple[tuple[QueryId, int], ...] = ()
+    told: tuple[Told, ...] = ()
     refused: str = ""  # Why some of it was not kept.
 
 
-class KeepQuery(Message, frozen=True, kw_only=True, tag="KEEP_QUERY"):
-    """The query is wanted still; who hears nothing for a while forgets it."""
+class Results(msgspec.Struct, frozen=True, array_like=True):
+    """Results of one query: rows as the schema of the result writes them, and the two tuples that made each."""
 
     query: QueryId
-    side: Side
+    origins: tuple[Origin, ...]
+    made_of: tuple[int, ...]  # Four numbers for a row: origin, by its place above, and sequence of left and of right.
+    rows: bytes
+
+
+class JoinResults(Message, frozen=True, kw_only=True, tag="JOIN_RESULTS"):
+    """Results for queries of one subscriber; NOTIFY among peers that may forget."""
+
+    life: Millis  # Of the evaluator.
+    subscriber_life: Millis
+    sequence: int  # Among all that is told to this life of the subscriber: from 1, none is left out.
+    results: tuple[Results, ...]
+
+
+class Notified(Message, frozen=True, kw_only=True, tag="NOTIFIED"):
+    """These results have arrived."""
+
+    subscriber_life: Millis
+    sequence: int
+
+
+class KeepQueries(Message, frozen=True, kw_only=True, tag="KEEP_QUERIES"):
+    """These sides of queries are wanted still; who hears nothing for a while forgets them."""
+
+    queries: tuple[tuple[QueryId, Side], ...]
 
 
 class QueryLost(Message, frozen=True, kw_only=True, tag="QUERY_LOST"):
@@ -262,11 +308,15 @@ class QueryLost(Message, frozen=True, kw_only=True, tag="QUERY_LOST"):
 
 
 class Covered(Message, frozen=True, kw_only=True, tag="COVERED"):
-    """How far the tuples of one side of a query have had their effect, for whoever has these results."""
+    """How far a reader's tuples have had their effect, for a subscriber that has been told as much as this.
 
-    query: QueryId
-    side: Side
+    It holds for all queries that were said to be indexed with this reader, but for those that it has forgotten.
+    """
+
+    reader: str
+    report: int  # The reader's how many-th.
     tuples: int  # Read so far,
-    messages: int  # and parts of parcels that came of them.
-    covers: tuple[Reach, ...]
+    messages: int  # and what became of them: JOIN and VL_INDEX.
+    covers: tuple[Position, ...]
     heard: tuple[Heard, ...]  # All evaluators that have something of it.
+    forgotten: tuple[QueryId, ...] = ()

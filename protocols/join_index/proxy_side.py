@@ -3,11 +3,13 @@
 Everything in the index is soft, as in all of execution: whatever is lost, the query begins its next attempt, and its
 streams are read again from where it was posed. What the proxy must know to tell each result once is how far both sides
 have met. A pair has been told once both its tuples are covered: each was unpacked by the one evaluator of their value,
-in one life of it, and all that it told of the query until then is here.
+in one life of it, and all that it told this peer until then is here. A result may be told more than once, so those that
+are not covered yet are remembered by the tuples they are made of.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -15,9 +17,10 @@ from typing import Final
 
 from protocols.catalogue.messages import ShowStream, StreamShown
 from protocols.catalogue.streams import DAY_MS
+from protocols.delivery.messages import Origin
 from protocols.effects import Effect, Route, Send, Tell
 from protocols.events import Received
-from protocols.execution.executor import AttemptLost, ResultsReady
+from protocols.execution.executor import AttemptLost, ResultsReady, ResultsSafe
 from protocols.execution.messages import (
     Deploy,
     Deployed,
@@ -42,11 +45,11 @@ from protocols.join_index.messages import (
     LEFT,
     RIGHT,
     Covered,
+    Heard,
     JoinQuery,
-    KeepQuery,
-    Notification,
+    JoinResults,
+    KeepQueries,
     Notified,
-    Notify,
     Parcel,
     Query,
     QueryId,
@@ -54,6 +57,7 @@ from protocols.join_index.messages import (
     QueryLost,
     QueryRefused,
     RemoveQuery,
+    Results,
     Side,
 )
 from protocols.messages import Answer
@@ -67,6 +71,42 @@ SHUN_MS: Final = 30_000  # An evaluator that was lost is not chosen again for a 
 EVALUATORS_MAX: Final = 64
 AWAIT_MS: Final = 3_600_000  # How long to wait for tuples that an earlier attempt has read and this one cannot find,
 UNCOVERED_MAX: Final = 100_000  # and how many results beyond them to remember by name.
+UNSAFE_MAX: Final = 50_000  # Results on their way into streams; then evaluators are not told that theirs have arrived.
+SAY_MS: Final = 3000  # How often the proxy hears how far a query is of which there is no news.
+
+
+_Pair = tuple[Origin, int, Origin, int]  # The tuples that made a result, left and right.
+
+
+@dataclass(slots=True, eq=False)
+class _Seen:
+    """A reader of some attempts, as its reports show it."""
+
+    peer: PeerId
+    heard_at: Millis
+    members: dict[tuple[QueryId, Side], int] = field(default_factory=dict)  # From which report on it speaks of them.
+    latest: Covered | None = None
+    waiting: Covered | None = None  # The latest, if results of before it are not all here.
+    believed: int = 0  # The number of the last report that is believed,
+    covers: dict[Origin, int] = field(default_factory=dict)  # and what it said.
+
+
+@dataclass(slots=True)
+class _Mouth:
+    """What one life of an evaluator has told this peer."""
+
+    upto: int = 0  # Everything up to here has arrived,
+    ahead: dict[int, None] = field(default_factory=dict)  # and some of what it told after that.
+
+    def say(self, sequence: int) -> bool:
+        """Whether it is the first time."""
+        if sequence <= self.upto or sequence in self.ahead:
+            return False
+        self.ahead[sequence] = None
+        while self.upto + 1 in self.ahead:
+            self.upto += 1
+            del self.ahead[self.upto]
+        return True
 
 
 @dataclass(slots=True, eq=False)
@@ -80,20 +120,15 @@ class _Attempt:
     unknown: dict[RequestId, Side] = field(default_factory=dict)  # Streams whose rates are being asked for.
     rates: dict[Side, float] = field(default_factory=dict)
     queries: dict[Side, Query] = field(default_factory=dict)
-    places: dict[Side, PeerId] = field(default_factory=dict)
+    readers: dict[Side, str] = field(default_factory=dict)
     posed_at: Millis = 0
-    kept_at: Millis = 0
-    heard_at: dict[Side, Millis] = field(default_factory=dict)
-    lives: dict[PeerId, Millis] = field(default_factory=dict)  # Of evaluators.
-    arrived: dict[PeerId, int] = field(default_factory=dict)  # Everything an evaluator has told up to here,
-    ahead: dict[PeerId, dict[int, None]] = field(default_factory=dict)  # and some of what it told after that.
-    reports: dict[Side, Covered] = field(default_factory=dict)  # The latest of each side,
-    waiting: dict[Side, Covered] = field(default_factory=dict)  # or the one whose results are not all here.
     covers: Vector = field(default_factory=Vector)
-    uncovered: dict[str, tuple[Notification, bytes]] = field(default_factory=dict)  # Told, with digests of their rows.
+    uncovered: dict[_Pair, Row] = field(default_factory=dict)  # Told.
     said: tuple[Reach, ...] = ()
+    said_at: Millis = 0
     is_whole: bool = False  # Everything an earlier attempt had covered has been read again.
     results: int = 0
+    unsafe: deque[int] = field(default_factory=deque)  # How many results were handed on and are not safe yet.
 
     @property
     def query(self) -> QueryId:
@@ -101,7 +136,7 @@ class _Attempt:
 
     @property
     def is_in_place(self) -> bool:
-        return bool(self.queries) and len(self.places) == len(SIDES)
+        return bool(self.queries) and len(self.readers) == len(SIDES)
 
     def alias(self, side: Side) -> str:
         return self.prepared.side(side).source.alias
@@ -111,8 +146,9 @@ class _Attempt:
 class IndexedQueries:
     """The queries of one proxy that run through the join index.
 
-    In:        DEPLOY, UNDEPLOY of this same peer; QUERY_INDEXED, QUERY_REFUSED, QUERY_LOST, COVERED; NOTIFY
-    Out:       QUERY to the nearest of each side's attribute, KEEP_QUERY, REMOVE_QUERY; NOTIFIED; results for the proxy
+    In:        DEPLOY, UNDEPLOY of this same peer; QUERY_INDEXED, QUERY_REFUSED, QUERY_LOST, COVERED; JOIN_RESULTS
+    Out:       QUERY to the nearest of each side's attribute, KEEP_QUERIES, REMOVE_QUERY; NOTIFIED, later where results
+               pile up; results for the proxy
     Keeps:     its attempts; of each the results that are not covered yet
     Invariant: a result is handed on once in an attempt, and not at all if it was covered before the attempt; what
                is said to be covered has been handed on before
@@ -121,9 +157,16 @@ class IndexedQueries:
     peer_id: PeerId
     inside: Inside
     neighbours: Callable[[], tuple[PeerId, ...]]
+    life: Millis = 0
     attempts: dict[QueryId, _Attempt] = field(default_factory=dict)
     _asked: dict[RequestId, _Attempt] = field(default_factory=dict)
     _shunned: dict[PeerId, Millis] = field(default_factory=dict)
+    _readers: dict[str, _Seen] = field(default_factory=dict)
+    _lives: dict[PeerId, Millis] = field(default_factory=dict)  # Of evaluators.
+    _mouths: dict[tuple[PeerId, Millis], _Mouth] = field(default_factory=dict)
+    _owed: list[tuple[PeerId, Notified]] = field(default_factory=list)  # Until results are safe.
+    _unsafe: int = 0
+    _kept_at: Millis = 0
 
     # Coming and going.
 
@@ -135,7 +178,14 @@ class IndexedQueries:
             return []
         since = next(each.since for each in subgraph.inputs if isinstance(each, StreamInput))
         query = JoinQuery(
-            name, self.peer_id, since, subgraph.engine, subgraph.plan, DAY_MS, known=message.resume.covers
+            name,
+            self.peer_id,
+            since,
+            subgraph.engine,
+            subgraph.plan,
+            DAY_MS,
+            known=message.resume.covers,
+            life=self.life,
         )
         try:
             prepared = Prepared.of(query)
@@ -181,7 +231,7 @@ class IndexedQueries:
         return [
             Route(attribute_key(attempt.prepared.side(side).attribute), query)
             for side, query in attempt.queries.items()
-            if side not in attempt.places
+            if side not in attempt.readers
         ]
 
     def indexed(self, sender: PeerId, message: QueryIndexed, now: Millis) -> list[Effect]:
@@ -189,17 +239,22 @@ class IndexedQueries:
         if attempt is None:
             return [Send(sender, RemoveQuery(query=message.query))]
         was_in_place = attempt.is_in_place
-        if attempt.places.setdefault(message.side, sender) != sender:
-            return self._lose(
-                attempt, f"peers {sender.short} and {attempt.places[message.side].short} both took it", now
-            )
-        attempt.heard_at[message.side] = now
+        name = (message.query, message.side)
+        before = self._readers.get(attempt.readers.get(message.side, ""))
+        if before is not None and before.peer != sender:
+            return self._lose(attempt, f"peers {sender.short} and {before.peer.short} both took it", now)
+        if before is not None and attempt.readers[message.side] != message.reader:
+            self._leave(attempt, message.side)
+        attempt.readers[message.side] = message.reader
+        seen = self._readers.setdefault(message.reader, _Seen(sender, now))
+        seen.heard_at = now
+        seen.members.setdefault(name, message.report)
         if was_in_place or not attempt.is_in_place:
             return []
         deploy = attempt.deploy
         number = deploy.subgraph.number
         deployed = Deployed(query=deploy.query, attempt=deploy.attempt, number=number, life=attempt.began_at)
-        return [self._tell_proxy(deployed), self._tell_proxy(_status(attempt))]
+        return [self._tell_proxy(deployed), self._tell_proxy(self._status(attempt))]
 
     def refused(self, message: QueryRefused, now: Millis) -> list[Effect]:
         attempt = self.attempts.get(message.query)
@@ -231,12 +286,22 @@ class IndexedQueries:
         for request in attempt.unknown:
             self._asked.pop(request, None)
             self.inside.forget(request)
-        places = dict.fromkeys(attempt.places.values())
-        over = Parcel(number=0, parts=(), over=(attempt.query,))
+        places = dict.fromkeys(self._readers[reader].peer for reader in attempt.readers.values())
+        for side in list(attempt.readers):
+            self._leave(attempt, side)
+        self._unsafe -= sum(attempt.unsafe)
+        over = Parcel(number=0, over=(attempt.query,))
         return [
             *(Send(peer, RemoveQuery(query=attempt.query)) for peer in places),
             *(Send(peer, over) for peer in attempt.evaluators),
+            *self._pay(),
         ]
+
+    def _leave(self, attempt: _Attempt, side: Side) -> None:
+        name = attempt.readers.pop(side)
+        del self._readers[name].members[attempt.query, side]
+        if not self._readers[name].members:
+            del self._readers[name]
 
     def _refusal(self, deploy: Deploy, reason: str) -> Effect:
         number = deploy.subgraph.number
@@ -248,74 +313,139 @@ class IndexedQueries:
 
     # Results.
 
-    def notify(self, sender: PeerId, message: Notify, now: Millis) -> list[Effect]:
-        query = message.notifications[0].query
-        effects: list[Effect] = [Send(sender, Notified(query=query, sequence=message.sequence))]
-        attempt = self.attempts.get(query)
-        if attempt is None:
-            return effects
-        if attempt.lives.setdefault(sender, message.life) != message.life:
-            return effects + self._lose(attempt, f"peer {sender.short} was restarted", now)
-        self._arrived(attempt, sender, message.sequence)
-        new = [
-            each
-            for each in message.notifications
-            if each.id not in attempt.uncovered and not _is_covered(each, attempt.covers)
-        ]
-        if new:
-            encoded = [each.row for each in new]
-            rows: Sequence[Row] = [row for raw in encoded for row in attempt.prepared.schema.decode(raw)]
-            for each in new:
-                attempt.uncovered[each.id] = (each, sha256(each.row).digest()[:DIGEST_BYTES])
-            attempt.results += len(new)
-            effects.append(Tell(ResultsReady(attempt.deploy.query, attempt.deploy.attempt, rows, None)))
-        return effects + self._go_on(attempt, now)
+    def results(self, sender: PeerId, message: JoinResults, now: Millis) -> list[Effect]:
+        notified = Notified(subscriber_life=message.subscriber_life, sequence=message.sequence)
+        if message.subscriber_life != self.life:  # Those who waited for them are no more.
+            return [Send(sender, notified)]
+        effects = self._meet(sender, message.life, now)
+        if self._mouths.setdefault((sender, message.life), _Mouth()).say(message.sequence):
+            for each in message.results:
+                attempt = self.attempts.get(each.query)
+                if attempt is not None:
+                    effects += self._hand_on(attempt, each)
+        self._owed.append((sender, notified))
+        return effects + self._pay() + self._go_on(now)
 
-    def _arrived(self, attempt: _Attempt, sender: PeerId, sequence: int) -> None:
-        ahead = attempt.ahead.setdefault(sender, {})
-        ahead[sequence] = None
-        upto = attempt.arrived.get(sender, 0)
-        while upto + 1 in ahead:
-            upto += 1
-            del ahead[upto]
-        attempt.arrived[sender] = upto
+    def _hand_on(self, attempt: _Attempt, results: Results) -> list[Effect]:
+        """Those that were not told before."""
+        left, right = (
+            [attempt.covers.next.get((attempt.alias(side), origin), 0) for origin in results.origins] for side in SIDES
+        )
+        origins, numbers = results.origins, iter(results.made_of)
+        rows: list[Row] = []
+        made = attempt.prepared.schema.decode(results.rows)
+        for row, one, first, other, second in zip(made, numbers, numbers, numbers, numbers, strict=True):
+            pair = (origins[one], first, origins[other], second)
+            is_covered = first < left[one] and second < right[other]
+            if not is_covered and pair not in attempt.uncovered:
+                attempt.uncovered[pair] = row
+                rows.append(row)
+        if not rows:
+            return []
+        attempt.results += len(rows)
+        return [self._ready(attempt, rows, None)]
+
+    def _ready(
+        self, attempt: _Attempt, rows: Sequence[Row], progress: Progress | None, beyond: tuple[bytes, ...] = ()
+    ) -> Effect:
+        attempt.unsafe.append(len(rows))
+        self._unsafe += len(rows)
+        return Tell(ResultsReady(attempt.deploy.query, attempt.deploy.attempt, rows, progress, beyond))
+
+    def safe(self, event: ResultsSafe) -> list[Effect]:
+        """Results are in the query's stream: more may come."""
+        attempt = self.attempts.get(f"{event.query}~{event.attempt}")
+        if attempt is not None and attempt.unsafe:
+            self._unsafe -= attempt.unsafe.popleft()
+        return self._pay()
+
+    def _pay(self) -> list[Effect]:
+        """Say what has arrived, unless too much of it lies here: evaluators that are not told stop in time."""
+        if self._unsafe > UNSAFE_MAX or not self._owed:
+            return []
+        owed, self._owed = self._owed, []
+        return [Send(peer, notified) for peer, notified in owed]
+
+    # How far everything is.
 
     def covered(self, sender: PeerId, message: Covered, now: Millis) -> list[Effect]:
-        attempt = self.attempts.get(message.query)
-        if attempt is None:
-            return [Send(sender, RemoveQuery(query=message.query))]
-        if attempt.places.get(message.side) != sender:
+        seen = self._readers.get(message.reader)
+        if seen is None or seen.peer != sender:
             return []
-        attempt.heard_at[message.side] = now
-        attempt.reports[message.side] = message
+        seen.heard_at = now
+        effects: list[Effect] = []
+        for query in message.forgotten:
+            attempt = self.attempts.get(query)
+            if attempt is not None and message.reader in attempt.readers.values():
+                effects += self._lose(attempt, f"peer {sender.short} has forgotten it", now)
+            else:
+                effects.append(Send(sender, RemoveQuery(query=query)))
+        if seen.latest is not None and message.report <= seen.latest.report:
+            return effects
+        seen.latest = seen.waiting = message
         for heard in message.heard:
-            if attempt.lives.setdefault(heard.peer, heard.life) != heard.life:
-                return self._lose(attempt, f"peer {heard.peer.short} was restarted", now)
-        attempt.waiting[message.side] = message
-        return self._go_on(attempt, now)
+            effects += self._meet(heard.peer, heard.life, now)
+        return effects + self._go_on(now)
 
-    def _go_on(self, attempt: _Attempt, now: Millis) -> list[Effect]:
+    def _meet(self, peer: PeerId, life: Millis, now: Millis) -> list[Effect]:
+        """An evaluator has only one life: whoever counts on another is lost."""
+        if self._lives.get(peer) == life:
+            return []
+        self._lives[peer] = life
+        for mouth in [each for each in self._mouths if each[0] == peer and each[1] != life]:
+            del self._mouths[mouth]
+        effects: list[Effect] = []
+        for seen in list(self._readers.values()):
+            report = seen.latest
+            if report is not None and any(each.peer == peer and each.life != life for each in report.heard):
+                for query, _ in list(seen.members):
+                    if query in self.attempts:
+                        effects += self._lose(self.attempts[query], f"peer {peer.short} was restarted", now)
+        return effects
+
+    def _go_on(self, now: Millis) -> list[Effect]:
         """Believe the reports whose results are all here."""
-        believed = [
-            side
-            for side, report in attempt.waiting.items()
-            if all(attempt.arrived.get(heard.peer, 0) >= heard.sequence for heard in report.heard)
-        ]
-        for side in believed:
-            attempt.covers.advance(attempt.waiting.pop(side).covers)
-        return self._say(attempt, now) if believed else []
+        effects: list[Effect] = []
+        for seen in list(self._readers.values()):
+            report = seen.waiting
+            if report is None or not all(self._has_heard(heard) for heard in report.heard):
+                continue
+            seen.waiting, seen.believed = None, report.report
+            for position in report.covers:
+                seen.covers[position.origin] = max(position.next, seen.covers.get(position.origin, 0))
+            for query in dict.fromkeys(query for query, _ in seen.members):
+                attempt = self.attempts[query]
+                if attempt.uncovered or now - attempt.said_at >= SAY_MS:
+                    effects += self._say(attempt, now)
+        return effects
+
+    def _has_heard(self, heard: Heard) -> bool:
+        if not heard.sequence:
+            return True
+        mouth = self._mouths.get((heard.peer, heard.life))
+        return mouth is not None and mouth.upto >= heard.sequence
 
     def _say(self, attempt: _Attempt, now: Millis) -> list[Effect]:
+        for side, name in attempt.readers.items():
+            seen = self._readers[name]
+            if seen.believed >= seen.members[attempt.query, side]:
+                alias = attempt.alias(side)
+                attempt.covers.advance(tuple(Reach(alias, origin, upto) for origin, upto in seen.covers.items()))
         attempt.is_whole = attempt.is_whole or self._has_all(attempt, now)
         reached = attempt.covers.reaches()
         if not attempt.is_whole or reached == attempt.said:
             return []
-        attempt.said = reached
-        told = attempt.uncovered.items()
-        attempt.uncovered = {name: each for name, each in told if not _is_covered(each[0], attempt.covers)}
-        beyond = tuple(digest for _, digest in attempt.uncovered.values())
-        deploy = attempt.deploy
-        return [Tell(ResultsReady(deploy.query, deploy.attempt, (), Progress(reached), beyond))]
+        attempt.said, attempt.said_at = reached, now
+        left, right = (attempt.alias(side) for side in SIDES)
+        covers = attempt.covers.next
+        attempt.uncovered = {
+            pair: row
+            for pair, row in attempt.uncovered.items()
+            if pair[1] >= covers.get((left, pair[0]), 0) or pair[3] >= covers.get((right, pair[2]), 0)
+        }
+        schema = attempt.prepared.schema
+        beyond = tuple(sha256(schema.encode([row])).digest()[:DIGEST_BYTES] for row in attempt.uncovered.values())
+        return [self._ready(attempt, (), Progress(reached), beyond)]
 
     def _has_all(self, attempt: _Attempt, now: Millis) -> bool:
         """Whether all tuples that an earlier attempt had covered are where those to come will look for them."""
@@ -330,54 +460,63 @@ class IndexedQueries:
         """Keep what is in place, try again what is not, and see whether everybody is there."""
         effects: list[Effect] = []
         for attempt in list(self.attempts.values()):
-            silent = [side for side, at in attempt.heard_at.items() if now - at > SILENT_MS]
+            silent = [
+                seen.peer
+                for seen in (self._readers[name] for name in attempt.readers.values())
+                if now - seen.heard_at > SILENT_MS
+            ]
             if silent:
-                effects += self._lose(attempt, f"peer {attempt.places[silent[0]].short} was silent", now)
+                effects += self._lose(attempt, f"peer {silent[0].short} was silent", now)
                 continue
             if attempt.queries and not attempt.is_in_place and now - attempt.posed_at >= POSE_MS:
                 effects += self._pose(attempt, now)
-            if now - attempt.kept_at >= KEEP_MS:
-                attempt.kept_at = now
-                effects += [
-                    Send(peer, KeepQuery(query=attempt.query, side=side)) for side, peer in attempt.places.items()
-                ]
             if attempt.is_in_place:
-                effects.append(self._tell_proxy(_status(attempt)))
+                effects += [self._tell_proxy(self._status(attempt)), *self._say(attempt, now)]
+        if now - self._kept_at >= KEEP_MS:
+            self._kept_at = now
+            for seen in self._readers.values():
+                effects.append(Send(seen.peer, KeepQueries(queries=tuple(seen.members))))
         return effects
 
     def is_empty(self) -> bool:
         """Whether nothing of any query is left."""
-        return not self.attempts and not self._asked
+        return not self.attempts and not self._asked and not self._owed
+
+    def _status(self, attempt: _Attempt) -> SubgraphStatus:
+        deploy = attempt.deploy
+        seen = {side: self._readers[name] for side, name in attempt.readers.items()}
+        reports = {side: each.latest for side, each in seen.items() if each.latest is not None}
+        read = {side: report.tuples for side, report in reports.items()}
+        return SubgraphStatus(
+            query=deploy.query,
+            attempt=deploy.attempt,
+            number=deploy.subgraph.number,
+            life=attempt.began_at,
+            rows_in=sum(read.values()),
+            rows_out=attempt.results,
+            waiting=sum(each.waiting is not None for each in seen.values()),
+            inputs=tuple(InputStatus(attempt.alias(side), read.get(side, 0), 0, None, False) for side in SIDES),
+            progress=Progress(attempt.covers.reaches()),
+            index=IndexStatus(
+                tuple(
+                    (
+                        attempt.alias(side),
+                        str(attempt.prepared.side(side).attribute),
+                        seen[side].peer,
+                        attempt.queries[side].rewrites,
+                    )
+                    for side in sorted(seen)
+                ),
+                attempt.evaluators,
+                len({heard.peer: None for report in reports.values() for heard in report.heard}),
+                sum(report.messages for report in reports.values()),
+            ),
+        )
 
     def validate(self) -> None:
         for attempt in self._asked.values():
             assert self.attempts.get(attempt.query) is attempt
-
-
-def _is_covered(each: Notification, covers: Vector) -> bool:
-    return all(name.sequence < covers.next.get((alias, name.origin), 0) for alias, name in each.sources)
-
-
-def _status(attempt: _Attempt) -> SubgraphStatus:
-    deploy = attempt.deploy
-    read = {side: report.tuples for side, report in attempt.reports.items()}
-    return SubgraphStatus(
-        query=deploy.query,
-        attempt=deploy.attempt,
-        number=deploy.subgraph.number,
-        life=attempt.began_at,
-        rows_in=sum(read.values()),
-        rows_out=attempt.results,
-        waiting=len(attempt.waiting),
-        inputs=tuple(InputStatus(attempt.alias(side), read.get(side, 0), 0, None, False) for side in SIDES),
-        progress=Progress(attempt.covers.reaches()),
-        index=IndexStatus(
-            tuple(
-                (attempt.alias(side), str(attempt.prepared.side(side).attribute), peer, attempt.queries[side].rewrites)
-                for side, peer in sorted(attempt.places.items())
-            ),
-            attempt.evaluators,
-            len({heard.peer: None for report in attempt.reports.values() for heard in report.heard}),
-            sum(report.messages for report in attempt.reports.values()),
-        ),
-    )
+        assert self._unsafe == sum(sum(attempt.unsafe) for attempt in self.attempts.values())
+        for name, seen in self._readers.items():
+            assert seen.members, "nobody is read for"
+            assert all(self.attempts[query].readers[side] == name for query, side in seen.members)

@@ -9,6 +9,7 @@ from typing import Final
 from protocols.catalogue.streams import DAY_MS
 from protocols.effects import Effect, Send, SetTimer, Tell
 from protocols.events import Answered, Event, Received, Started, TimerFired
+from protocols.execution.executor import ResultsSafe
 from protocols.execution.messages import Deploy, Undeploy
 from protocols.ids import Millis, PeerId
 from protocols.inside import Inside
@@ -18,9 +19,9 @@ from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import (
     ALGORITHMS,
     Covered,
-    KeepQuery,
+    JoinResults,
+    KeepQueries,
     Notified,
-    Notify,
     Parcel,
     Query,
     QueryIndexed,
@@ -76,11 +77,14 @@ class Joins:
     def _handle(self, event: Event, now: Millis) -> list[Effect]:
         match event:
             case Started():
-                self.attributes.life = now
+                self.attributes.begin(now)
                 self.values.begin(now)
+                self.queries.life = now
             case TimerFired():
                 self._is_ticking = False
                 return [*self.attributes.sweep(now), *self.values.sweep(now), *self.queries.sweep(now)]
+            case ResultsSafe():
+                return self.queries.safe(event)
             case Answered(request=request, answer=answer):
                 return self.attributes.answered(request, answer, now) + self.queries.answered(request, answer, now)
             case Received(sender=sender, message=message):
@@ -101,11 +105,11 @@ class Joins:
                 return self.queries.lost(message, now)
             case Covered():
                 return self.queries.covered(sender, message, now)
-            case Notify() if message.notifications:
-                return self.queries.notify(sender, message, now)
+            case JoinResults():
+                return self.queries.results(sender, message, now)
             case Query():
                 return self.attributes.index(sender, message, now)
-            case KeepQuery():
+            case KeepQueries():
                 return self.attributes.keep(sender, message, now)
             case RemoveQuery():
                 return self.attributes.remove(message, now)
@@ -114,8 +118,8 @@ class Joins:
             case Parcel():
                 return self.values.unpack(sender, message, now)
             case Notified():
-                self.values.notified(message)
-        return []  # JOIN, VL_INDEX and others come in parcels only.
+                return self.values.notified(sender, message)
+        return []  # The others are of the paper's machines.
 
     def _shortened(self, effect: Effect) -> Effect:
         """What is for ourselves needs no network."""

@@ -1,4 +1,4 @@
-"""The value level of a peer that may crash: an evaluator, what it has told, and for how long its word holds."""
+"""The value level of a peer that may crash: its tables, what it has told, and for how long its word holds."""
 
 from __future__ import annotations
 
@@ -6,35 +6,38 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from protocols.effects import Effect, Send
-from protocols.events import Received
 from protocols.ids import Millis, PeerId
 from protocols.join_index.condition import NotIndexed
-from protocols.join_index.evaluator import Evaluator
 from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import (
-    Join,
-    Notification,
+    JoinResults,
     Notified,
-    Notify,
     Parcel,
     QueryId,
     Receipt,
-    VlIndex,
+    Results,
+    Told,
 )
+from protocols.join_index.tables import Tables
 
 RESEND_MS: Final = 2000
-LAPSE_MS: Final = 60_000  # A query that nobody has mentioned for so long is over.
-NOTIFY_BYTES: Final = 256 << 10  # Of rows in one message.
+LAPSE_MS: Final = 60_000  # An attribute level that has been silent for so long is gone.
+RESULTS_BYTES: Final = 256 << 10  # Of rows in one message.
+UNHEARD_BYTES_MAX: Final = 4 << 20  # Results on their way to one subscriber; beyond that, nobody may send more.
+
+_Ear = tuple[PeerId, Millis]  # A subscriber in one of its lives.
 
 
 @dataclass(slots=True)
 class _Telling:
-    """What this evaluator has told of one query."""
+    """What this evaluator has told one subscriber."""
 
-    heard_at: Millis
     sequence: int = 0
-    unheard: dict[int, tuple[PeerId, Notify, Millis]] = field(default_factory=dict)
+    unheard: dict[int, tuple[JoinResults, Millis]] = field(default_factory=dict)
+    size: int = 0  # Of what is unheard.
 
 
 @dataclass(slots=True)
@@ -42,8 +45,8 @@ class ValueLevel:
     """An evaluator among peers that come and go.
 
     In:        PARCEL from attribute levels, NOTIFIED from subscribers
-    Out:       RECEIPT; NOTIFY, numbered for each query, until it is NOTIFIED
-    Keeps:     the evaluator, the results that have not arrived yet
+    Out:       RECEIPT, later where a subscriber is slow; JOIN_RESULTS, numbered for each subscriber, until NOTIFIED
+    Keeps:     its tables, the results that have not arrived yet
     Invariant: in one life it has all it was given of every query that its subscriber has not ended. Whoever finds it in
                another life must not count on what it had in the one before.
     """
@@ -51,136 +54,177 @@ class ValueLevel:
     peer_id: PeerId
     limits: JoinLimits
     life: Millis = 0
-    evaluator: Evaluator = field(init=False)
-    _telling: dict[QueryId, _Telling] = field(default_factory=dict)
+    tables: Tables = field(init=False)
+    _telling: dict[_Ear, _Telling] = field(default_factory=dict)
+    _heard_at: dict[PeerId, Millis] = field(default_factory=dict)  # Attribute levels that count on this evaluator,
+    _brought: dict[PeerId, dict[QueryId, None]] = field(default_factory=dict)  # and the queries they brought.
+    _unpacked: dict[PeerId, dict[int, Receipt]] = field(default_factory=dict)  # Parcels that may come again.
+    _settled: dict[PeerId, int] = field(default_factory=dict)  # Lower numbers will not come again.
+    _withheld: list[tuple[PeerId, Receipt]] = field(default_factory=list)  # Until subscribers have caught up.
     _asked_at: Millis = 0  # When anybody last sent or asked anything.
 
     def __post_init__(self) -> None:
-        self.evaluator = Evaluator(self.limits)
+        self.tables = Tables(self.limits)
 
     def begin(self, now: Millis) -> None:
         """Have nothing, in a new life."""
         self.life = max(now, self.life + 1)
-        self.evaluator = Evaluator(self.limits)
-        self._telling = {}
+        self.tables = Tables(self.limits)
+        self._telling, self._heard_at, self._brought = {}, {}, {}
+        self._unpacked, self._settled, self._withheld = {}, {}, []
 
     # Parcels.
 
     def unpack(self, sender: PeerId, parcel: Parcel, now: Millis) -> list[Effect]:
         self._asked_at = now
-        for query in parcel.wanted:
-            if query in self._telling:
-                self._hear_of(query, now)
+        if parcel.counts_on:
+            self._heard_at[sender] = now
         for query in parcel.over:
             self._forget(query, now)
-        refused, reason = self.evaluator.refused, ""
-        concerned: dict[QueryId, None] = {}
-        found: dict[tuple[PeerId, QueryId], list[Notification]] = {}
-        for part in parcel.parts:
-            try:
-                for subscriber, each in self._evaluate(sender, part, now):
-                    found.setdefault((subscriber, each.query), []).append(each)
-            except NotIndexed as error:
-                reason = str(error)
-                break
-            concerned.update(dict.fromkeys(self._concerned(part)))
-        effects = [effect for (subscriber, _), some in found.items() for effect in self._tell(subscriber, some, now)]
-        if self.evaluator.refused > refused:
+        if not parcel.number:
+            return [Send(sender, Receipt(number=0, life=self.life))]
+        unpacked = self._unpacked.setdefault(sender, {})
+        settled = self._settled[sender] = max(parcel.settled, self._settled.get(sender, 0))
+        while unpacked and next(iter(unpacked)) < settled:
+            del unpacked[next(iter(unpacked))]
+        if parcel.number in unpacked:
+            return self._acknowledge(sender, unpacked[parcel.number])
+        if parcel.after >= settled and parcel.after not in unpacked:
+            return []  # It comes again: the queries that it is for are still on their way.
+        self._brought.setdefault(sender, {}).update(dict.fromkeys(query.id for query in parcel.queries))
+        effects, receipt = self._take(parcel, now)
+        unpacked[parcel.number] = receipt
+        return [*effects, *self._acknowledge(sender, receipt)]
+
+    def _take(self, parcel: Parcel, now: Millis) -> tuple[list[Effect], Receipt]:
+        refused, reason = self.tables.refused, ""
+        try:
+            for query in parcel.queries:
+                before = self.tables.know(query, now)
+                if before is not None:  # Its subscriber has begun anew.
+                    self._silence(before)
+            for load in parcel.loads:
+                self.tables.take(load, now)
+        except (NotIndexed, msgspec.MsgspecError) as error:
+            reason = str(error)
+        effects: list[Effect] = []
+        told: dict[_Ear, int] = {}
+        for ear, message in self._tell(now):
+            told[ear] = message.sequence
+            effects.append(Send(ear[0], message))
+        if self.tables.refused > refused:
             reason = f"peer {self.peer_id.short} has no room for more of it"
-        told = tuple((query, self._telling[query].sequence) for query in concerned if query in self._telling)
-        return [*effects, Send(sender, Receipt(number=parcel.number, life=self.life, told=told, refused=reason))]
+        said = tuple(Told(peer, life, sequence) for (peer, life), sequence in told.items())
+        return effects, Receipt(number=parcel.number, life=self.life, told=said, refused=reason)
 
-    def _evaluate(self, sender: PeerId, part: Join | VlIndex, now: Millis) -> Iterator[tuple[PeerId, Notification]]:
-        if isinstance(part, Join):
-            for rewritten in part.rewritten:
-                self._hear_of(rewritten.query.id, now)
-        for effect in self.evaluator.handle(Received(sender, part), now):
-            assert isinstance(effect, Send), "an evaluator tells subscribers"
-            assert isinstance(effect.message, Notify)
-            for each in effect.message.notifications:
-                yield effect.peer, each
+    def _acknowledge(self, sender: PeerId, receipt: Receipt) -> list[Effect]:
+        """Who gets no receipt reads no further: so a slow subscriber slows down those who would drown it."""
+        if self._is_ahead():
+            if (sender, receipt) not in self._withheld:
+                self._withheld.append((sender, receipt))
+            return []
+        return [Send(sender, receipt)]
 
-    def _hear_of(self, query: QueryId, now: Millis) -> None:
-        known = self._telling.get(query)
-        if known is not None:
-            known.heard_at = now
-        elif not self.evaluator.is_removed(query):  # Else it comes late.
-            for each in [each for each in self._telling if is_earlier_attempt(each, query)]:
-                self._forget(each, now)  # Its subscriber has begun anew.
-            self._telling[query] = _Telling(now)
-
-    def _concerned(self, part: Join | VlIndex) -> tuple[QueryId, ...]:
-        """Whose results may have come of it, now or when it came before."""
-        if isinstance(part, Join):
-            return tuple(rewritten.query.id for rewritten in part.rewritten)
-        return self.evaluator.queries_at(part.at, part.value)
+    def _is_ahead(self) -> bool:
+        return any(telling.size > UNHEARD_BYTES_MAX for telling in self._telling.values())
 
     def _forget(self, query: QueryId, now: Millis) -> None:
-        self._telling.pop(query, None)
-        self.evaluator.drop(query, now)
+        self.tables.forget(query, now)
+        self._silence(query)
+
+    def _silence(self, query: QueryId) -> None:
+        """Nobody wants its results any more; the numbers of what was told stay."""
+        for telling in self._telling.values():
+            for sequence, (message, sent_at) in telling.unheard.items():
+                kept = tuple(each for each in message.results if each.query != query)
+                if len(kept) < len(message.results):
+                    telling.size -= _size(message.results)
+                    telling.size += _size(kept)
+                    telling.unheard[sequence] = (msgspec.structs.replace(message, results=kept), sent_at)
 
     # Results.
 
-    def _tell(self, subscriber: PeerId, notifications: list[Notification], now: Millis) -> Iterator[Effect]:
-        """Results of one query."""
-        telling = self._telling[notifications[0].query]
-        for some in _portions(notifications):
-            telling.sequence += 1
-            message = Notify(notifications=some, life=self.life, sequence=telling.sequence)
-            telling.unheard[telling.sequence] = (subscriber, message, now)
-            yield Send(subscriber, message)
+    def _tell(self, now: Millis) -> Iterator[tuple[_Ear, JoinResults]]:
+        found: dict[_Ear, list[Results]] = {}
+        for member, results in self.tables.results():
+            found.setdefault((member.query.subscriber, member.query.life), []).append(results)
+        for ear, every in found.items():
+            if ear not in self._telling:
+                for before in [each for each in self._telling if each[0] == ear[0] and each[1] < ear[1]]:
+                    del self._telling[before]
+            telling = self._telling.setdefault(ear, _Telling())
+            for some in _portions(every):
+                telling.sequence += 1
+                message = JoinResults(life=self.life, subscriber_life=ear[1], sequence=telling.sequence, results=some)
+                telling.unheard[telling.sequence] = (message, now)
+                telling.size += _size(some)
+                yield ear, message
 
-    def notified(self, message: Notified) -> None:
-        telling = self._telling.get(message.query)
-        if telling is not None:
-            telling.unheard.pop(message.sequence, None)
+    def notified(self, sender: PeerId, message: Notified) -> list[Effect]:
+        telling = self._telling.get((sender, message.subscriber_life))
+        heard = telling.unheard.pop(message.sequence, None) if telling is not None else None
+        if telling is not None and heard is not None:
+            telling.size -= _size(heard[0].results)
+        return self._let_go()
+
+    def _let_go(self) -> list[Effect]:
+        if not self._withheld or self._is_ahead():
+            return []
+        withheld, self._withheld = self._withheld, []
+        return [Send(peer, receipt) for peer, receipt in withheld]
 
     # Time.
 
     def sweep(self, now: Millis) -> list[Effect]:
         """Say again what was not heard, and let go of what has ended."""
-        is_over = any(now - telling.heard_at > LAPSE_MS for telling in self._telling.values())
-        if is_over or (not self.is_empty() and now - self._asked_at > LAPSE_MS):
-            self.begin(now)  # To forget one query alone would go unnoticed, should it be wanted after all.
+        if not self.is_empty() and (self._has_lapsed(now) or now - self._asked_at > LAPSE_MS):
+            self.begin(now)  # To forget some queries alone would go unnoticed, should they be wanted after all.
             return []
-        self.evaluator.sweep(now)
+        self.tables.sweep(now)
         effects: list[Effect] = []
-        for telling in self._telling.values():
-            for sequence, (peer, message, sent_at) in telling.unheard.items():
+        for (peer, _), telling in self._telling.items():
+            for sequence, (message, sent_at) in telling.unheard.items():
                 if now - sent_at >= RESEND_MS:
-                    telling.unheard[sequence] = (peer, message, now)
+                    telling.unheard[sequence] = (message, now)
                     effects.append(Send(peer, message))
-        return effects
+        return effects + self._let_go()
+
+    def _has_lapsed(self, now: Millis) -> bool:
+        """Whether some query has nobody left who brought it, though its subscriber has not ended it."""
+        gone = [sender for sender, heard_at in self._heard_at.items() if now - heard_at > LAPSE_MS]
+        if not gone:
+            return False
+        theirs = {query for sender in gone for query in self._brought.pop(sender, {})}
+        for sender in gone:
+            del self._heard_at[sender]
+            self._unpacked.pop(sender, None)
+            self._settled.pop(sender, None)
+        theirs.difference_update(*self._brought.values())
+        return not theirs.isdisjoint(self.tables.queries)
 
     def is_empty(self) -> bool:
         """Whether nothing of any query is left, nor tuples for one."""
-        return self.evaluator.is_empty() and not self._telling and not self.evaluator.stored_tuples
+        return self.tables.is_empty()
 
     def validate(self) -> None:
-        self.evaluator.validate()
+        self.tables.validate()
         for telling in self._telling.values():
             assert all(sequence <= telling.sequence for sequence in telling.unheard)
+            assert telling.size == sum(_size(message.results) for message, _ in telling.unheard.values())
 
 
-def is_earlier_attempt(one: QueryId, other: QueryId) -> bool:
-    """Whether both are attempts of one query, the second the later one.
-
-    >>> is_earlier_attempt("q.1~7", "q.1~12"), is_earlier_attempt("q.1~7", "q.2~12"), is_earlier_attempt("a", "b")
-    (True, False, False)
-    """
-    (name, _, attempt), (other_name, _, other_attempt) = one.rpartition("~"), other.rpartition("~")
-    are_numbers = attempt.isdecimal() and other_attempt.isdecimal()
-    return bool(name) and name == other_name and are_numbers and int(attempt) < int(other_attempt)
+def _size(results: tuple[Results, ...]) -> int:
+    return sum(len(each.rows) + 8 * len(each.made_of) for each in results)
 
 
-def _portions(notifications: list[Notification]) -> list[tuple[Notification, ...]]:
+def _portions(results: list[Results]) -> list[tuple[Results, ...]]:
     """Results in messages that are not too large."""
-    portions: list[list[Notification]] = []
-    size = NOTIFY_BYTES
-    for each in notifications:
-        if size >= NOTIFY_BYTES:
+    portions: list[list[Results]] = []
+    size = RESULTS_BYTES
+    for each in results:
+        if size >= RESULTS_BYTES:
             portions.append([])
             size = 0
         portions[-1].append(each)
-        size += len(each.row) + 200
+        size += _size((each,)) + 200
     return [tuple(portion) for portion in portions]

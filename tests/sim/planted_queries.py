@@ -197,7 +197,7 @@ def parcels_not_sent_again() -> Patch:
 @bug("join-restarts", seeds=40)
 def pairs_of_before_told_again() -> Patch:
     """The next attempt tells pairs that the last one had covered."""
-    return patch.object(Prepared, "_is_known", lambda prepared, item: False)
+    return patch.object(Prepared, "has_known", lambda prepared, side, origin, sequence: False)
 
 
 @bug("join-restarts", seeds=30)

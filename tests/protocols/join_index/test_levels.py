@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+import pytest
+
 from protocols.catalogue.messages import ShowStream
-from protocols.delivery.messages import Batch, Opened, OpenSubscription, Origin, Rows
+from protocols.delivery.messages import Batch, Opened, OpenSubscription, Origin, Position, Rows
 from protocols.effects import Effect, Route, Send, Tell
 from protocols.events import Received, Requested
-from protocols.execution.executor import AttemptLost, ResultsReady
+from protocols.execution.executor import AttemptLost, ResultsReady, ResultsSafe
 from protocols.execution.messages import Deploy, Deployed, Progress, Reach, StreamInput, Subgraph, SubgraphStatus
 from protocols.ids import PeerId, RequestId
 from protocols.inside import Inside
@@ -19,9 +22,11 @@ from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import (
     Covered,
     Heard,
-    KeepQuery,
+    JoinQuery,
+    JoinResults,
+    KeepQueries,
+    Load,
     Notified,
-    Notify,
     Parcel,
     Query,
     QueryIndexed,
@@ -29,9 +34,11 @@ from protocols.join_index.messages import (
     QueryRefused,
     Receipt,
     RemoveQuery,
-    VlIndex,
+    Results,
+    Told,
 )
-from protocols.join_index.proxy_side import AWAIT_MS, IndexedQueries
+from protocols.join_index.proxy_side import AWAIT_MS, SAY_MS, IndexedQueries
+from protocols.join_index.selections import Member
 from protocols.join_index.value_level import LAPSE_MS, RESEND_MS, ValueLevel
 from protocols.messages import Refused
 from queries import sql
@@ -44,7 +51,6 @@ from tests.protocols.join_index.things import (
     S_E,
     STREAMS,
     SUBSCRIBER,
-    join,
     query,
     r,
     s,
@@ -64,31 +70,45 @@ def value_level(limits: JoinLimits = LIMITS) -> ValueLevel:
     return level
 
 
-def parcel(*parts: Any, number: int = 1) -> Parcel:
-    return Parcel(number=number, parts=parts)
+def load(stream: str, row: tuple[int, int], value: int, *, group: bytes = b"", sequence: int = 0, at: int = 1) -> Load:
+    """One tuple, or one trigger on the left, under a value of S.E."""
+    schema, origin = STREAMS[stream].schema, Origin(PUBLISHER, stream, 1)
+    place = (origin, at << 16, 1000, (sequence,), (value_text(value),), schema.encode([row]))
+    return Load(S_E, group, 0, schema, *place)
 
 
-def vl_part(sequence: int = 0) -> VlIndex:
-    return VlIndex(tuple=s(5, 7, at=2, sequence=sequence), at=S_E, value=value_text(7), keep_ms=1000)
+def parcel(*loads: Load, number: int = 1, queries: tuple[JoinQuery, ...] = (), after: int = 0) -> Parcel:
+    return Parcel(number=number, loads=loads, queries=queries, counts_on=True, after=after, settled=1)
 
 
-def meeting(level: ValueLevel) -> tuple[Notify, list[Effect]]:
+def trigger(asked: JoinQuery, value: int = 7, sequence: int = 0) -> Load:
+    return load("R", (1, value), value, group=Member(asked).group, sequence=sequence)
+
+
+def vl_part(sequence: int = 0) -> Load:
+    return load("S", (5, 7), 7, sequence=sequence, at=2)
+
+
+Q_1 = query(name="q~1", life=9)
+
+
+def meeting(level: ValueLevel) -> tuple[JoinResults, list[Effect]]:
     """A rewritten query and a tuple meet."""
-    rewritten = parcel(join(r(1, 7, at=1), S_E, 7, query(name="q~1")))
-    assert level.unpack(REWRITER, rewritten, now=LIFE) == [
-        Send(REWRITER, Receipt(number=1, life=LIFE, told=(("q~1", 0),)))
-    ]
+    rewritten = parcel(trigger(Q_1), queries=(Q_1,))
+    assert level.unpack(REWRITER, rewritten, now=LIFE) == [Send(REWRITER, Receipt(number=1, life=LIFE))]
     effects = level.unpack(REWRITER, parcel(vl_part(), number=2), now=LIFE)
     assert isinstance(effects[0], Send)
-    assert isinstance(effects[0].message, Notify)
+    assert isinstance(effects[0].message, JoinResults)
     return effects[0].message, effects
 
 
 def test_a_receipt_says_how_many_results_had_left_by_then():
     level = value_level()
     told, effects = meeting(level)
-    assert (told.life, told.sequence, len(told.notifications)) == (LIFE, 1, 1)
-    receipt = Receipt(number=2, life=LIFE, told=(("q~1", 1),))
+    (results,) = told.results
+    assert (told.life, told.subscriber_life, told.sequence, results.query) == (LIFE, 9, 1, "q~1")
+    assert [results.origins[place] for place in results.made_of[::2]] == [ORIGIN, Origin(PUBLISHER, "S", 1)]
+    receipt = Receipt(number=2, life=LIFE, told=(Told(SUBSCRIBER, 9, 1),))
     assert effects == [Send(SUBSCRIBER, told), Send(REWRITER, receipt)]
     again = level.unpack(REWRITER, parcel(vl_part(), number=2), now=LIFE)
     assert again == [Send(REWRITER, receipt)], "a parcel that comes twice tells nothing twice, and says the same"
@@ -99,8 +119,30 @@ def test_results_are_told_until_they_have_arrived():
     told, _ = meeting(level)
     assert level.sweep(LIFE + RESEND_MS - 1) == []
     assert level.sweep(LIFE + RESEND_MS) == [Send(SUBSCRIBER, told)]
-    level.notified(Notified(query="q~1", sequence=1))
+    level.notified(SUBSCRIBER, Notified(subscriber_life=9, sequence=1))
     assert level.sweep(LIFE + 2 * RESEND_MS) == []
+
+
+def test_a_parcel_waits_for_the_queries_it_is_for():
+    level = value_level()
+    assert level.unpack(REWRITER, parcel(trigger(Q_1), number=2, after=1), now=LIFE) == []
+    level.unpack(REWRITER, parcel(vl_part(), queries=(Q_1,)), now=LIFE)
+    told, receipt = level.unpack(REWRITER, parcel(trigger(Q_1), number=2, after=1), now=LIFE)
+    assert isinstance(told, Send)
+    assert isinstance(told.message, JoinResults)
+    assert receipt == Send(REWRITER, Receipt(number=2, life=LIFE, told=(Told(SUBSCRIBER, 9, 1),)))
+
+
+def test_nobody_may_send_more_while_a_subscriber_is_slow(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("protocols.join_index.value_level.UNHEARD_BYTES_MAX", 1)
+    level = value_level()
+    level.unpack(REWRITER, parcel(trigger(Q_1), queries=(Q_1,)), now=LIFE)
+    (told,) = level.unpack(REWRITER, parcel(vl_part(), number=2), now=LIFE)
+    assert isinstance(told, Send)
+    assert isinstance(told.message, JoinResults)
+    assert level.unpack(REWRITER, Parcel(number=0), now=LIFE) == [Send(REWRITER, Receipt(number=0, life=LIFE))]
+    receipt = Receipt(number=2, life=LIFE, told=(Told(SUBSCRIBER, 9, 1),))
+    assert level.notified(SUBSCRIBER, Notified(subscriber_life=9, sequence=1)) == [Send(REWRITER, receipt)]
 
 
 def test_a_full_evaluator_says_so():
@@ -113,31 +155,31 @@ def test_a_full_evaluator_says_so():
 
 
 def test_a_query_that_its_subscriber_has_ended_or_begun_anew_leaves_nothing():
-    for end in (Parcel(number=0, parts=(), over=("q~1",)), parcel(join(r(1, 8, at=1), S_E, 8, query(name="q~2")))):
+    for end in (Parcel(number=0, over=("q~1",)), parcel(number=3, queries=(query(name="q~2", life=9),))):
         level = value_level()
         meeting(level)
         level.unpack(REWRITER, end, now=LIFE)
-        assert level.evaluator.queries_at(S_E, value_text(7)) == ()
-        assert level.sweep(LIFE + RESEND_MS) == []
+        assert "q~1" not in level.tables.queries
+        assert all(not each.message.results for each in level.sweep(LIFE + RESEND_MS))  # type: ignore[attr-defined]
         level.validate()
 
 
 def test_what_comes_late_of_a_query_that_has_ended_is_not_kept():
     level = value_level()
     meeting(level)
-    level.unpack(REWRITER, Parcel(number=0, parts=(), over=("q~1",)), now=LIFE)
-    late = parcel(join(r(2, 7, at=3, sequence=1), S_E, 7, query(name="q~1")), number=3)
+    level.unpack(REWRITER, Parcel(number=0, over=("q~1",)), now=LIFE)
+    stored = level.tables.stored
+    late = parcel(trigger(Q_1, sequence=1), number=3, queries=(Q_1,))
     assert level.unpack(REWRITER, late, now=LIFE + 1) == [Send(REWRITER, Receipt(number=3, life=LIFE))]
-    level.unpack(REWRITER, Parcel(number=0, parts=()), now=LIFE + 2)
-    level.sweep(LIFE + LAPSE_MS + 2)
-    assert level.life == LIFE
+    assert level.tables.stored == stored
 
 
-def test_a_query_that_nobody_mentions_ends_the_life_of_the_evaluator():
+def test_a_query_whose_rewriters_are_gone_ends_the_life_of_the_evaluator():
     """Somebody may count on it still, and would not notice if the query alone were forgotten."""
     level = value_level()
     meeting(level)
-    level.unpack(REWRITER, Parcel(number=0, parts=(), wanted=("q~1",)), now=LIFE + 1000)
+    level.unpack(REWRITER, Parcel(number=0, counts_on=True), now=LIFE + 1000)
+    level.unpack(SUBSCRIBER, Parcel(number=0), now=LIFE + LAPSE_MS)
     level.sweep(LIFE + LAPSE_MS + 1000)
     assert level.life == LIFE
     level.sweep(LIFE + LAPSE_MS + 1001)
@@ -145,15 +187,22 @@ def test_a_query_that_nobody_mentions_ends_the_life_of_the_evaluator():
     assert level.is_empty()
 
 
+def test_a_rewriter_that_is_gone_harms_nobody_once_its_queries_are_over():
+    level = value_level()
+    meeting(level)
+    level.unpack(SUBSCRIBER, Parcel(number=0, over=("q~1",)), now=LIFE + LAPSE_MS)
+    level.sweep(LIFE + LAPSE_MS + 1)
+    assert level.life == LIFE
+
+
 def test_tuples_that_nobody_asks_after_are_forgotten():
     level = value_level(JoinLimits(late_ms=10 * LAPSE_MS))
     meeting(level)
-    level.unpack(REWRITER, Parcel(number=0, parts=(), over=("q~1",)), now=LIFE)
+    level.unpack(REWRITER, Parcel(number=0, over=("q~1",)), now=LIFE)
     level.sweep(LIFE + LAPSE_MS)
     assert not level.is_empty()
     level.sweep(LIFE + LAPSE_MS + 1)
     assert level.is_empty()
-    assert level.evaluator.stored_tuples == 0
 
 
 # The attribute level.
@@ -177,7 +226,7 @@ def opened(level: AttributeLevel, message: Query) -> RequestId:
     assert isinstance(effect.event.command, OpenSubscription)
     request = effect.event.request
     name = effect.event.command.subscription
-    indexed = QueryIndexed(query=message.query.id, side=message.side, replica=0)
+    indexed = QueryIndexed(query=message.query.id, side=message.side, replica=0, reader=name, report=1)
     assert level.answered(request, Opened(subscription=name, stamp=0), now=0) == [Send(SUBSCRIBER, indexed)]
     return request
 
@@ -202,14 +251,16 @@ def test_what_is_read_is_covered_once_everything_of_it_is_unpacked():
     sent = parcels(level.answered(request, rows(7, 8, 9, 10), now=1))
     places = {value: nearest(value_key(S_E, value_text(value)), (EVALUATOR, REWRITER)) for value in (7, 8, 9, 10)}
     assert {each.peer for each in sent} == set(places.values())
-    assert sum(len(each.message.parts) for each in sent) == 4  # type: ignore[attr-defined]
+    loads = [each for send in sent for each in send.message.loads]  # type: ignore[attr-defined]
+    assert sorted(sequence for each in loads for sequence in each.sequences) == [0, 1, 2, 3]
     (report,) = covers_of(level.sweep(2))
     assert (report.tuples, report.messages, report.covers) == (4, 4, ())
     for each in sent:
         assert isinstance(each.message, Parcel)
-        level.received(each.peer, Receipt(number=each.message.number, life=LIFE, told=(("q~1", 3),)), now=3)
+        told = (Told(SUBSCRIBER, 0, 3),)
+        level.received(each.peer, Receipt(number=each.message.number, life=LIFE, told=told), now=3)
     (report,) = covers_of(level.sweep(4))
-    assert report.covers == (Reach("R", ORIGIN, 4),)
+    assert report.covers == (Position(ORIGIN, 4),)
     assert {each.peer: each for each in report.heard} == {each.peer: Heard(each.peer, LIFE, 3) for each in sent}
 
 
@@ -243,23 +294,59 @@ def test_an_evaluator_in_another_life_or_silent_or_full_ends_the_attempt():
         (full, "full", None),
     ):
         assert Send(SUBSCRIBER, QueryLost(query="q~1", reason=reason, culprit=culprit)) in effects
-    assert level.is_empty()
-    assert level.keep(SUBSCRIBER, KeepQuery(query="q~1", side=0), now=3) == [
+    assert not level.readers
+    assert level.keep(SUBSCRIBER, KeepQueries(queries=(("q~1", 0),)), now=3) == [
         Send(SUBSCRIBER, QueryLost(query="q~1", reason=f"peer {REWRITER.short} has forgotten it"))
     ]
 
 
-def test_queries_share_a_reading_that_has_passed_nothing_they_want():
+def test_queries_share_a_reading_and_what_one_missed_is_done_again_for_it():
     level = AttributeLevel(REWRITER, LIMITS, Inside())
     request = opened(level, posed())
-    level.answered(request, rows(7, at=10), now=10)
-    assert level.index(SUBSCRIBER, posed("q2~1", at=11), now=11) == [
-        Send(SUBSCRIBER, QueryIndexed(query="q2~1", side=0, replica=0))
+    (first,) = parcels(level.answered(request, rows(7, at=10), now=10))
+    (reader,) = level.readers.values()
+    young = level.index(SUBSCRIBER, posed("q2~1", at=11), now=11)
+    assert young == [
+        Send(SUBSCRIBER, QueryIndexed(query="q2~1", side=0, replica=0, reader=reader.name, report=reader.report + 1))
     ]
-    (effect,) = level.index(SUBSCRIBER, posed("q3~1", at=10), now=11)
-    assert isinstance(effect, Tell), "it wants the tuple that was read"
-    assert len(level.readers) == 2
+    (again,) = level.index(SUBSCRIBER, posed("q3~1", at=10), now=11)
+    assert isinstance(again, Send)
+    assert isinstance(again.message, Parcel)
+    assert isinstance(first.message, Parcel)
+    assert again.message.loads == first.message.loads, "it wants the tuple that was read"
+    assert [each.id for each in again.message.queries] == ["q2~1", "q3~1"]
+    assert again.message.after == first.message.number
+    assert level.received(again.peer, Receipt(number=again.message.number, life=LIFE), now=12) == []
+    done = level.received(first.peer, Receipt(number=first.message.number, life=LIFE), now=12)
+    indexed = [each.message for each in done if isinstance(each, Send) and isinstance(each.message, QueryIndexed)]
+    assert [(each.query, each.report) for each in indexed] == [("q3~1", 1)]
+    assert len(level.readers) == 1
     level.validate()
+
+
+def test_a_query_of_long_ago_reads_for_itself_until_it_has_caught_up(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("protocols.join_index.reader.RECENT_BYTES", 0)
+    level = AttributeLevel(REWRITER, LIMITS, Inside())
+    request = opened(level, posed())
+    received_all(level, level.answered(request, rows(7, at=10), now=10))
+    late = opened(level, posed("q2~1", at=5))
+    assert len(level.readers) == 2
+    level.sweep(11)
+    assert len(level.readers) == 2, "it has not read what the other has"
+    received_all(level, level.answered(late, rows(7, at=10), now=11))
+    effects = level.sweep(12)
+    (reader,) = level.readers.values()
+    assert reader.request == request
+    indexed = [each.message for each in effects if isinstance(each, Send) and isinstance(each.message, QueryIndexed)]
+    assert [(each.query, each.reader) for each in indexed] == [("q2~1", reader.name)]
+    assert [each.report for each in covers_of(effects)] == [indexed[0].report]
+    level.validate()
+
+
+def received_all(level: AttributeLevel, effects: list[Effect]) -> None:
+    for each in parcels(effects):
+        assert isinstance(each.message, Parcel)
+        level.received(each.peer, Receipt(number=each.message.number, life=LIFE), now=11)
 
 
 def test_a_query_without_a_lease_or_removed_is_read_for_no_longer():
@@ -271,6 +358,17 @@ def test_a_query_without_a_lease_or_removed_is_read_for_no_longer():
         else:
             level.remove(RemoveQuery(query="q~1"), now=1)
         assert level.is_empty()
+
+
+def test_a_subscriber_hears_what_was_forgotten_without_its_word():
+    level = AttributeLevel(REWRITER, LIMITS, Inside())
+    opened(level, posed())
+    level.index(SUBSCRIBER, posed("q2~1"), now=LEASE_MS)
+    (report,) = covers_of(level.sweep(LEASE_MS + 1))
+    assert report.forgotten == ("q~1",)
+    level.remove(RemoveQuery(query="q~1"), now=LEASE_MS + 2)
+    (report,) = covers_of(level.sweep(LEASE_MS + 3))
+    assert report.forgotten == ()
 
 
 def test_a_query_is_refused_where_there_is_no_room_or_no_evaluator():
@@ -305,24 +403,31 @@ def in_place(resume: Progress | None = None) -> IndexedQueries:
         routed = queries.answered(each.event.request, refused, now=0)
     assert [each.key for each in routed if isinstance(each, Route)] == [attribute_key(R_B), attribute_key(S_E)]
     assert [each.message.rewrites for each in routed if isinstance(each, Route)] == [True, False]  # type: ignore[attr-defined]
-    assert queries.indexed(REWRITER, QueryIndexed(query="q~1", side=0, replica=0), now=0) == []
-    effects = queries.indexed(EVALUATOR, QueryIndexed(query="q~1", side=1, replica=0), now=0)
+    assert queries.indexed(REWRITER, indexed_by(0), now=0) == []
+    effects = queries.indexed(EVALUATOR, indexed_by(1), now=0)
     told = [each.event.message for each in effects if isinstance(each, Tell) and isinstance(each.event, Received)]
     assert [type(each) for each in told] == [Deployed, SubgraphStatus]
     return queries
 
 
-def notify(sequence: int = 1, life: int = LIFE, known: tuple[Reach, ...] = ()) -> Notify:
-    prepared = Prepared.of(query(name="q~1", known=known))
-    result = prepared.meet(prepared.read(r(1, 7, at=1), 0), prepared.read(s(5, 7, at=2), 1))
-    assert result is not None
-    return Notify(notifications=(result,), life=life, sequence=sequence)
+def indexed_by(side: Any, report: int = 1) -> QueryIndexed:
+    return QueryIndexed(query="q~1", side=side, replica=0, reader=f"reader {side}", report=report)
 
 
-def covered(side: Any, *heard: Heard, upto: int = 1) -> Covered:
-    name = "RS"[side]
-    reach = Reach(name, Origin(PUBLISHER, name, 1), upto)
-    return Covered(query="q~1", side=side, tuples=1, messages=1, covers=(reach,), heard=heard)
+def notify(sequence: int = 1, life: int = LIFE) -> JoinResults:
+    origins = (ORIGIN, Origin(PUBLISHER, "S", 1))
+    rows = Prepared.of(query(name="q~1")).schema.encode([(1, 5)])
+    result = Results("q~1", origins, (0, 0, 1, 0), rows)
+    return JoinResults(life=life, subscriber_life=0, sequence=sequence, results=(result,))
+
+
+def covered(side: Any, *heard: Heard, upto: int = 1, report: int = 1, **more: Any) -> Covered:
+    covers = (Position(Origin(PUBLISHER, "RS"[side], 1), upto),)
+    return Covered(reader=f"reader {side}", report=report, tuples=1, messages=1, covers=covers, heard=heard, **more)
+
+
+def reaches(side: Any, upto: int = 1) -> tuple[Reach, ...]:
+    return (Reach("RS"[side], Origin(PUBLISHER, "RS"[side], 1), upto),)
 
 
 def ready(effects: list[Effect]) -> list[ResultsReady]:
@@ -331,32 +436,62 @@ def ready(effects: list[Effect]) -> list[ResultsReady]:
 
 def test_a_result_is_handed_on_once():
     queries = in_place()
-    (first,) = ready(queries.notify(EVALUATOR, notify(), now=1))
+    (first,) = ready(queries.results(EVALUATOR, notify(), now=1))
     assert (first.rows, first.progress) == ([(1, 5)], None)
-    again = queries.notify(EVALUATOR, notify(), now=2)
-    assert again == [Send(EVALUATOR, Notified(query="q~1", sequence=1))]
-    elsewhere = queries.notify(REWRITER, notify(), now=2)
-    assert ready(elsewhere) == []
+    again = queries.results(EVALUATOR, notify(), now=2)
+    assert again == [Send(EVALUATOR, Notified(subscriber_life=0, sequence=1))]
+    assert ready(queries.results(EVALUATOR, notify(sequence=2), now=2)) == [], "told anew, it is the same result"
+    assert ready(queries.results(REWRITER, notify(), now=2)) == []
+
+
+def test_an_evaluator_hears_that_results_have_arrived_once_there_is_room(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("protocols.join_index.proxy_side.UNSAFE_MAX", 0)
+    queries = in_place()
+    (effect,) = queries.results(EVALUATOR, notify(), now=1)
+    assert isinstance(effect, Tell)
+    notified = Send(EVALUATOR, Notified(subscriber_life=0, sequence=1))
+    assert queries.safe(ResultsSafe("q", 1)) == [notified]
+    queries.validate()
 
 
 def test_what_is_covered_is_said_once_its_results_are_here():
     queries = in_place()
-    assert ready(queries.covered(REWRITER, covered(0, Heard(EVALUATOR, LIFE, 0)), now=1)) == [
-        ResultsReady("q", 1, (), Progress(covered(0).covers))
+    assert ready(queries.covered(REWRITER, covered(0, Heard(EVALUATOR, LIFE, 0)), now=SAY_MS)) == [
+        ResultsReady("q", 1, (), Progress(reaches(0)))
     ]
-    assert ready(queries.covered(EVALUATOR, covered(1, Heard(EVALUATOR, LIFE, 1)), now=1)) == []
-    result, progress = ready(queries.notify(EVALUATOR, notify(), now=2))
+    assert ready(queries.covered(EVALUATOR, covered(1, Heard(EVALUATOR, LIFE, 1)), now=SAY_MS)) == []
+    result, progress = ready(queries.results(EVALUATOR, notify(), now=SAY_MS))
     assert result.rows == [(1, 5)]
-    assert progress.progress == Progress(covered(0).covers + covered(1).covers)
+    assert progress.progress == Progress(reaches(0) + reaches(1))
     assert progress.beyond == (), "it is covered"
-    assert ready(queries.notify(EVALUATOR, notify(), now=3)) == []
+    assert ready(queries.results(EVALUATOR, notify(sequence=2), now=SAY_MS)) == []
 
 
 def test_a_result_of_which_one_tuple_is_not_covered_is_remembered_by_name():
     queries = in_place()
-    queries.notify(EVALUATOR, notify(), now=1)
+    queries.results(EVALUATOR, notify(), now=1)
     (progress,) = ready(queries.covered(REWRITER, covered(0, Heard(EVALUATOR, LIFE, 1)), now=1))
     assert len(progress.beyond) == 1
+
+
+def test_a_report_from_before_a_query_was_in_place_says_nothing_of_it():
+    """It was on its way while the tuples of before were done again for the query."""
+    queries = in_place()
+    queries.results(EVALUATOR, notify(), now=1)
+    queries.indexed(REWRITER, QueryIndexed(query="q~1", side=0, replica=0, reader="other", report=5), now=1)
+    early = covered(0, Heard(EVALUATOR, LIFE, 1), report=4)
+    assert ready(queries.covered(REWRITER, msgspec.structs.replace(early, reader="other"), now=1)) == []
+    due = covered(0, Heard(EVALUATOR, LIFE, 1), report=5)
+    assert len(ready(queries.covered(REWRITER, msgspec.structs.replace(due, reader="other"), now=1))) == 1
+    queries.validate()
+
+
+def test_a_query_that_a_reader_has_forgotten_is_lost_whatever_else_the_report_says():
+    queries = in_place()
+    effects = queries.covered(REWRITER, covered(0, forgotten=("q~1", "q~0")), now=SAY_MS)
+    assert Tell(AttemptLost("q", 1, f"peer {REWRITER.short} has forgotten it")) in effects
+    assert Send(REWRITER, RemoveQuery(query="q~0")) in effects
+    assert ready(effects) == []
 
 
 def test_two_lives_of_one_evaluator_end_the_attempt():
@@ -366,11 +501,11 @@ def test_two_lives_of_one_evaluator_end_the_attempt():
     effects = queries.covered(EVALUATOR, covered(1, Heard(EVALUATOR, LIFE + 1, 0)), now=1)
     assert lost in effects
     assert Send(REWRITER, RemoveQuery(query="q~1")) in effects
-    assert Send(EVALUATOR, Parcel(number=0, parts=(), over=("q~1",))) in effects
+    assert Send(EVALUATOR, Parcel(number=0, over=("q~1",))) in effects
     assert ready(effects) == []
     queries = in_place()
     queries.covered(REWRITER, covered(0, Heard(EVALUATOR, LIFE, 0)), now=1)
-    assert lost in queries.notify(EVALUATOR, notify(life=LIFE + 1), now=1)
+    assert lost in queries.results(EVALUATOR, notify(life=LIFE + 1), now=1)
     assert queries.is_empty()
 
 
@@ -378,23 +513,23 @@ def test_a_silent_rewriter_and_two_peers_that_both_took_a_side_end_the_attempt()
     queries = in_place()
     assert Tell(AttemptLost("q", 1, f"peer {REWRITER.short} was silent")) in queries.sweep(SILENT_MS + 1)
     queries = in_place()
-    effects = queries.indexed(PeerId(bytes(20)), QueryIndexed(query="q~1", side=0, replica=0), now=1)
+    effects = queries.indexed(PeerId(bytes(20)), indexed_by(0), now=1)
     assert [type(each.event) for each in effects if isinstance(each, Tell)] == [AttemptLost]
 
 
 def test_the_next_attempt_says_nothing_before_it_has_what_the_last_one_had():
-    resume = Progress(covered(0, upto=3).covers)
+    resume = Progress(reaches(0, upto=3))
     queries = in_place(resume)
-    assert ready(queries.covered(EVALUATOR, covered(1), now=1)) == []
-    assert ready(queries.covered(REWRITER, covered(0, upto=2), now=1)) == []
-    (progress,) = ready(queries.covered(REWRITER, covered(0, upto=3), now=1))
-    assert progress.progress == Progress(covered(1).covers + covered(0, upto=3).covers)
+    assert ready(queries.covered(EVALUATOR, covered(1), now=SAY_MS)) == []
+    assert ready(queries.covered(REWRITER, covered(0, upto=2), now=SAY_MS)) == []
+    (progress,) = ready(queries.covered(REWRITER, covered(0, upto=3, report=2), now=SAY_MS))
+    assert progress.progress == Progress(reaches(1) + reaches(0, upto=3))
     queries = in_place(resume)
     assert len(ready(queries.covered(EVALUATOR, covered(1), now=AWAIT_MS))) == 1
 
 
 def test_pairs_of_which_both_tuples_were_covered_are_not_told_again():
-    known = covered(0).covers + covered(1).covers
+    known = reaches(0) + reaches(1)
     prepared = Prepared.of(query(known=known))
     met = prepared.read(r(1, 7, at=1), 0)
     assert prepared.meet(met, prepared.read(s(5, 7, at=2), 1)) is None

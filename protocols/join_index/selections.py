@@ -1,0 +1,213 @@
+"""Queries of one group, found by the tuples they want: by constants, not one after the other.
+
+A query is filed, for each side of its join, under one condition that compares an attribute with a constant: under the
+constant of an equality, else among the bounds of `<`, `<=`, `>` or `>=`, else with those that any tuple may concern.
+Whoever is found still has to look at the whole condition: the file only leaves out whom a tuple cannot concern.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from dataclasses import dataclass, field
+from decimal import Decimal
+from functools import cached_property
+from hashlib import sha256
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
+
+from protocols.clock import Stamp
+from protocols.ids import Millis
+from protocols.join_index.condition import JoinCondition, Prepared, check
+from protocols.join_index.keys import at_path, value_text
+from protocols.join_index.messages import LEFT, RIGHT, JoinQuery, QueryId, Side, ValueText
+from queries.compile import OnRow
+from queries.expressions import Call, Column, Constant, conjuncts
+from queries.schema import Row, Schema
+
+GROUP_BYTES: Final = 12
+_TURNED: Final = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_NUMBERS: Final = (int, float, Decimal)
+_bound = itemgetter(0)
+
+
+class Member:
+    """A query of a group; what takes long to make of it is made when a tuple first concerns it."""
+
+    def __init__(self, query: JoinQuery) -> None:
+        """Raises NotIndexed."""
+        self.query = query
+        self.condition: JoinCondition = check(query.plan, query.algorithm)
+        self.has_window = any(side.window_ms is not None for side in self.condition.sides)
+        self.inserted_at: Stamp = query.inserted_at
+
+    @cached_property
+    def prepared(self) -> Prepared:
+        return Prepared.of(self.query)
+
+    @cached_property
+    def group(self) -> bytes:
+        """The name of its group: queries whose tuples go the same ways, and meet in the same way."""
+        said = self.query.algorithm.encode() + self.condition.signature
+        return sha256(said).digest()[:GROUP_BYTES]
+
+    def keep_ms(self, side: Side) -> Millis:
+        window = self.condition.sides[side].window_ms
+        return self.query.retention_ms if window is None else window
+
+    def share_a_window(self, left: Millis, right: Millis) -> bool:
+        """Whether the later of two tuples was published while the earlier was in its window; both ends count."""
+        earlier = self.condition.sides[LEFT if left <= right else RIGHT].source.window
+        return earlier is None or abs(right - left) * 1000 <= int(earlier.size)
+
+
+class Comparison(NamedTuple):
+    """An attribute compared with a constant."""
+
+    path: tuple[str, ...]
+    sign: str
+    value: Any
+
+
+def comparison_of(condition: JoinCondition, side: Side) -> Comparison | None:
+    """What tuples of a side are told apart by; None: any may be wanted."""
+    source = condition.sides[side].source
+    bounds: list[Comparison] = []
+    for part in conjuncts(condition.predicate):
+        if not isinstance(part, Call) or part.function not in _TURNED:
+            continue
+        match part.arguments:
+            case (Column() as column, Constant() as constant):
+                sign = part.function
+            case (Constant() as constant, Column() as column):
+                sign = _TURNED[part.function]
+            case _:
+                continue
+        if column.input != source.alias or column.path[0].startswith("$"):
+            continue
+        value = constant.python
+        if sign == "=":
+            return Comparison(column.path, sign, value)
+        if _is_number(value):
+            bounds.append(Comparison(column.path, sign, value))
+    return bounds[0] if bounds else None
+
+
+def getter(schema: Schema, path: tuple[str, ...]) -> OnRow:
+    """The value of an attribute, for many rows."""
+    if len(path) == 1:
+        return itemgetter(next(place for place, each in enumerate(schema.fields) if each.name == path[0]))
+    return lambda row: at_path(schema, row, path)
+
+
+_Bounds = list[tuple[Any, QueryId, Member]]
+
+
+@dataclass(slots=True)
+class Selections:
+    """The queries of a group, filed by what they want of one side.
+
+    Invariant: each query is filed once; a tuple that satisfies what a query wants of this side finds it
+    """
+
+    side: Side
+    schema: Schema
+    anything: dict[QueryId, Member] = field(default_factory=dict)  # Queries that any tuple may concern.
+    _equal: dict[tuple[str, ...], dict[ValueText, dict[QueryId, Member]]] = field(default_factory=dict)
+    _above: dict[tuple[str, ...], _Bounds] = field(default_factory=dict)  # By the bound that a value is not below,
+    _below: dict[tuple[str, ...], _Bounds] = field(default_factory=dict)  # or not above.
+    _getters: dict[tuple[str, ...], OnRow] = field(default_factory=dict)
+
+    @property
+    def tells_apart(self) -> bool:
+        return bool(self._equal or self._above or self._below)
+
+    def add(self, member: Member) -> None:
+        wish, name = comparison_of(member.condition, self.side), member.query.id
+        if wish is None:
+            self.anything[name] = member
+            return
+        if wish.path not in self._getters:
+            self._getters[wish.path] = getter(self.schema, wish.path)
+        if wish.sign == "=":
+            self._equal.setdefault(wish.path, {}).setdefault(value_text(wish.value), {})[name] = member
+        else:
+            insort(self._bounds(wish.sign).setdefault(wish.path, []), (wish.value, name, member), key=_bound)
+
+    def remove(self, member: Member) -> None:
+        wish, name = comparison_of(member.condition, self.side), member.query.id
+        if wish is None:
+            del self.anything[name]
+        elif wish.sign == "=":
+            by_value = self._equal[wish.path]
+            text = value_text(wish.value)
+            del by_value[text][name]
+            if not by_value[text]:
+                del by_value[text]
+            if not by_value:
+                del self._equal[wish.path]
+        else:
+            bounds = self._bounds(wish.sign)
+            first = bisect_left(bounds[wish.path], wish.value, key=_bound)
+            place = next(at for at in range(first, len(bounds[wish.path])) if bounds[wish.path][at][1] == name)
+            del bounds[wish.path][place]
+            if not bounds[wish.path]:
+                del bounds[wish.path]
+
+    def _bounds(self, sign: str) -> dict[tuple[str, ...], _Bounds]:
+        return self._above if sign.startswith(">") else self._below
+
+    def is_wanted(self, row: Row) -> bool:
+        """Whether any query may be concerned."""
+        return bool(self.anything) or bool(self.found(row))
+
+    def found(self, row: Row) -> list[Member]:
+        """The queries that a tuple may concern."""
+        members = list(self.anything.values())
+        for path, by_value in self._equal.items():
+            members += by_value.get(value_text(self._getters[path](row)), {}).values()
+        for path, bounds in self._above.items():
+            if _is_number(value := self._getters[path](row)):
+                members += (member for _, _, member in bounds[: bisect_right(bounds, value, key=_bound)])
+        for path, bounds in self._below.items():
+            if _is_number(value := self._getters[path](row)):
+                members += (member for _, _, member in bounds[bisect_left(bounds, value, key=_bound) :])
+        return members
+
+
+def _is_number(value: Any) -> bool:
+    """Of those that have an order: NaN is above and below nothing."""
+    return isinstance(value, _NUMBERS) and not isinstance(value, bool) and value == value
+
+
+@dataclass(slots=True)
+class Group:
+    """Queries with one join condition, by what they want of both sides."""
+
+    sides: tuple[Selections, Selections]
+    members: dict[QueryId, Member] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, member: Member) -> Group:
+        left, right = (each.source.schema for each in member.condition.sides)
+        return cls((Selections(LEFT, left), Selections(RIGHT, right)))
+
+    def add(self, member: Member) -> None:
+        self.members[member.query.id] = member
+        for side in self.sides:
+            side.add(member)
+
+    def remove(self, query: QueryId) -> None:
+        member = self.members.pop(query)
+        for side in self.sides:
+            side.remove(member)
+
+    def concerned(self, left: Row, right: Row) -> list[Member]:
+        """The queries that two tuples may concern."""
+        by_left, by_right = self.sides
+        if not by_right.tells_apart:
+            return by_left.found(left) if by_left.tells_apart else list(self.members.values())
+        if not by_left.tells_apart:
+            return by_right.found(right)
+        fewer, more = sorted((by_left.found(left), by_right.found(right)), key=len)
+        names = {member.query.id: None for member in more} if fewer else {}
+        return [member for member in fewer if member.query.id in names]

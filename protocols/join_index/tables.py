@@ -1,0 +1,300 @@
+"""The tables of a value level: tuples and triggers by value, and what they make of all queries of their groups.
+
+VLTT and VLQT as in the paper, but that a trigger stands for all queries of its group, and the queries are known once,
+however many tuples trigger them. When two tuples meet, the group says whom they may concern.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocols.clock import Stamp, wall_ms
+from protocols.delivery.messages import Origin
+from protocols.ids import Millis
+from protocols.join_index.condition import time_of
+from protocols.join_index.expiry import Expiry, Recently
+from protocols.join_index.limits import JoinLimits
+from protocols.join_index.messages import LEFT, RIGHT, Algorithm, Attribute, JoinQuery, Load, QueryId, Results, Side
+from protocols.join_index.messages import ValueText as Value
+from protocols.join_index.selections import Group, Member
+from queries.schema import Row, Schema
+
+ROWS_MAX: Final = 1000  # Of one query in one piece of results.
+
+_Key = tuple[int, int]  # The number of an origin, and the sequence.
+
+
+class _Item:
+    """A tuple, read: its row with TIME."""
+
+    __slots__ = ("key", "published_at", "row", "until", "wall")
+
+    def __init__(self, key: _Key, published_at: Stamp, wall: Millis, row: Row, until: Millis) -> None:
+        self.key = key
+        self.published_at = published_at
+        self.wall = wall
+        self.row = row
+        self.until = until
+
+
+class _Place:
+    """Everything here of one value: tuples, and triggers of each group by the side they take."""
+
+    __slots__ = ("triggers", "tuples")
+
+    def __init__(self) -> None:
+        self.tuples: dict[_Key, _Item] = {}
+        self.triggers: dict[bytes, tuple[dict[_Key, _Item], dict[_Key, _Item]]] = {}
+
+
+@dataclass(slots=True)
+class _Made:
+    """Results of one query that have not been told yet."""
+
+    member: Member
+    rows: list[Row] = field(default_factory=list)  # Both tuples, side by side.
+    made_of: list[tuple[_Key, _Key]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Tables:
+    """What an evaluator knows.
+
+    Keeps:     queries; tuples and triggers, for as long as they can meet something, however late it comes
+    Invariant: two tuples that came for a query, here and while it was known, have met, unless one was too old by then
+    """
+
+    limits: JoinLimits
+    queries: dict[QueryId, Member] = field(default_factory=dict)
+    stored: int = 0  # Tuples and triggers.
+    refused: int = 0  # What a full table had no room for.
+    _groups: dict[bytes, Group] = field(default_factory=dict)
+    _attempts: dict[str, QueryId] = field(default_factory=dict)  # The one attempt of each query that is known.
+    _removed: Recently[QueryId] = field(default_factory=Recently)
+    _places: dict[Attribute | None, dict[Value, _Place]] = field(default_factory=dict)
+    _schemas: dict[Schema, Schema] = field(default_factory=dict)
+    _origins: list[Origin] = field(default_factory=list)
+    _numbers: dict[Origin, int] = field(default_factory=dict)
+    _old: Expiry[tuple[Load, int]] = field(default_factory=Expiry)
+    _made: dict[QueryId, _Made] = field(default_factory=dict)
+
+    # Queries.
+
+    def know(self, query: JoinQuery, now: Millis) -> QueryId | None:
+        """Take a query in, unless it has ended; an earlier attempt of it, which is over then, is returned.
+
+        Raises NotIndexed.
+        """
+        if query.id in self.queries or query.id in self._removed:
+            return None
+        name = query.id.rpartition("~")[0] or query.id
+        before = self._attempts.get(name)
+        if before is not None and not is_earlier_attempt(before, query.id):
+            return None
+        member = Member(query)
+        if before is not None:
+            self.forget(before, now)
+        self._attempts[name] = query.id
+        self.queries[query.id] = member
+        self._groups.setdefault(member.group, Group.of(member)).add(member)
+        return before
+
+    def forget(self, query: QueryId, now: Millis) -> None:
+        self._removed.add(query, now + self.limits.recent_ms)
+        member = self.queries.pop(query, None)
+        if member is None:
+            return
+        del self._attempts[query.rpartition("~")[0] or query]
+        self._made.pop(query, None)
+        group = self._groups[member.group]
+        group.remove(query)
+        if not group.members:
+            del self._groups[member.group]
+            self._take_away(member.group)
+
+    def _take_away(self, group: bytes) -> None:
+        for at in list(self._places):
+            places = self._places[at]
+            for value, place in [each for each in places.items() if group in each[1].triggers]:
+                self.stored -= sum(map(len, place.triggers.pop(group)))
+                self._tidy(at, value)
+
+    # Tuples.
+
+    def take(self, load: Load, now: Millis) -> None:
+        """Let tuples meet what is here, and keep them for what comes."""
+        group = self._groups.get(load.group)
+        if load.group and group is None:
+            return  # Its queries have ended.
+        schema = self._schemas.setdefault(load.schema, load.schema)
+        wall, time = wall_ms(load.published_at), (time_of(load.published_at),)
+        until = max(now, wall + load.keep_ms) + self.limits.late_ms
+        origin, refused = self._number(load.origin), self.refused
+        places = self._places.setdefault(load.at, {})
+        for sequence, value, row in zip(load.sequences, load.values, schema.decode(load.rows), strict=True):
+            item = _Item((origin, sequence), load.published_at, wall, row + time, until)
+            place = places.get(value)
+            if place is None:
+                place = places[value] = _Place()
+            if group is None:
+                self._meet_triggers(place, item)
+                self._keep(place.tuples, item)
+            else:
+                self._meet(place, load, group, item)
+                self._keep(place.triggers.setdefault(load.group, ({}, {}))[load.side], item)
+        self._old.add(until, (load, origin))
+        if self.refused > refused:
+            for value in load.values:
+                self._tidy(load.at, value)
+
+    def _number(self, origin: Origin) -> int:
+        number = self._numbers.get(origin)
+        if number is None:
+            number = self._numbers[origin] = len(self._origins)
+            self._origins.append(origin)
+        return number
+
+    def _keep(self, items: dict[_Key, _Item], item: _Item) -> None:
+        known = items.get(item.key)
+        if known is not None:
+            known.until = max(known.until, item.until)
+        elif self.stored >= self.limits.tuples_max:
+            self.refused += 1
+        else:
+            items[item.key] = item
+            self.stored += 1
+
+    def _meet_triggers(self, place: _Place, item: _Item) -> None:
+        for name, (lefts, rights) in place.triggers.items():
+            group = self._groups[name]
+            for trigger in lefts.values():
+                self._pair(group, trigger, item, LEFT)
+            for trigger in rights.values():
+                self._pair(group, item, trigger, RIGHT)
+
+    def _meet(self, place: _Place, load: Load, group: Group, item: _Item) -> None:
+        """A trigger meets tuples; in DAI-V, triggers of the other side."""
+        others = place.tuples
+        if load.at is None:
+            others = place.triggers.get(load.group, ({}, {}))[RIGHT if load.side == LEFT else LEFT]
+        for other in others.values():
+            if load.side == LEFT:
+                self._pair(group, item, other, LEFT)
+            else:
+                self._pair(group, other, item, RIGHT)
+
+    def _pair(self, group: Group, left: _Item, right: _Item, trigger: Side) -> None:
+        row = left.row + right.row
+        earlier = min(left.published_at, right.published_at)
+        for member in group.concerned(left.row, right.row):
+            if earlier < member.inserted_at:
+                continue
+            if member.has_window and not member.share_a_window(left.wall, right.wall):
+                continue
+            prepared = member.prepared
+            if not self._is_told_here(member.query.algorithm, left, right, trigger):
+                continue
+            if prepared.known and self._is_known(member, LEFT, left) and self._is_known(member, RIGHT, right):
+                continue
+            if prepared.rest is not None and prepared.rest(row) is not True:
+                continue
+            made = self._made.get(member.query.id)
+            if made is None:
+                made = self._made[member.query.id] = _Made(member)
+            made.rows.append(row)
+            made.made_of.append((left.key, right.key))
+
+    def _is_known(self, member: Member, side: Side, item: _Item) -> bool:
+        number, sequence = item.key
+        return member.prepared.has_known(side, self._origins[number], sequence)
+
+    def _is_told_here(self, algorithm: Algorithm, left: _Item, right: _Item, trigger: Side) -> bool:
+        """Whether this evaluator tells a pair: in DAI-Q and DAI-T there are two that could, and their order decides."""
+        if algorithm == "dai-q":
+            return self._is_later(left, right) == (trigger == LEFT)
+        if algorithm == "dai-t":
+            return self._is_later(left, right) == (trigger == RIGHT)
+        return True
+
+    def _is_later(self, left: _Item, right: _Item) -> bool:
+        """Of two tuples, whether the left was published later; a tuple that meets itself is on the left first."""
+        if left.published_at != right.published_at:
+            return left.published_at > right.published_at
+        one, other = (self._origins[item.key[0]] for item in (left, right))
+        first = (one.publisher, one.stream, one.epoch, left.key[1])
+        return first > (other.publisher, other.stream, other.epoch, right.key[1])
+
+    # Results.
+
+    def results(self) -> Iterator[tuple[Member, Results]]:
+        """What has been made since this was last asked."""
+        made, self._made = self._made, {}
+        for name, each in made.items():
+            for first in range(0, len(each.rows), ROWS_MAX):
+                prepared = each.member.prepared
+                rows = prepared.shown(each.rows[first : first + ROWS_MAX])
+                origins, made_of = self._told(each.made_of[first : first + ROWS_MAX])
+                yield each.member, Results(name, origins, made_of, prepared.schema.encode(rows))
+
+    def _told(self, pairs: list[tuple[_Key, _Key]]) -> tuple[tuple[Origin, ...], tuple[int, ...]]:
+        places: dict[int, int] = {}
+        made_of: list[int] = []
+        for left, right in pairs:
+            made_of += (
+                places.setdefault(left[0], len(places)),
+                left[1],
+                places.setdefault(right[0], len(places)),
+                right[1],
+            )
+        return tuple(self._origins[number] for number in places), tuple(made_of)
+
+    # Time.
+
+    def sweep(self, now: Millis) -> None:
+        """Let go of what has ended."""
+        for load, origin in self._old.due(now):
+            places = self._places.get(load.at, {})
+            for sequence, value in zip(load.sequences, load.values, strict=True):
+                place = places.get(value)
+                if place is None:
+                    continue
+                items = place.triggers.get(load.group, ({}, {}))[load.side] if load.group else place.tuples
+                item = items.get((origin, sequence))
+                if item is not None and item.until <= now:
+                    del items[item.key]
+                    self.stored -= 1
+                    self._tidy(load.at, value)
+        self._removed.sweep(now)
+
+    def _tidy(self, at: Attribute | None, value: Value) -> None:
+        """Leave nothing empty behind."""
+        place = self._places.get(at, {}).get(value)
+        if place is None:
+            return
+        for name in [name for name, sides in place.triggers.items() if not any(sides)]:
+            del place.triggers[name]
+        if not place.tuples and not place.triggers:
+            del self._places[at][value]
+            if not self._places[at]:
+                del self._places[at]
+
+    def is_empty(self) -> bool:
+        return not self.queries and not self.stored
+
+    def validate(self) -> None:
+        assert len(self._attempts) == len(self.queries) == sum(len(group.members) for group in self._groups.values())
+        assert not self._made, "what is made is told at once"
+        assert self.stored <= self.limits.tuples_max
+
+
+def is_earlier_attempt(one: QueryId, other: QueryId) -> bool:
+    """Whether both are attempts of one query, the second the later one.
+
+    >>> is_earlier_attempt("q.1~7", "q.1~12"), is_earlier_attempt("q.1~7", "q.2~12"), is_earlier_attempt("a", "b")
+    (True, False, False)
+    """
+    (name, _, attempt), (other_name, _, other_attempt) = one.rpartition("~"), other.rpartition("~")
+    are_numbers = attempt.isdecimal() and other_attempt.isdecimal()
+    return bool(name) and name == other_name and are_numbers and int(attempt) < int(other_attempt)
