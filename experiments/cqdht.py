@@ -226,6 +226,7 @@ class Run:
     trained: set[tuple[Attribute, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        gc.collect()
         gc.disable()  # Messages make no cycles, and there are many.
         self.workload = Workload(self.size, self.seed, self.bos, self.zipf)
         self.interests = Interests() if self.algorithm == "dai-v" else None
