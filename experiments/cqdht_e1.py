@@ -3,8 +3,8 @@
     python -m experiments.cqdht_e1 --scale 0.02
     python -m experiments.cqdht_e1 --scale 1 --master local[2]
 
-What is counted, and how, is said in experiments/cqdht.py. Beside the figure: the same without grouping, and with 8 K and
-128 K queries in place of 100 K. At larger scales each algorithm runs in ten parts, one for each attribute of the
+What is counted, and how, is said in experiments/cqdht.py. Beside the figure: the same without grouping, and with 8 K
+and 128 K queries in place of 100 K. At larger scales each algorithm runs in ten parts, one for each attribute of the
 relations; a run that was interrupted goes on with the part it was in.
 """
 
