@@ -1,24 +1,25 @@
 """CQ-DHT's experiments: the paper's workload, and a network of the project's own machines in one process.
 
 The machines are those of protocols/join_index, every message is delivered at once and in order. Relations have 10
-attributes, half of the relations are small, half big; values are 1 to 10^4 with a Zipf distribution of 0.9; for one tuple
-of a small relation come `bos` of big ones; a query equates an attribute of a small relation with one of a big.
+attributes, half of the relations are small, half big; values are 1 to 10^4 with a Zipf distribution of 0.9; for one
+tuple of a small relation come `bos` of big ones; a query equates an attribute of a small relation with one of a big.
 
-`--scale` shrinks peers, relations and tuples in proportion, and queries with the square, as pairs of relations do: so an
-attribute keeps its 1.6 queries for each attribute it can be joined with. It then has fewer of these, so JOIN weighs less
-beside the 20 messages that index a tuple at any scale, and ratios of hops come out lower.
+`--scale` shrinks peers, relations and tuples in proportion, and queries with the square, as pairs of relations do: so
+an attribute keeps its 1.6 queries for each attribute it can be joined with. It then has fewer of these, so JOIN
+weighs less beside the 20 messages that index a tuple at any scale, and ratios of hops come out lower.
 
-Hops are counted by a model, not by routing: a message to a key costs half of log2(peers), as a lookup in Chord does on
-average, one to a known peer costs 1. Counted are AL_INDEX, VL_INDEX and JOIN, as the paper counts what it takes to
-index a tuple and evaluate the queries; not FINGER and NOTIFY. Bytes are those of the same messages as they are encoded
-for the wire, once for each message; of JOINs every 64th is encoded. DAI-T runs with results as sets: a rewritten query
-is sent once. No tuple has come when queries are posed, so SAI indexes them by their left attribute, that of the small
-relation; DAI-V indexes no values.
+Hops are counted by a model, not by routing: a message to a key costs half of log2(peers), as a lookup in Chord does
+on average, one to a known peer costs 1. Counted are AL_INDEX, VL_INDEX and JOIN, as the paper counts what it takes to
+index a tuple and evaluate the queries; not FINGER and NOTIFY. Bytes are those of the same messages as they are
+encoded for the wire, once for each message; of JOINs every 64th is encoded. DAI-T runs with results as sets: a
+rewritten query is sent once. No tuple has come when queries are posed, so SAI indexes them by their left attribute,
+that of the small relation; DAI-V indexes no values.
 
-Where only messages are looked at (`is_kept` false), evaluators have no room and keep nothing: what a rewriter sends does
-not depend on it. Rewriters of different attributes then have nothing to do with each other, so a run can be cut into
-parts, each with the rewriters of some attributes of all relations, and what they send adds up. And a tuple that only
-trains fingers need not come to a rewriter that has had its value: all that it would send there goes along known fingers.
+Where only messages are looked at (`is_kept` false), evaluators have no room and keep nothing: what a rewriter sends
+does not depend on it. Rewriters of different attributes then have nothing to do with each other, so a run can be cut
+into parts, each with the rewriters of some attributes of all relations, and what they send adds up. And a tuple that
+only trains fingers need not come to a rewriter that has had its value: all that it would send there goes along known
+fingers.
 """
 
 from __future__ import annotations
@@ -202,7 +203,7 @@ class Network:
         return found
 
     def _nearest(self, number: int) -> int:
-        """Peers that share their first bits with a key are nearer than all others; where none does, all are looked at."""
+        """Peers that share their first bits with a key are nearer than others; where none does, all are looked at."""
         prefix = number >> _REST_BITS
         low = bisect_left(self._numbers, prefix << _REST_BITS)
         high = bisect_left(self._numbers, (prefix + 1) << _REST_BITS, low)
@@ -226,6 +227,7 @@ class Run:
     trained: set[tuple[Attribute, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        gc.collect()
         gc.disable()  # Messages make no cycles, and there are many.
         self.workload = Workload(self.size, self.seed, self.bos, self.zipf)
         self.interests = Interests() if self.algorithm == "dai-v" else None

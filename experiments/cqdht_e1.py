@@ -3,8 +3,8 @@
     python -m experiments.cqdht_e1 --scale 0.02
     python -m experiments.cqdht_e1 --scale 1 --master local[2]
 
-What is counted, and how, is said in experiments/cqdht.py. Beside the figure: the same without grouping, and with 8 K and
-128 K queries in place of 100 K. At larger scales each algorithm runs in ten parts, one for each attribute of the
+What is counted, and how, is said in experiments/cqdht.py. Beside the figure: the same without grouping, and with 8 K
+and 128 K queries in place of 100 K. At larger scales each algorithm runs in ten parts, one for each attribute of the
 relations; a run that was interrupted goes on with the part it was in.
 """
 
@@ -27,7 +27,14 @@ Point = dict[str, float]
 
 
 def cell(
-    *, algorithm: Algorithm, scale: float, seed: int, attributes: Sequence[str], trained: int, queries: float, groups: bool
+    *,
+    algorithm: Algorithm,
+    scale: float,
+    seed: int,
+    attributes: Sequence[str],
+    trained: int,
+    queries: float,
+    groups: bool,
 ) -> list[Point]:
     """One algorithm, for tuples under some attributes: what the tuples cost after each of the first trainings."""
     size = Size.of(scale)
@@ -112,7 +119,9 @@ class Found:
         says = "fingers per rewriter: DAI-Q and DAI-T the same, SAI far fewer, DAI-V fewest"
         found.append(report.Claim("fig 5b", says, shown, is_so))
         times = self.parts * self.ungrouped["joins"] / first["dai-q"]["joins"]
-        found.append(report.Claim("E1", "without grouping DAI-Q sends 7 times as many", f"{times:.1f} times", times >= 5))
+        found.append(
+            report.Claim("E1", "without grouping DAI-Q sends 7 times as many", f"{times:.1f} times", times >= 5)
+        )
         for algorithm in ("sai", "dai-t"):
             few, many = (self.parts * self.by_queries[algorithm, share]["hops"] for share in (FEW, MANY))
             says = f"{algorithm} needs about 10 hops more with 128 K queries than with 8 K"

@@ -118,7 +118,9 @@ class Rewriter:
     _serial: int = 0
     _recent: dict[Attribute, dict[TupleId, StreamTuple]] = field(default_factory=dict)
     _ageing: Expiry[tuple[Attribute, TupleId]] = field(default_factory=Expiry)
-    _values: dict[tuple[Attribute, Side, bytes], Recently[ValueText]] = field(default_factory=dict)  # Gone on from here.
+    _values: dict[tuple[Attribute, Side, bytes], Recently[ValueText]] = field(
+        default_factory=dict
+    )  # Sent on from here.
     _sent: dict[_Once, _Sent] = field(default_factory=dict)
     _old_sent: Expiry[tuple[_Once, bytes, int]] = field(default_factory=Expiry)
     _removed: Recently[QueryId] = field(default_factory=Recently)
