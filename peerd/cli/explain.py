@@ -6,11 +6,11 @@ import asyncio
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
-from peerd.cli.common import client_for, target_options
+from peerd.cli.common import client_for, read_span, target_options
 from peerd.errors import Exit, PeerError
 from peerd.parameters import filled, value_of
 
@@ -48,6 +48,13 @@ if TYPE_CHECKING:
 @click.option(
     "--why", is_flag=True, help="Where it runs, or would, on the network, and what other placements would cost."
 )
+@click.option(
+    "--analyze",
+    "analyze_s",
+    callback=read_span,
+    metavar="TIME",
+    help="Watch it for so long, for example 10s, and tell what flowed; a text is run for that, and stopped.",
+)
 @click.option("--parameter", "parameters", multiple=True, metavar="VALUE", help='The value of a "?", in order.')
 @click.option(
     "--engine",
@@ -55,6 +62,13 @@ if TYPE_CHECKING:
     default="auto",
     show_default=True,
     help="What would run it.",
+)
+@click.option(
+    "--join",
+    type=click.Choice(["auto", "sai", "dai-q", "dai-t", "dai-v"]),
+    default="auto",
+    show_default=True,
+    help="How a join would go through the DHT.",
 )
 @click.option(
     "--format",
@@ -72,15 +86,17 @@ def explain(
     files: tuple[Path, ...],
     stats: Path | None,
     why: bool,
+    analyze_s: float | None,
     parameters: tuple[str, ...],
-    engine: QueryEngine,
+    engine: Literal["auto", "inline", "spark"],
+    join: Literal["auto", "sai", "dai-q", "dai-t", "dai-v"],
     form: str,
 ) -> None:
     """Show what a query in SQL or WXQuery means: the types of its columns, its class, its plan.
 
     With streams given it needs no network. Otherwise it shows which peers and engines would run the query, submitted
     at this peer now, and what would flow between its operators, by what is known of its streams. One word is the name
-    of a query that runs here.
+    of a query that runs here. With --analyze it is counted what does flow, and in the join index what a tuple costs.
 
     \b
         $ peer explain "SELECT a.gate FROM f a, f b WHERE a.num = b.num" --stream "f: num int, gate string"
@@ -99,18 +115,16 @@ def explain(
     from queries.query import parse
 
     text = sys.stdin.read() if query == "-" else query
-    if why:
-        from peerd.cli import explain_why
-
-        asked = filled(text, [value_of(each) for each in parameters])
-        explain_why.why(asked, data_dir, number, "json" if form == "json" else "table")
+    how = runs_by(engine, join)
+    if why or analyze_s is not None:
+        _look_closer(text, parameters, data_dir, number, how, analyze_s, form, offline=bool(given or files or stats))
         return
     if not given and not files:
         if stats is not None or form == "dot":
             wrong = "--stats" if stats is not None else "--format dot"
             hint = 'For example: --stream "flights: num int, gate string", or --streams FILE.'
             raise PeerError(f"{wrong} needs to be told which streams there are", hint=hint, exit_code=Exit.MISUSE)
-        _explain_live(filled(text, [value_of(each) for each in parameters]), data_dir, number, engine, form)
+        _explain_live(filled(text, [value_of(each) for each in parameters]), data_dir, number, how, form)
         return
     try:
         streams = _streams(given, files)
@@ -128,6 +142,41 @@ def explain(
             click.echo(shown.as_text(found, streams, None if rates is None else shown.flow_notes(rates)))
             if said := indexed.as_text(found.plan):
                 click.echo(said)
+
+
+def runs_by(engine: Literal["auto", "inline", "spark"], join: QueryEngine) -> QueryEngine:
+    """What --engine and --join ask for together."""
+    if join != "auto" and engine != "auto":
+        hint = "The join index runs a join by itself; leave --engine out."
+        raise PeerError("--engine and --join do not go together", hint=hint, exit_code=Exit.MISUSE)
+    return engine if join == "auto" else join
+
+
+def _look_closer(
+    text: str,
+    parameters: tuple[str, ...],
+    data_dir: Path | None,
+    number: int | None,
+    how: QueryEngine,
+    analyze_s: float | None,
+    form: str,
+    *,
+    offline: bool,
+) -> None:
+    """--why, or --analyze: both ask the network."""
+    option = "--why" if analyze_s is None else "--analyze"
+    if offline or form == "dot":
+        wrong = "--format dot" if form == "dot" else "--stream, --streams and --stats"
+        raise PeerError(f"{option} asks the network; leave out {wrong}", exit_code=Exit.MISUSE)
+    asked, shape = filled(text, [value_of(each) for each in parameters]), "json" if form == "json" else "table"
+    if analyze_s is None:
+        from peerd.cli import explain_why
+
+        explain_why.why(asked, data_dir, number, shape)
+    else:
+        from peerd.cli import explain_analyze
+
+        explain_analyze.analyze(asked, data_dir, number, how, analyze_s, shape)
 
 
 def _explain_live(text: str, data_dir: Path | None, number: int | None, engine: QueryEngine, form: str) -> None:

@@ -114,13 +114,12 @@ def subscribe(
         if wrong is not None:
             hint = "A query reads what is published from now on."
             raise PeerError(f"{wrong} goes with a stream, not with a query", hint=hint, exit_code=Exit.MISUSE)
+        from peerd.cli.explain import runs_by
         from peerd.cli.query import SubmitOptions, run_query
         from peerd.parameters import filled, value_of
 
-        if join != "auto" and engine != "auto":
-            raise PeerError("--engine and --join do not go together", exit_code=Exit.MISUSE)
         query = filled(query, [value_of(each) for each in parameters])
-        how = SubmitOptions(name or "", engine if join == "auto" else join, placement, _within_ms(within))
+        how = SubmitOptions(name or "", runs_by(engine, join), placement, _within_ms(within))
         run_query(query, data_dir, number, how, limit, detach, form)
         return
     assert text is not None

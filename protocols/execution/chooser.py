@@ -116,3 +116,12 @@ def adopt_join(query: Running) -> str:
     except NotIndexed as error:
         return str(error)
     return ""
+
+
+def instead_of_join(query: Running) -> str:
+    """What to do about a query that the index cannot run as it was asked to."""
+    assert query.parsed is not None
+    if query.placing.placement != "auto" or query.placing.within_ms is not None:
+        return "Leave out the join algorithm, or the placement and the delay bound."
+    able = algorithm_for(query.parsed.plan)
+    return f"Leave the join algorithm out: {f'{able} can run it' if able else 'it runs without the index'}."

@@ -26,7 +26,7 @@ from protocols.events import (
     TimerFired,
     Unreachable,
 )
-from protocols.execution.chooser import Chooser, Outcome, adopt_join
+from protocols.execution.chooser import Chooser, Outcome, adopt_join, instead_of_join
 from protocols.execution.cut import Cut
 from protocols.execution.derived import DerivedStreams
 from protocols.execution.executor import AttemptLost, ResultsReady, ResultsSafe
@@ -185,7 +185,9 @@ class QueryProxy:
             hint = f"peer query attach {name} reads its results; peer query stop {name} ends it."
             return [Reply(request, Refused(code="exists", error=error, hint=hint))]
         if len(self.running) >= QUERIES_MAX:
-            return [Reply(request, Refused(code="full", error=f"this peer runs {QUERIES_MAX} queries already"))]
+            error = f'query "{name}" has no room: this peer runs {QUERIES_MAX} queries already'
+            hint = "peer query stop NAME ends one (peer query ls lists them), or submit it at another peer."
+            return [Reply(request, Refused(code="full", error=error, hint=hint))]
         query = Running(name, command.text, command.engine, inserted_at, request=request, only_plan=command.only_plan)
         query.placing = Placing(command.placement, command.within_ms)
         self.running[name] = query
@@ -225,8 +227,8 @@ class QueryProxy:
             return self._give_up(query, refusal, now)
         query.placing.adopt(query.parsed.options)
         if objection := adopt_join(query):
-            refusal = Refused(code="invalid", error=f'query "{query.query}" cannot run as {query.engine}: {objection}')
-            return self._give_up(query, refusal, now)
+            error = f'query "{query.query}" cannot run as {query.engine}: {objection}'
+            return self._give_up(query, Refused(code="invalid", error=error, hint=instead_of_join(query)), now)
         if query.only_plan:
             return self._chooser.find_publishers(query)
         schema = output_schema(query.parsed.plan)
@@ -369,7 +371,12 @@ class QueryProxy:
             return []
         if not query.is_installed:
             error = f'query "{query.query}" cannot run: {message.reason}'
-            refusal = Refused(code="unavailable", error=error, detail=f"Said by peer {sender.short}.")
+            hint = (
+                "Try again later, or let it run without the index: --engine spark."
+                if query.engine in ALGORITHMS
+                else ""
+            )
+            refusal = Refused(code="unavailable", error=error, detail=f"Said by peer {sender.short}.", hint=hint)
             return self._give_up(query, refusal, now)
         return self._wait(query, f"peer {sender.short}: {message.reason}", now)
 

@@ -8,20 +8,71 @@ from pathlib import Path
 
 import pytest
 
-from overlay.sim.run import Verdict, run, run_many
-from overlay.sim.scenario import parse_scenario
+from overlay.sim.run import Run, Verdict, run, run_many
+from overlay.sim.scenario import Scenario, parse_scenario
+from protocols.execution.messages import StopQuery
+from protocols.join_index.value_level import LAPSE_MS
+from protocols.messages import Answer, Done
+from protocols.peer import Peer
 
 HERE = Path(__file__).parent / "scenarios"
 ALGORITHMS = ("sai", "dai-q", "dai-t", "dai-v")
 COUNT = int(os.environ.get("PEER_SIM_JOIN_SEEDS", "500"))  # Of each algorithm.
 
 
+def scenario(algorithm: str, *, with_faults: bool) -> Scenario:
+    text = (HERE / f"join-{algorithm}.toml").read_text()
+    return parse_scenario(text if with_faults else text.partition("faults = [")[0] + "faults = []\n")
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_joins_in_a_network_where_nothing_breaks(algorithm: str):
-    text = (HERE / f"join-{algorithm}.toml").read_text()
-    outcome = run(parse_scenario(text.partition("faults = [")[0] + "faults = []\n"), 1)
+    outcome = run(scenario(algorithm, with_faults=False), 1)
     assert outcome.verdict is Verdict.OK, outcome.problem
     assert outcome.delivered > 0
+
+
+def machines(trial: Run) -> dict[str, Peer]:
+    return {repr(peer): peer.machine for peer in trial.world.peers if isinstance(peer.machine, Peer)}
+
+
+def left_behind(peer: Peer) -> dict[str, object]:
+    """What a peer still has of any query."""
+    joins, evaluator = peer.joins, peer.joins.values.evaluator
+    tables: dict[str, object] = {
+        "queries of its clients": peer.queries.running,
+        "attempts": joins.queries.attempts,
+        "readers": joins.attributes.readers,
+        "rewritten queries": evaluator.stored_queries,
+        "tuples": evaluator.stored_tuples,
+        "all of the index": not joins.is_empty(),
+        "derived streams and results": [name for name in peer.publisher.outboxes if not name.endswith("_side")],
+        "questions": [role for role in peer.inside.roles.values() if role in ("joins", "queries")],
+    }
+    return {name: table for name, table in tables.items() if table}
+
+
+@pytest.mark.parametrize("with_faults", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_queries_that_are_stopped_leave_nothing_at_any_machine(algorithm: str, with_faults: bool):
+    """Not even at evaluators that nobody told: they let go of what nobody has mentioned for a while."""
+    for seed in range(1, 6 if with_faults else 2):
+        trial = Run(scenario(algorithm, with_faults=with_faults), seed)
+        assert trial().verdict is Verdict.OK
+        answers = list[Answer | None]()
+
+        def answered(answer: Answer | None, last: bool, answers: list[Answer | None] = answers) -> None:
+            answers.append(answer)
+
+        for peer in trial.world.peers:
+            if isinstance(peer.machine, Peer):
+                for query in list(peer.machine.queries.running):
+                    peer.request(StopQuery(query=query), answered)
+        trial.world.run_for(LAPSE_MS + 15_000)
+        assert answers, "there was nothing to stop"
+        assert [type(answer) for answer in answers] == [Done] * len(answers), f"seed={seed}"
+        left = {name: found for name, peer in machines(trial).items() if (found := left_behind(peer))}
+        assert not left, f"seed={seed}: {left}"
 
 
 @pytest.mark.slow

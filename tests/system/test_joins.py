@@ -93,6 +93,46 @@ def test_the_commands_say_where_a_join_is_and_refuse_what_cannot_be_one(network:
     assert peer(network, "query", "ls").stdout == ""
 
 
+@pytest.mark.parametrize("is_running", [False, True])
+async def test_a_join_is_watched_while_it_runs(network: Cluster, is_running: bool):
+    """By its name or by its text: how many tuples came, and what each of them cost in the index."""
+    names = [f"{name}_{is_running}" for name in ("asked", "given")]
+    stop = asyncio.Event()
+    async with client(network, 1) as one, client(network, 2) as two:
+        for name in names:
+            await one.create_stream(name, "n int")
+        text = f"SELECT a.n FROM {names[0]} a, {names[1]} g WHERE a.n = g.n"
+        if is_running:
+            await one.submit(text, name="watched", engine="dai-q")
+
+        async def publish() -> None:
+            for n in itertools.count():
+                if stop.is_set():
+                    return
+                await one.publish(names[0], [(n,)])
+                await two.publish(names[1], [(n,)])
+                await asyncio.sleep(0.05)
+
+        publishing = asyncio.create_task(publish())
+        what = ["watched"] if is_running else [text, "--join", "dai-q"]
+        asked = ["explain", *what, "--analyze", "6s", "--format", "json"]
+        record = json.loads((await asyncio.to_thread(peer, network, *asked)).stdout)
+        stop.set()
+        await publishing
+        (subgraph,) = record["subgraphs"]
+        assert record["results"] > 0
+        assert subgraph["engine"] == "dai-q"
+        assert subgraph["rows_in"] == sum(each["tuples"] for each in subgraph["index"]["rewriters"]) > 0
+        assert [each["attribute"] for each in subgraph["index"]["rewriters"]] == [f"{name}.n" for name in names]
+        assert subgraph["index"]["messages_per_tuple"] == {"expected": 2, "seen": 2.0}
+        assert 1 <= subgraph["index"]["evaluators_used"] <= len(subgraph["index"]["evaluators"])
+        said = (await asyncio.to_thread(peer, network, "explain", "unknown", "--analyze", "1s", code=4)).stderr
+        assert '"unknown"' in said
+        if is_running:
+            await one.stop_query("watched")
+        await nothing_left(one, *names)
+
+
 async def publish_for(cluster: Cluster, number: int, stream: str, stop: asyncio.Event, sent: dict[int, bool]) -> None:
     """Publish numbers through one peer, and note which were acknowledged; of what a crash cut off nobody knows."""
     numbers = itertools.count(number * 1_000_000)
