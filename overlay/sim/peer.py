@@ -269,6 +269,11 @@ class SimPeer:
         self.take(DiskSpace(is_low=is_low), self.life)
 
     @property
+    def machine(self) -> Machine | None:
+        """What runs on it, for judges to look at; None while it is down."""
+        return self._machine
+
+    @property
     def is_writing(self) -> bool:
         """Whether something is on its way to the disk."""
         return self._pending is not None
