@@ -120,6 +120,10 @@ class Link(asyncio.BufferedProtocol):
     def channels_open(self) -> int:
         return len(self._channels)
 
+    @property
+    def bytes_out(self) -> int:
+        return self._outbox.bytes_out
+
     # What its keeper does with a link.
 
     def open(self, service: str, window: int = WINDOW_BYTES) -> Channel:

@@ -13,6 +13,7 @@ import asyncio
 import random
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -87,6 +88,7 @@ class Links:
         self._limits = limits
         self._rng = random.Random()
         self._counters = LinkCounters()
+        self._sent: Counter[PeerId] = Counter()  # Bytes, over links that are gone.
         self._dialled = self._dials_failed = self._accepted = self._refused = self._broken = 0
         self._links: dict[PeerId, list[Link]] = {}  # In use; the last is the newest, and the one we send on.
         self._leaving: dict[Link, None] = {}  # Said goodbye to, not yet gone.
@@ -170,6 +172,10 @@ class Links:
         await asyncio.gather(*tasks, return_exceptions=True)
         if links:
             await asyncio.wait([link.gone for link in links], timeout=self._limits.drain_s)
+
+    def bytes_to(self, peer: PeerId) -> int:
+        """How many bytes have been sent to a peer, over all links there were."""
+        return self._sent[peer] + sum(link.bytes_out for link in self._all_links() if link.peer == peer)
 
     def stats(self) -> dict[str, int]:
         counters = self._counters
@@ -378,6 +384,8 @@ class Links:
             self.on_round_trip(link.peer, round_trip_ms)
 
     def _on_link_lost(self, link: Link) -> None:
+        if link.is_identified:
+            self._sent[link.peer] += link.bytes_out
         if not link.is_identified or link in self._leaving:
             self._leaving.pop(link, None)
         elif self._forget(link):

@@ -101,6 +101,7 @@ class Outbox:
     def __init__(self, transport: asyncio.Transport, counters: LinkCounters) -> None:
         self._transport = transport
         self._counters = counters
+        self.bytes_out = 0
         self._loop = asyncio.get_running_loop()
         self._shaped: ShapedWriter | None = None
         self._first: list[bytes] = []
@@ -223,6 +224,7 @@ class Outbox:
         if not data or self._transport.is_closing():
             return
         self._counters.bytes_out += len(data)
+        self.bytes_out += len(data)
         if self._shaped is None:
             self._transport.write(data)
         else:

@@ -123,7 +123,7 @@ class Control:
         members = await overlay.crawl() if request.query.get("crawl") == "1" else overlay.members()
         order = {status: place for place, status in enumerate(STATUSES)}
         members = sorted(members, key=lambda member: (order[member.status], member.peer_id))
-        return web.json_response([_member_row(member) for member in members])
+        return web.json_response([_member_row(member, overlay.links.bytes_to(member.peer_id)) for member in members])
 
     async def _rtt(self, request: web.Request) -> web.Response:
         """Round trips: to every live peer, to one, or between two."""
@@ -269,7 +269,7 @@ def _digits_shared(one: str, two: str) -> int:
     return next((place for place, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
 
 
-def _member_row(member: Member) -> dict[str, Any]:
+def _member_row(member: Member, sent_bytes: int) -> dict[str, Any]:
     return {
         "peer_id": member.peer_id.hex(),
         "status": member.status,
@@ -277,6 +277,7 @@ def _member_row(member: Member) -> dict[str, Any]:
         "version": member.version,
         "has_engine": member.has_engine,
         "rtt_ms": member.rtt_ms,
+        "sent_bytes": sent_bytes,
         "since_at": member.since_at,
         "is_self": member.is_self,
     }

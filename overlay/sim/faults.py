@@ -39,9 +39,11 @@ FaultName = Literal[
     "disk-full",
     "lost-write",  # Crashes lose what was not synced,
     "torn-write",  # or tear it.
+    "shift",  # Distances between peers are others.
 ]
 FAULT_NAMES: Final[tuple[FaultName, ...]] = get_args(FaultName)
 _MESSAGE_FAULTS: Final = ("loss", "duplicate", "reorder", "delay")
+_ONLY_WHEN_NAMED: Final = ("shift",)  # Nothing breaks by it.
 _DISK_HABITS: Final = ("lost-write", "torn-write")
 _ON_SHARE: Final = 0.6
 _AWKWARD_SHARE: Final = 0.5  # Of the strikes that hit a peer in the midst of a write, if there is one.
@@ -123,6 +125,8 @@ class Faults:
             self._separate(for_ms, one_way=rule.name == "one-way")
         elif rule.name in _DISK_HABITS:
             self._spoil_disks(rule)
+        elif rule.name == "shift":
+            self._world.topology.shift(self._rng)
         elif rule.name == "join":
             self._world.add_peer().start()
         elif rule.name == "leave":
@@ -240,5 +244,6 @@ class Faults:
 
 def draw_rules(rng: random.Random) -> tuple[FaultRule, ...]:
     """Any of the faults, each switched on or off; at least crashes, if nothing else."""
-    chosen = tuple(FaultRule(name=name) for name in FAULT_NAMES if rng.random() < _ON_SHARE)
+    drawn = (name for name in FAULT_NAMES if name not in _ONLY_WHEN_NAMED)
+    chosen = tuple(FaultRule(name=name) for name in drawn if rng.random() < _ON_SHARE)
     return chosen or (FaultRule(name="crash"),)

@@ -270,7 +270,7 @@ class SimPeer:
 
     @property
     def machine(self) -> Machine | None:
-        """What runs on it in this life, for whoever wants to look inside."""
+        """What runs on it, for judges to look at; None while it is down."""
         return self._machine
 
     @property

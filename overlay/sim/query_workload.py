@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from overlay.sim.mapping import disagreements
 from overlay.sim.oracle import Violation
 from overlay.sim.peer import SimPeer
 from overlay.sim.ranges import IntRange, draw
@@ -22,6 +23,7 @@ from protocols.catalogue.messages import CreateStream
 from protocols.catalogue.streams import StreamDefinition
 from protocols.clock import Stamp, wall_ms
 from protocols.delivery.messages import OpenSubscription, Position, Publish, Published, Rows, Seen
+from protocols.execution.cut import is_stateful
 from protocols.execution.messages import (
     ListQueries,
     PlacementName,
@@ -30,9 +32,11 @@ from protocols.execution.messages import (
     QueryStarting,
     SubmitQuery,
 )
+from protocols.execution.placing import BETTER_PLACED
 from protocols.ids import Millis
 from protocols.join_index.messages import Algorithm
 from protocols.messages import Answer, Done, Refused
+from protocols.peer import Peer
 from queries.catalogue import Stream
 from queries.expressions import EPOCH
 from queries.plan import Operator, output_schema
@@ -87,6 +91,8 @@ class QueriesWorkload(
     every_ms: IntRange = (200, 900)
     without_spark: float = 0.4  # Of the peers: what has state runs elsewhere.
     placements: tuple[PlacementName, ...] = ("auto",)
+    only_stateful: bool = False  # Only queries of which something could be better placed elsewhere.
+    changes_pace: bool = False  # Half-way, each source draws anew how often it publishes.
     join: Literal["", Algorithm] = ""  # Only joins, through the join index, of streams with several publishers.
 
     @property
@@ -96,7 +102,7 @@ class QueriesWorkload(
     @property
     def texts(self) -> tuple[str, ...]:
         if not self.join:
-            return QUERIES
+            return tuple(text for text in QUERIES if not self.only_stateful or is_stateful(parse(text, STREAMS).plan))
         return JOINS + JOINS_OF_VALUES if self.join == "dai-v" else JOINS
 
 
@@ -159,6 +165,7 @@ class _Source:
         self.left = count
         self._first = self._number = first
         self._every_ms = draw(workload.rng, workload.shape.every_ms)
+        self._pace_lasts = count // 2 if workload.shape.changes_pace else 0
 
     def publish(self) -> None:
         if not self.left:
@@ -185,6 +192,8 @@ class _Source:
                 self._workload.oracle.accepted[self._stream].append(_Accepted(row, answer.stamp))
                 self._number += 1
                 self.left -= 1
+                if self.left == self._pace_lasts and self.left:
+                    self._every_ms = draw(self._workload.rng, self._workload.shape.every_ms)
                 self._workload.later(self._every_ms, self.publish)
             else:
                 self._workload.later(RETRY_MS, self.publish)
@@ -366,6 +375,13 @@ class QueryWorkload:
     def calm(self) -> None:
         """Faults are over."""
 
+    @property
+    def moves(self) -> int:
+        """How often a query that could have gone on went to where it is better placed."""
+        machines = [peer.machine for peer in self.world.peers]
+        queries = [each for peer in machines if isinstance(peer, Peer) for each in peer.queries.running.values()]
+        return sum(move.why.startswith(BETTER_PLACED) for each in queries for move in each.placing.moves)
+
     def due(self) -> list[str]:
         """What has not happened yet."""
         if not self._sources:
@@ -373,4 +389,5 @@ class QueryWorkload:
         left = sum(source.left for source in self._sources)
         if left:
             return [f"{left} rows have not been accepted"]
-        return [complaint for asker in self._askers if (complaint := asker.complaint())]
+        complaints = [complaint for asker in self._askers if (complaint := asker.complaint())]
+        return complaints or disagreements(self.world.peers)

@@ -74,6 +74,7 @@ class Outcome:
     took_s: float
     accepted: int  # Publishes that were promised to be safe,
     delivered: int  # and rows that reached a reader.
+    moves: int = 0  # Of operators, to where they are better placed.
     faults: dict[str, int] = field(default_factory=dict)
     network: dict[str, int] = field(default_factory=dict)
     problem: str = ""
@@ -152,6 +153,7 @@ class Run:
             took_s=time.process_time() - started,
             accepted=oracle.accepted_count,
             delivered=oracle.deliveries,
+            moves=self._workload.moves if isinstance(self._workload, QueryWorkload) else 0,
             faults=dict(self._faults.counters),
             network=dict(world.network.counters),
             problem=problem,

@@ -28,6 +28,9 @@ class Topology(Protocol):
 
     def delay_ms(self, a: int, b: int) -> Millis: ...
 
+    def shift(self, rng: random.Random) -> None:
+        """Distances are others from now on, of the same kind."""
+
 
 class UniformTopology:
     """Every pair of peers at a distance of its own, drawn from one range; costs no memory."""
@@ -39,6 +42,9 @@ class UniformTopology:
 
     def delay_ms(self, a: int, b: int) -> Millis:
         return self._low + mix(min(a, b), max(a, b), self._salt) * self._width // _MANY
+
+    def shift(self, rng: random.Random) -> None:
+        self._salt = rng.getrandbits(32)
 
 
 class TransitStubShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -81,6 +87,10 @@ class TransitStubTopology:
             router_a, router_b = router_b, router_a
         delays = self._from.get(router_a) or self._delays_from(router_a)
         return int(access_a + access_b + delays[router_b]) + 1
+
+    def shift(self, rng: random.Random) -> None:
+        """Peers change places."""
+        rng.shuffle(self._homes)
 
     def _build(self) -> None:
         shape, rng = self._shape, self._rng

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from protocols.catalogue.messages import ShowStream, StreamShown
 from protocols.clock import HybridClock
 from protocols.effects import Effect
@@ -83,7 +85,8 @@ class Chooser:
         asked = query.placing.asked
         if asked is None or asked.attempt != event.attempt:
             return []
-        return asked.decision.parts.choice(event.hosts, f"{query.placing.placement}, by its coordinators")
+        choice = asked.decision.parts.choice(event.hosts, f"{query.placing.placement}, by its coordinators")
+        return msgspec.structs.replace(choice, is_by_coordinators=True)
 
     def await_coordinators(self, query: Running, now: Millis) -> Outcome:
         """They take too long: place it from here."""

@@ -38,6 +38,7 @@ UNDER_WAY_MIN: Final = 1000.0  # Bytes under way that `auto` must save: an engin
 AGAIN_MS: Final = 10_000  # How often a running query is weighed again.
 SETTLED_MS: Final = 20_000  # How long it stays after it has started.
 MOVES_KEPT: Final = 20
+BETTER_PLACED: Final = "it is better placed elsewhere"  # Why a query moves that nobody was lost for.
 PLACED_WITHIN_MS: Final = 3000  # How long the coordinators are waited for.
 PUBLISHERS_MAX: Final = 8  # Of one stream, those that publish most.
 
@@ -48,6 +49,7 @@ class Choice(msgspec.Struct, frozen=True):
     worker: PeerId
     chains: dict[str, PeerId]
     why: str = ""
+    is_by_coordinators: bool = False
 
     def is_as(self, other: Choice) -> bool:
         return self.worker == other.worker and self._apart() == other._apart()
@@ -112,6 +114,11 @@ class Placing:
     @property
     def is_distributed(self) -> bool:
         return self.placement in get_args(Distributed)
+
+    @property
+    def is_by_coordinators(self) -> bool:
+        """Whether it is where they have placed it."""
+        return self.choice is not None and self.choice.is_by_coordinators
 
     def ask(self, query: StreamName, decision: Decision, attempt: int, now: Millis) -> list[Effect]:
         """Let coordinators place the operators together, by SAND's protocol."""

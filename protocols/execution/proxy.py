@@ -50,7 +50,7 @@ from protocols.execution.messages import (
     SubmitQuery,
     Undeploy,
 )
-from protocols.execution.placing import Choice, Placing, without_form
+from protocols.execution.placing import BETTER_PLACED, Choice, Placing, without_form
 from protocols.execution.questions import ROLE, Questions
 from protocols.execution.running import RETRY_MIN_MS, Running, stream_of, unknown_query
 from protocols.ids import Key, Millis, PeerId, RequestId, StreamName
@@ -272,7 +272,7 @@ class QueryProxy:
             case Choice() if query.state == "starting":
                 return self._deploy(query, outcome, now)
             case Choice():
-                effects = self._wait(query, f"it is better placed elsewhere; {outcome.why}", now)
+                effects = self._wait(query, f"{BETTER_PLACED}; {outcome.why}", now)
                 query.retry_at = now
                 return effects
         return outcome

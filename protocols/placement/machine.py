@@ -50,7 +50,8 @@ class Asked:
     tree: ProcessingTree
     terms: Terms
     zones: dict[int, list[int]]
-    mapped: dict[int, OperatorMapped] = field(default_factory=dict)  # The latest word on each operator.
+    mapped: dict[int, OperatorMapped] = field(default_factory=dict)  # The latest word on each operator,
+    hosts: dict[tuple[int, PeerId], None] = field(default_factory=dict)  # and all hosts that it was said to be at.
     is_done: bool = False
 
 
@@ -142,6 +143,8 @@ class PlacementMachine:
         asked = self._asked.get(message.placement)
         if asked is None or asked.attempt != message.attempt or asked.is_done:
             return []
+        if message.configuration.location is not None:
+            asked.hosts[message.operator, message.configuration.location] = None
         latest = asked.mapped.get(message.operator)
         if latest is None or latest.decided_by < message.decided_by:
             asked.mapped[message.operator] = message
@@ -149,7 +152,25 @@ class PlacementMachine:
         if hosts is None:
             return []
         asked.is_done = True
-        return [Tell(OperatorsPlaced(message.placement, message.attempt, hosts))]
+        placed = Tell(OperatorsPlaced(message.placement, message.attempt, hosts))
+        return [*self._clear(message.placement, asked, hosts), placed]
+
+    def _clear(self, placement: PlacementId, asked: Asked, hosts: tuple[PeerId, ...]) -> list[Effect]:
+        """Tell those that were hosts on the way: a coordinator may have died before it could."""
+        return [
+            effect
+            for operator, host in asked.hosts
+            if host != hosts[operator]
+            for effect in self._send(
+                host,
+                InvalidateMap(
+                    placement=placement,
+                    attempt=asked.attempt,
+                    operator=operator,
+                    decided_by=asked.mapped[operator].decided_by,
+                ),
+            )
+        ]
 
     def _whole(self, asked: Asked) -> tuple[PeerId, ...] | None:
         """The mapping, once what is known of each operator is what the one above it counts on."""

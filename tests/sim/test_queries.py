@@ -29,12 +29,6 @@ def test_results_are_exact_where_peers_crash_again_and_again():
         assert outcome.verdict is Verdict.OK, f"peer simulate query-restarts --seed {outcome.seed}: {outcome.problem}"
 
 
-@pytest.mark.slow
-def test_results_are_exact_wherever_operators_are_placed():
-    for outcome in run_many((HERE / "placement.toml").read_text(), range(1, 61), jobs=2):
-        assert outcome.verdict is Verdict.OK, f"peer simulate placement --seed {outcome.seed}: {outcome.problem}"
-
-
 @pytest.mark.alone
 def test_results_are_exact_in_many_seeds(capsys: pytest.CaptureFixture[str]):
     """Hosts and proxies crash, messages get lost, links break: nothing is missing, twice or invented in the end."""

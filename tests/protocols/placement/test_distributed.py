@@ -9,14 +9,24 @@ from typing import get_args
 import msgspec
 import pytest
 
-from protocols.effects import SetTimer
+from protocols.effects import Effect, Send, SetTimer, Tell
 from protocols.events import Received
 from protocols.ids import Key, PeerId
-from protocols.placement.events import PlacementAsked, PlacementStopped
+from protocols.placement.configuration import Configuration
+from protocols.placement.events import OperatorsPlaced, PlacementAsked, PlacementStopped
 from protocols.placement.machine import PlacementMachine
-from protocols.placement.messages import Distributed, Map, OperatorRemapped, PlacementMessage, Terms, zone_key
+from protocols.placement.messages import (
+    Distributed,
+    InvalidateMap,
+    Map,
+    OperatorMapped,
+    OperatorRemapped,
+    PlacementMessage,
+    Terms,
+    zone_key,
+)
 from protocols.placement.place import Placement, place
-from protocols.placement.tree import ProcessingTree, overlay_cost, path_delay
+from protocols.placement.tree import ProcessingTree, Vertex, overlay_cost, path_delay
 from protocols.placement.view import NetworkView
 from protocols.placement.zone import zones_of
 from tests.protocols.placement.network import PlacementNetwork
@@ -142,6 +152,27 @@ def test_a_child_is_told_again_where_it_goes_when_its_own_word_comes_again():
     said_again = {event.message for _, event in network.arrived if isinstance(event.message, OperatorRemapped)}
     latest = {each.operator: each.decided_by for each in sorted(remapped, key=lambda each: each.decided_by)}
     assert {each for each in remapped if each.decided_by == latest[each.operator]} <= said_again
+
+
+def test_the_proxy_tells_hosts_that_a_dead_coordinator_left_with_a_row():
+    """An operator went from one host to another, and who placed it could not take it back at the first."""
+    proxy, first, second = peer(0), peer(1), peer(2)
+    tree = ProcessingTree(
+        (Vertex("s", (), 1.0, first), Vertex("f", (0,), 1.0), Vertex("delivery", (1,), 0.0, proxy)),
+    )
+    machine = PlacementMachine(proxy)
+    machine.handle(PlacementAsked("q", 1, tree.vertices, Terms("edge", proxy)), 0)
+
+    def mapped(operator: int, location: PeerId, child: PeerId, decided_by: int) -> list[Effect]:
+        here = Configuration(location, 0.0, 0.0, (child,))
+        said = OperatorMapped(placement="q", attempt=1, operator=operator, configuration=here, decided_by=decided_by)
+        return machine.handle(Received(second, said), 1)
+
+    mapped(1, first, first, 1)
+    mapped(1, second, first, 2)
+    effects = mapped(2, proxy, second, 2)
+    void = InvalidateMap(placement="q", attempt=1, operator=1, decided_by=2)
+    assert effects[-2:] == [Send(first, void), Tell(OperatorsPlaced("q", 1, (first, second, proxy)))]
 
 
 def test_a_later_attempt_replaces_an_earlier_one_everywhere():

@@ -1,0 +1,64 @@
+"""Whether the operators of all queries are where their proxies say, each at one live peer and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from overlay.sim.peer import SimPeer
+from protocols.execution.running import Running
+from protocols.ids import PeerId
+from protocols.join_index.messages import ALGORITHMS
+from protocols.peer import Peer
+from protocols.placement.machine import Row
+
+
+def disagreements(peers: Iterable[SimPeer]) -> list[str]:
+    """What live peers say otherwise of where operators are; nothing, in the end."""
+    live = {each.peer_id: each.machine for each in peers if isinstance(each.machine, Peer)}
+    queries = [each for peer in live.values() for each in peer.queries.running.values()]
+    placed = [each for each in queries if each.engine not in ALGORITHMS]
+    waiting = [f"query {each.query} is {each.state}: {each.reason}" for each in placed if each.state != "running"]
+    return waiting or [*_misplaced(live, placed), *_claimed_twice(live, placed)]
+
+
+def _misplaced(live: dict[PeerId, Peer], placed: list[Running]) -> Iterator[str]:
+    """Subgraphs that run elsewhere than their proxy says, or for nobody."""
+    wanted = {
+        (query.stream, subgraph.number): [(host.short, query.attempt)]
+        for query in placed
+        if query.cut is not None
+        for subgraph, host in zip(query.cut.subgraphs, query.cut.hosts, strict=True)
+    }
+    running: dict[tuple[str, int], list[tuple[str, int]]] = {}
+    for host, peer in live.items():
+        for key, hosted in peer.executor.hosted.items():
+            running.setdefault(key, []).append((host.short, hosted.run.deploy.attempt))
+    for key in dict.fromkeys((*wanted, *running)):
+        there, here = wanted.get(key, []), running.get(key, [])
+        if there != here:
+            yield f"subgraph {key[1]} of {key[0]} should run at {there} and runs at {here}"
+
+
+def _claimed_twice(live: dict[PeerId, Peer], placed: list[Running]) -> Iterator[str]:
+    """Operators that several hosts have in their tables, of the latest attempt; or one that nobody means."""
+    rows: dict[tuple[str, int], dict[PeerId, Row]] = {}
+    for host, peer in live.items():
+        for place, row in peer.placement.mapped.items():
+            rows.setdefault(place, {})[host] = row
+    meant = {query.stream: _hosts(query) for query in placed if query.placing.is_by_coordinators}
+    for (placement, operator), told in rows.items():
+        latest = max(row.attempt for row in told.values())
+        hosts = [host for host, row in told.items() if row.attempt == latest and row.configuration is not None]
+        others = [host.short for host in hosts if host not in meant.get(placement, hosts)]
+        if len(hosts) > 1 or others:
+            claims = ", ".join(host.short for host in hosts)
+            yield f"operator {operator} of {placement} is in the tables of {claims}; its proxy did not mean {others}"
+
+
+def _hosts(query: Running) -> list[PeerId]:
+    """Who may think that an operator of a query is at it: hosts of subgraphs, and publishers."""
+    placing = query.placing
+    assert query.cut is not None
+    assert placing.choice is not None
+    publishers = [each.peer for shown in placing.streams.values() for each in shown.publishers]
+    return [*query.cut.hosts, *placing.choice.chains.values(), *publishers]

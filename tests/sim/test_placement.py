@@ -1,0 +1,38 @@
+"""Operators placed by the network, in one that breaks: each at one live host, tables agree, every result is exact."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from overlay.sim.run import Verdict, run_many
+
+pytestmark = pytest.mark.alone
+
+HERE = Path(__file__).parent / "scenarios"
+COUNT = int(os.environ.get("PEER_SIM_PLACEMENT_SEEDS", "500"))
+MOVING_COUNT = 40
+
+
+def test_every_operator_ends_at_one_live_host_and_results_are_exact(capsys: pytest.CaptureFixture[str]):
+    """Messages get lost, come twice and overtake each other; hosts, proxies and coordinators crash."""
+    started, crashes = time.monotonic(), 0
+    for outcome in run_many((HERE / "placement.toml").read_text(), range(1, COUNT + 1), jobs=2):
+        assert outcome.verdict is Verdict.OK, f"peer simulate placement --seed {outcome.seed}: {outcome.problem}"
+        crashes += outcome.faults["crash"]
+    with capsys.disabled():
+        took_s = time.monotonic() - started
+        print(f"\n{COUNT} seeds of placement: {crashes} crashes, every result exact; {took_s:.0f} s", end="")
+
+
+def test_operators_move_when_distances_and_rates_change_and_results_stay_exact(capsys: pytest.CaptureFixture[str]):
+    moves = 0
+    for outcome in run_many((HERE / "moves.toml").read_text(), range(1, MOVING_COUNT + 1), jobs=2):
+        assert outcome.verdict is Verdict.OK, f"peer simulate moves --seed {outcome.seed}: {outcome.problem}"
+        moves += outcome.moves
+    assert moves >= MOVING_COUNT / 2
+    with capsys.disabled():
+        print(f"\n{MOVING_COUNT} seeds of moves: operators moved {moves} times, every result exact", end="")
