@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from experiments import plots, sweep
 from experiments.report import Claim, print_claims, print_table, told
-from experiments.sand import CLOSE, LOOSE_MS, SCENARIOS, Outcome, gathered, measure, size_told, slices
+from experiments.sand import LOOSE_MS, SCENARIOS, Lines, gathered, measure, optimum_claim, size_told, slices
 from protocols.placement.place import Algorithm
 
 
@@ -37,9 +37,6 @@ LOOSE: Final = BOUNDS_MS.index(LOOSE_MS)
 SHOWN: Final[tuple[Algorithm, ...]] = ("in-network", "exact")
 LEVEL: Final = 0.02  # What still changes once a curve has levelled.
 
-Figures = dict[tuple[str, Algorithm], dict[float, Outcome]]
-"""By form and algorithm, the mean for each bound."""
-
 
 def cells(chosen: sweep.Options) -> list[dict[str, Any]]:
     return [
@@ -57,7 +54,7 @@ def cells(chosen: sweep.Options) -> list[dict[str, Any]]:
     ]
 
 
-def figures(chosen: sweep.Options) -> Figures:
+def figures(chosen: sweep.Options) -> Lines:
     asked = cells(chosen)
     results = sweep.run("sand_9", measure, asked, chosen)
     found = gathered(asked, results, lambda cell: Form(cell["fanout"], cell["depths"][0]))
@@ -68,7 +65,7 @@ def figures(chosen: sweep.Options) -> Figures:
     }
 
 
-def claims(found: Figures) -> Iterator[Claim]:
+def claims(found: Lines) -> Iterator[Claim]:
     ratio = {form: [each.ratio for each in found[form, "in-network"].values()] for form in FORMS}
     stretch = {form: [each.stretch for each in found[form, "in-network"].values()] for form in FORMS}
     for where, what, lines in (("fig 9", "ratio", ratio), ("fig 10", "stretch", stretch)):
@@ -106,14 +103,7 @@ def claims(found: Figures) -> Iterator[Claim]:
         "within 5 % of the last value from " + ", ".join(f"{form}: {ms:g} ms" for form, ms in level.items()),
         level[DEEPER] >= level[MIDDLE] <= level[WIDER],
     )
-    over = [
-        found[form, "in-network"][bound_ms].ratio / found[form, "exact"][bound_ms].ratio
-        for form in FORMS
-        for bound_ms in BOUNDS_MS
-    ]
-    yield Claim(
-        "ours", "exact uses no more than In-Network in every cell", f"{max(over):.3f} at most", min(over) >= 1 - CLOSE
-    )
+    yield optimum_claim(found)
 
 
 def _levels_at(line: Sequence[float]) -> float:
