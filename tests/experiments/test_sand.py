@@ -64,7 +64,7 @@ def test_figures_6_and_7(tmp_path: Path):
         assert max(cell["edge+"].ratio, cell["in-network"].ratio) <= 1 + sand.CLOSE
         for each in cell.values():
             assert each.at_sources + each.in_network + each.at_proxy == pytest.approx(1)
-    assert len(list(sand_6.claims(found))) == 11
+    assert len(list(sand_6.claims(found))) == 12
 
 
 @pytest.mark.slow
