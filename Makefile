@@ -12,7 +12,7 @@ FIND_JAVA := $(BIN)/python deploy/java-home >/dev/null || true
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static bench compose-test java lock clean
+.PHONY: help demo test check static bench experiment compose-test java lock clean
 
 help: ## Say what can be made.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,10 @@ bench: $(READY) ## Measure delivery, links, overlay, queries, placement and Spar
 	$(BIN)/python -m experiments.query_bench
 	$(BIN)/python -m experiments.placement_bench
 	$(BIN)/python -m experiments.spark_bench
+
+experiment: $(READY) ## Run an experiment of docs/experiments.md: make experiment E=sand_6 ARGS="--scale 0.1".
+	@$(FIND_JAVA)
+	$(BIN)/python -m experiments.$(or $(E),$(error Say which, as in: make experiment E=sand_6)) $(ARGS)
 
 compose-test: $(READY) ## Start the five containers of docker-compose.yml, cut one off, heal, kill one, tear down.
 	deploy/compose-test

@@ -17,7 +17,7 @@ from typing import Final, cast
 
 import numpy as np
 
-from experiments.sand_6 import make_tree
+from experiments.sand import make_tree
 from protocols.ids import PeerId
 from protocols.placement.place import ALGORITHMS, Placement, place
 from protocols.placement.tree import ProcessingTree

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 
 class Claim(NamedTuple):
@@ -28,6 +28,15 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[object]]) -> Non
     for line in (headers, *lines):
         cells = zip(line, widths, is_text, strict=True)
         print("  ".join(f"{text:<{width}}" if left else f"{text:>{width}}" for text, width, left in cells).rstrip())
+
+
+def span(values: Sequence[float]) -> str:
+    """From the least to the greatest."""
+    return f"{min(values):.3f} to {max(values):.3f}"
+
+
+def told(values: Mapping[Any, float]) -> str:
+    return ", ".join(f"{name} {value:.3f}" for name, value in values.items())
 
 
 def _shown(value: object) -> str:
