@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -145,9 +146,9 @@ def _java_homes(home: str) -> Iterator[Path]:
         return
     if os.environ.get("JAVA_HOME"):
         yield Path(os.environ["JAVA_HOME"])
-    # The java on PATH may be a wrapper far from its home, but it knows where that is.
-    if told := re.search(r"java\.home = (.+)", _said(["java", "-XshowSettings:properties", "-version"])):
-        yield Path(told[1])
+    if on_path := shutil.which("java"):  # It may be a wrapper far from its home, but knows where that is.
+        told = re.search(r"java\.home = (.+)", _said([on_path, "-XshowSettings:properties", "-version"]))
+        yield Path(told[1]) if told else Path(on_path).resolve().parent.parent
     for folder in map(Path, USUAL_FOLDERS):
         yield folder
         yield from sorted(folder.glob("*"), reverse=True)

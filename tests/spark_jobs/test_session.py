@@ -42,6 +42,10 @@ def test_a_java_that_is_installed_is_found_though_an_older_one_is_on_the_path(
     monkeypatch.setenv("PATH", str(tmp_path / "old" / "bin"), prepend=os.pathsep)
     monkeypatch.delenv("JAVA_HOME", raising=False)
     assert find_java("") == (tmp_path / "jvm" / "jdk-21", "21.0.1")
+    monkeypatch.setattr("spark_jobs.session.USUAL_FOLDERS", ())
+    monkeypatch.setattr("spark_jobs.session.OWN_JAVA", tmp_path / "none")
+    with pytest.raises(NoSession, match=r"Java 11.0.2 at .*old\" is too old: Spark needs 17 or newer"):
+        find_java("")
 
 
 def test_without_java_the_error_says_what_to_do(tmp_path: Path):
