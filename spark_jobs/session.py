@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_MIN: Final = 17
+USUAL_FOLDERS: Final = ("/usr/lib/jvm", "/usr/java", "/opt/java", "/opt/jdk", "/Library/Java/JavaVirtualMachines")
+OWN_JAVA: Final = Path(sys.prefix) / "java"  # Where deploy/java-home puts one if the machine has none.
 BRIDGE: Final = Path(__file__).parent / "jvm" / "bridge.jar"
 MASTER_TIMEOUT_S: Final = 3.0
 JAVA_OPTIONS: Final = (
@@ -39,7 +41,7 @@ class SessionSettings(msgspec.Struct, frozen=True):
 
     master: str = "local"
     heap_mb: int = 420  # All of it becomes resident in time: with this a peer stays below 900 MB.
-    java_home: str = ""  # Empty: the machine's, or the one beside this Python.
+    java_home: str = ""  # Empty: $JAVA_HOME, the one on PATH, one that is installed, the one beside this Python.
     extra: dict[str, str] = {}  # More settings of Spark, for a cluster's sake.
 
 
@@ -144,22 +146,27 @@ def _java_homes(home: str) -> Iterator[Path]:
         return
     if os.environ.get("JAVA_HOME"):
         yield Path(os.environ["JAVA_HOME"])
-    on_path = shutil.which("java")
-    if on_path:
-        yield Path(on_path).resolve().parent.parent
-    yield Path(sys.prefix) / "java"
+    if on_path := shutil.which("java"):  # It may be a wrapper far from its home, but knows where that is.
+        told = re.search(r"java\.home = (.+)", _said([on_path, "-XshowSettings:properties", "-version"]))
+        yield Path(told[1]) if told else Path(on_path).resolve().parent.parent
+    for folder in map(Path, USUAL_FOLDERS):
+        yield folder
+        yield from sorted(folder.glob("*"), reverse=True)
+        yield from sorted(folder.glob("*/Contents/Home"), reverse=True)
+    yield OWN_JAVA
 
 
 def java_version(home: Path) -> str:
     """What the Java at home says of itself; empty where there is none that runs."""
+    version = re.search(r'version "([0-9.]+)', _said([home / "bin" / "java", "-version"]))
+    return version[1] if version else ""
+
+
+def _said(command: list[str | Path]) -> str:
     try:
-        said = subprocess.run(
-            [home / "bin" / "java", "-version"], check=True, capture_output=True, text=True, timeout=30
-        ).stderr
+        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stderr
     except (OSError, subprocess.SubprocessError):
         return ""
-    version = re.search(r'version "([0-9.]+)', said)
-    return version[1] if version else ""
 
 
 # Reach.

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import re
 import resource
 import shutil
 import socket
 import ssl
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
 DISK_FREE_LOW: Final = 1 << 30
 DISK_FREE_NONE: Final = 64 << 20
 OPEN_FILES_LOW: Final = 1024
-JAVA_WANTED: Final = 17
 SEED_TIMEOUT_S: Final = 2.0
 _MARKS: Final = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -274,20 +271,13 @@ def _open_files() -> Finding:
 
 
 def _java() -> Finding:
-    step = f"install Java {JAVA_WANTED} or later before running operators on Spark; nothing else needs it"
-    home = os.environ.get("JAVA_HOME")
-    java = shutil.which("java", path=f"{home}/bin" if home else None)
-    if java is None:
-        where = f"not found in JAVA_HOME ({home})" if home else "not found"
-        return Finding("Java", "warn", where, step)
+    from spark_jobs.session import NoSession, find_java
+
     try:
-        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return Finding("Java", "warn", f"{java} does not run: {error}", step)
-    version = re.search(r'version "(?:1\.)?(\d+)[^"]*"', done.stderr + done.stdout)
-    if version is None or int(version[1]) < JAVA_WANTED:
-        return Finding("Java", "warn", f"{java} is version {version[1] if version else 'unknown'}", step)
-    return Finding("Java", "ok", f"{version[1]} at {java}")
+        home, version = find_java("")
+    except NoSession as error:
+        return Finding("Java", "warn", str(error), "install one before queries need Spark; nothing else needs it")
+    return Finding("Java", "ok", f"{version} at {home}")
 
 
 def _existing_parent(path: Path) -> Path:

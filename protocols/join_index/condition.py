@@ -38,6 +38,7 @@ from queries.canonical import flattened
 from queries.compile import OnRow, on_row, project_on_batch
 from queries.expressions import (
     EPOCH,
+    TIME,
     Call,
     Column,
     Expression,
@@ -101,6 +102,7 @@ def condition_of(plan: Operator) -> JoinCondition:
     for source in both:
         _check_window(source)
     every = tuple(part for each in parts for part in conjuncts(each))
+    _check_times(both, (*every, *(each.expression for each in plan.outputs)))
     equalities = [part for part in every if isinstance(part, Call) and is_equi_join(part)]
     if not equalities:
         raise NotIndexed("a join is indexed by an equality between an expression of each stream; there is none")
@@ -145,6 +147,15 @@ def _check_window(source: Source) -> None:
         raise NotIndexed(f"{window} of {source.alias} needs the stream in one place; [RANGE …] without SLIDE does not")
     if source.event_time is not None:
         raise NotIndexed(f"{source.alias} goes by event time: who is late is only known with the stream in one place")
+
+
+def _check_times(both: Sequence[Source], expressions: Sequence[Expression]) -> None:
+    read = [column.input for each in expressions for column in columns_of(each) if column.path == (TIME,)]
+    for source in both:
+        if source.event_time is not None and source.alias in read:
+            raise NotIndexed(
+                f"it asks for the time of {source.alias}, which goes by event time; the index by publication"
+            )
 
 
 def _is_attribute(side: Expression) -> bool:

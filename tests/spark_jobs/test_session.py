@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -30,6 +31,21 @@ def test_a_java_that_is_new_enough_is_taken(tmp_path: Path):
 def test_a_java_that_is_too_old_is_named(tmp_path: Path, version: str):
     with pytest.raises(NoSession, match=rf"Java {version} at .* is too old: Spark needs 17 or newer"):
         find_java(fake_java(tmp_path, version))
+
+
+def test_a_java_that_is_installed_is_found_though_an_older_one_is_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    fake_java(tmp_path / "jvm" / "jdk-21", "21.0.1")
+    fake_java(tmp_path / "old", "11.0.2")
+    monkeypatch.setattr("spark_jobs.session.USUAL_FOLDERS", (str(tmp_path / "jvm"),))
+    monkeypatch.setenv("PATH", str(tmp_path / "old" / "bin"), prepend=os.pathsep)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    assert find_java("") == (tmp_path / "jvm" / "jdk-21", "21.0.1")
+    monkeypatch.setattr("spark_jobs.session.USUAL_FOLDERS", ())
+    monkeypatch.setattr("spark_jobs.session.OWN_JAVA", tmp_path / "none")
+    with pytest.raises(NoSession, match=r"Java 11.0.2 at .*old\" is too old: Spark needs 17 or newer"):
+        find_java("")
 
 
 def test_without_java_the_error_says_what_to_do(tmp_path: Path):

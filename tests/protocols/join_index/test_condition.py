@@ -69,6 +69,7 @@ def test_a_join_has_a_type_and_an_index_attribute_on_each_side(text: str, kind: 
         ("SELECT R.A FROM R [ROWS 5], S WHERE R.B = S.E", r"\[ROWS 5\] of R needs the stream in one place"),
         ("SELECT R.A FROM R [RANGE 5 MINUTES SLIDE 1 MINUTE], S WHERE R.B = S.E", "without SLIDE"),
         ("SELECT R.A FROM R, P [RANGE 5 MINUTES] WHERE R.B = P.x", "P goes by event time"),
+        ("SELECT R.A FROM R, P WHERE R.B = P.x AND P.at > CURRENT_TIME", "it asks for the time of P"),
     ],
 )
 def test_what_cannot_be_indexed_is_refused_with_the_reason(text: str, reason: str):
