@@ -227,8 +227,8 @@ class QueryProxy:
             return self._give_up(query, refusal, now)
         query.placing.adopt(query.parsed.options)
         if objection := adopt_join(query):
-            error = f'query "{query.query}" cannot run as {query.engine}: {objection}'
-            return self._give_up(query, Refused(code="invalid", error=error, hint=instead_of_join(query)), now)
+            said = f'query "{query.query}" cannot run as {query.engine}: {objection}'
+            return self._give_up(query, Refused(code="invalid", error=said, hint=instead_of_join(query)), now)
         if query.only_plan:
             return self._chooser.find_publishers(query)
         schema = output_schema(query.parsed.plan)
