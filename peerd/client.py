@@ -280,6 +280,7 @@ class Client:
         engine: QueryEngine = "auto",
         placement: PlacementName = "auto",
         within_ms: float | None = None,
+        statistics: str = "",
         detached: bool = False,
         on_starting: Callable[[QueryStarting], None] | None = None,
     ) -> RunningQuery:
@@ -287,7 +288,8 @@ class Client:
 
         No tuple published after it has begun is missed. It ends with the block, unless it is detached: then it goes on
         at the peer, and attach() reads it. Parameters fill the question marks of SQL. `placement` says who decides
-        where its operators run, `within_ms` how long a tuple may be under way to this peer.
+        where its operators run, `within_ms` how long a tuple may be under way to this peer; `statistics` are of streams
+        that nobody publishes to yet, as `peer history --stats -o json` tells them.
         """
         return RunningQuery(
             self,
@@ -298,6 +300,7 @@ class Client:
                 engine=engine,
                 placement=placement,
                 within_ms=within_ms,
+                statistics=statistics,
                 on_starting=on_starting,
             ),
             ends=not detached,
@@ -322,6 +325,7 @@ class Client:
         engine: QueryEngine = "auto",
         placement: PlacementName = "auto",
         within_ms: float | None = None,
+        statistics: str = "",
         on_starting: Callable[[QueryStarting], None] | None = None,
     ) -> QueryAccepted:
         """Begin a query that goes on until it is stopped. `on_starting` hears what it waits for meanwhile."""
@@ -337,6 +341,7 @@ class Client:
             witness=self._latest,
             placement=placement,
             within_ms=within_ms,
+            statistics=statistics,
         )
         answer = await self._session.ask(command, "never", hear)
         assert isinstance(answer, QueryAccepted)

@@ -61,6 +61,7 @@ class SubmitOptions(NamedTuple):
     engine: QueryEngine
     placement: PlacementName
     within_ms: float | None
+    statistics: str
 
 
 def run_query(

@@ -74,6 +74,12 @@ _STREAM: Final = re.compile(r"[^\s<{(]+")  # No query is one word.
     help="How a query's operators are placed; auto: where that saves something, the optimum.",
 )
 @click.option("--within", metavar="T", help="No tuple may be longer under way to this peer, for example 120ms.")
+@click.option(
+    "--stats",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="What is known of streams that say nothing yet, as peer history --stats -o json tells it: to place the query.",
+)
 @click.option("--parameter", "parameters", multiple=True, metavar="VALUE", help='The value of a "?", in order.')
 @output_option
 def subscribe(
@@ -90,6 +96,7 @@ def subscribe(
     join: Literal["auto", "sai", "dai-q", "dai-t", "dai-v"],
     placement: PlacementName,
     within: str | None,
+    stats: Path | None,
     parameters: tuple[str, ...],
     form: str | None,
 ) -> None:
@@ -119,13 +126,15 @@ def subscribe(
         from peerd.parameters import filled, value_of
 
         query = filled(query, [value_of(each) for each in parameters])
-        how = SubmitOptions(name or "", runs_by(engine, join), placement, _within_ms(within))
+        known = stats.read_text() if stats is not None else ""
+        how = SubmitOptions(name or "", runs_by(engine, join), placement, _within_ms(within), known)
         run_query(query, data_dir, number, how, limit, detach, form)
         return
     assert text is not None
     asked = {
         "--parameter": parameters,
         "--within": within,
+        "--stats": stats,
         "--placement": placement != "auto",
         "--join": join != "auto",
         "--engine": engine != "auto",

@@ -194,6 +194,7 @@ class QueryInstalled(Record, frozen=True, kw_only=True, tag="QUERY"):
     state: Literal["begun", "acknowledged", "ended"]
     placement: PlacementName = "auto"
     within_ms: float | None = None
+    statistics: str = ""
 
 
 class ResultsNoted(Record, frozen=True, kw_only=True, tag="RESULTS"):
@@ -218,6 +219,7 @@ class SubmitQuery(Command, frozen=True, kw_only=True, tag="SUBMIT"):
     placement: PlacementName = "auto"  # Who decides where its operators run; auto: what its text says, or the optimum.
     within_ms: float | None = None  # No tuple may be longer under way to the subscriber's peer.
     only_plan: bool = False  # Do not run it; answered with QueryPlanned: who would.
+    statistics: str = ""  # Of its streams, as queries/statistics.py writes them: for those that say nothing themselves.
 
 
 class QueryStarting(Answer, frozen=True, kw_only=True, tag="STARTING"):

@@ -10,6 +10,7 @@ import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Final, get_args
 
 import msgspec
@@ -32,6 +33,7 @@ from queries.cost import Rates, StreamStatistics
 from queries.plan import Operator, sources
 from queries.selectivity import ColumnStatistics
 from queries.spark_able import formless
+from queries.statistics import from_json
 
 GAIN_MIN: Final = 0.2  # A move must save this share of what flows; each move costs a start of the query.
 UNDER_WAY_MIN: Final = 1000.0  # Bytes under way that `auto` must save: an engine elsewhere is not had for nothing.
@@ -91,6 +93,7 @@ class Placing:
 
     placement: PlacementName = "auto"
     within_ms: float | None = None
+    statistics: str = ""  # What whoever asks knows of the streams, from their past for instance.
     streams: dict[str, StreamShown] = field(default_factory=dict)
     choice: Choice | None = None
     moves: list[Move] = field(default_factory=list)
@@ -105,6 +108,10 @@ class Placing:
                 self.placement = value
             elif key == "within" and self.within_ms is None and (within := read_interval(value)) is not None:
                 self.within_ms = within / timedelta(milliseconds=1)
+
+    @property
+    def told(self) -> dict[str, StreamStatistics]:
+        return from_json(self.statistics) if self.statistics else {}
 
     def look(self, query: StreamName) -> list[Effect]:
         self.is_looking = True
@@ -187,9 +194,16 @@ class Parts:
         return Choice(worker, chains)
 
 
-def parts_of(plan: Operator, streams: Mapping[str, StreamShown], proxy: PeerId, able: Sequence[PeerId]) -> Parts:
+def parts_of(
+    plan: Operator,
+    streams: Mapping[str, StreamShown],
+    proxy: PeerId,
+    able: Sequence[PeerId],
+    told: Mapping[str, StreamStatistics] = MappingProxyType({}),
+) -> Parts:
     """The tree of a plan: a leaf for each publisher of each source, the narrowing of a source above its leaves."""
-    rates = Rates({name: known for name, shown in streams.items() if (known := known_of(shown)) is not None})
+    flowing = {name: known for name, shown in streams.items() if (known := known_of(shown)) is not None}
+    rates = Rates({**told, **flowing})
     narrow = narrowed(plan)
     vertices: list[Vertex] = []
     chains: dict[str, int] = {}
@@ -238,7 +252,7 @@ def decide(
         )
         for name, shown in placing.streams.items()
     }
-    parts = parts_of(plan, streams, proxy, able)
+    parts = parts_of(plan, streams, proxy, able, placing.told)
     bound_ms = math.inf if placing.within_ms is None else placing.within_ms
     choice = choose(parts, view, placing, bound_ms)
     if isinstance(choice, Infeasible):
@@ -292,6 +306,15 @@ def without_form(query: QueryId, made: Cut) -> Refused | None:
             error = f'query "{query}" cannot run: Spark has no form for it'
             hint = "Without windows and joins it would run in the daemons." if is_stateful(each.plan) else ""
             return Refused(code="invalid", error=error, detail=f"{problem}.", hint=hint)
+    return None
+
+
+def unreadable(statistics: str) -> Refused | None:
+    """The refusal of statistics that are none."""
+    try:
+        Placing(statistics=statistics).told  # noqa: B018
+    except ValueError as error:
+        return Refused(code="invalid", error="the statistics of its streams cannot be read", detail=f"{error}.")
     return None
 
 

@@ -50,7 +50,7 @@ from protocols.execution.messages import (
     SubmitQuery,
     Undeploy,
 )
-from protocols.execution.placing import BETTER_PLACED, Choice, Placing, without_form
+from protocols.execution.placing import BETTER_PLACED, Choice, Placing, unreadable, without_form
 from protocols.execution.questions import ROLE, Questions
 from protocols.execution.running import RETRY_MIN_MS, Running, stream_of, unknown_query
 from protocols.ids import Key, Millis, PeerId, RequestId, StreamName
@@ -113,7 +113,7 @@ class QueryProxy:
                 query = self.running.setdefault(
                     record.query, Running(record.query, record.text, record.engine, record.inserted_at)
                 )
-                query.placing = Placing(record.placement, record.within_ms)
+                query.placing = Placing(record.placement, record.within_ms, record.statistics)
                 query.is_begun, query.is_installed = True, record.state == "acknowledged"
             case ResultsNoted() if record.query in self.running:
                 self.running[record.query].results.notes.append(record)
@@ -180,6 +180,8 @@ class QueryProxy:
         if self.clock.is_off:
             error = f'query "{name}" cannot begin here now: the clock of this peer is wrong'
             return [Reply(request, msgspec.structs.replace(clock_is_off(name, self.clock), error=error))]
+        if objection := unreadable(command.statistics):
+            return [Reply(request, objection)]
         if name in self.running:
             error = f'query "{name}" exists already at this peer'
             hint = f"peer query attach {name} reads its results; peer query stop {name} ends it."
@@ -189,7 +191,7 @@ class QueryProxy:
             hint = "peer query stop NAME ends one (peer query ls lists them), or submit it at another peer."
             return [Reply(request, Refused(code="full", error=error, hint=hint))]
         query = Running(name, command.text, command.engine, inserted_at, request=request, only_plan=command.only_plan)
-        query.placing = Placing(command.placement, command.within_ms)
+        query.placing = Placing(command.placement, command.within_ms, command.statistics)
         self.running[name] = query
         return [*self._questions.ask(query, "streams", ListStreams()), *self._start_ticking()]
 

@@ -85,6 +85,7 @@ class Running:
             state=state,
             placement=self.placing.placement,
             within_ms=self.placing.within_ms,
+            statistics=self.placing.statistics,
         )
 
     def listed(self) -> QueryListed:

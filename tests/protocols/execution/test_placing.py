@@ -13,7 +13,10 @@ from protocols.execution.placing import AGAIN_MS, SETTLED_MS, Choice, Decision, 
 from protocols.ids import PeerId
 from protocols.placement.delay import Infeasible
 from protocols.placement.sight import NetworkSeen
+from queries.cost import StreamStatistics as StreamRates
 from queries.query import parse
+from queries.selectivity import ColumnStatistics
+from queries.statistics import to_json
 from tests.protocols.execution.parts import JOIN, NORTH, PROXY, SCHEMA, SELECT, SOUTH, STREAMS, WORKER
 
 NARROW = "SELECT l.number FROM left l [RANGE 1 SECOND], right r [RANGE 1 SECOND] WHERE l.part = r.part AND l.number < 3"
@@ -77,6 +80,13 @@ def test_auto_leaves_it_at_the_subscriber_where_little_flows_or_nothing_is_known
     assert decided(placing("auto", rate=5.0)).worker == PROXY
     assert decided(placing("auto", rate=0.0)).worker == PROXY
     assert decided(placing("exact", rate=5.0)).worker != PROXY
+
+
+def test_what_is_known_of_the_past_of_a_stream_counts_while_it_says_nothing_itself():
+    busy = StreamRates(rate_per_s=1000.0, row_bytes=100.0, columns={("part",): ColumnStatistics(distinct=100_000.0)})
+    past = to_json({"left": busy, "right": busy}).decode()
+    assert decided(placing("auto", rate=0.0, statistics=past)).worker in (NORTH, SOUTH)
+    assert decided(placing("auto", rate=5.0, statistics=past)).worker == PROXY
 
 
 def test_selections_run_where_their_stream_is_published_and_the_baseline_ships_everything():

@@ -218,6 +218,19 @@ def test_where_nobody_has_spark_a_query_that_needs_it_is_refused_at_once():
     assert Proxy(engines=()).begin(SELECT), "what needs none runs"
 
 
+def test_statistics_outlive_a_crash_with_their_query_and_must_be_some():
+    proxy = Proxy()
+    proxy.happen(Requested(1, SubmitQuery(text=SELECT, name="q", statistics="[1]")))
+    ((_, refused),) = proxy.replies
+    assert isinstance(refused, Refused)
+    assert (refused.code, refused.error) == ("invalid", "the statistics of its streams cannot be read")
+    known = '{"left": {"rate_per_s": 5, "row_bytes": 10, "retention_s": 60}}'
+    proxy.happen(Requested(2, SubmitQuery(text=SELECT, name="q", statistics=known)))
+    proxy.list_streams()
+    proxy.start(proxy.journal)
+    assert proxy.proxy.running["q"].placing.told["left"].rate_per_s == 5
+
+
 def test_a_query_whose_last_peer_with_spark_is_gone_waits_for_one():
     proxy = Proxy(engines=(SOUTH,))
     proxy.host(proxy.begin(JOIN))
