@@ -35,7 +35,7 @@ class Consumer:
     credit: int
     in_flight: deque[tuple[int, int, Millis]] = field(default_factory=deque)  # Next sequence, bytes, when sent.
     in_flight_bytes: int = 0
-    is_reading: bool = False  # The log has been asked for what comes next.
+    reading: int | None = None  # The log has been asked for what comes from there on.
     unlisted: int = 0  # How often the catalogue did not know it.
 
     def rewind(self) -> None:
@@ -200,13 +200,13 @@ class Feed:
             effects += self._pump_one(subscription, consumer, now, {})
         return effects
 
-    def read(self, batches: tuple[StoredBatch, ...], now: Millis) -> list[Effect]:
-        """The log has been read for consumers that are behind."""
+    def read(self, first: int, batches: tuple[StoredBatch, ...], now: Millis) -> list[Effect]:
+        """The log has been read from a place, for consumers that are there; others wait for what they asked for."""
         loaded = {batch.first: batch for batch in batches}
         effects: list[Effect] = []
         for subscription, consumer in self.consumers.items():
-            if consumer.is_reading:
-                consumer.is_reading = False
+            if consumer.reading == first:
+                consumer.reading = None
                 if batches:  # Else wait for the next resend: asking at once would ask for ever.
                     effects += self._pump_one(subscription, consumer, now, loaded)
         return effects
@@ -233,8 +233,8 @@ class Feed:
                 size += len(found.rows) + BATCH_OVERHEAD_BYTES
                 consumer.sent = found.next
             if not batches:
-                if not consumer.is_reading:
-                    consumer.is_reading = True
+                if consumer.reading is None:
+                    consumer.reading = consumer.sent
                     effects.append(ReadLog(self.log, consumer.sent, self.limits.message_bytes))
                 break
             consumer.in_flight.append((consumer.sent, size, now))

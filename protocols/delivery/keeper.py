@@ -91,7 +91,7 @@ class Keeper:
                 for feed in self.feeds.values():
                     feed.unsubscribe(message.subscription)
             case LogRead() if event.log in self._origins_of_logs:
-                return self.feeds[self._origins_of_logs[event.log]].read(event.batches, now)
+                return self.feeds[self._origins_of_logs[event.log]].read(event.first, event.batches, now)
             case PeerDown(peer=peer) | Unreachable(peer=peer):
                 for feed in self.feeds.values():
                     feed.unreachable(peer)

@@ -29,7 +29,7 @@ class Mirror:
     sent: int = 0
     _safe: int = 0
     _asked_at: Millis = 0
-    _is_reading: bool = False
+    _reading: int | None = None  # The log has been asked for what comes from there on.
 
     def safe(self, durable: int, *, is_alone: bool) -> int:
         """Everything below is on two disks; on ours where there never was another peer to ask."""
@@ -45,7 +45,7 @@ class Mirror:
         self.backup = backup
         self.is_listed = False
         self.confirmed_next = self.sent = self.feed.first
-        self._is_reading = False
+        self._reading = None
 
     @property
     def wants_listing(self) -> bool:
@@ -55,10 +55,10 @@ class Mirror:
     def feed_on(self, durable: int, now: Millis) -> list[Effect]:
         return self._send(durable, now, {})
 
-    def read(self, batches: tuple[StoredBatch, ...], durable: int, now: Millis) -> list[Effect]:
-        if not self._is_reading:
+    def read(self, first: int, batches: tuple[StoredBatch, ...], durable: int, now: Millis) -> list[Effect]:
+        if self._reading != first:
             return []
-        self._is_reading = False
+        self._reading = None
         return self._send(durable, now, {batch.first: batch for batch in batches}) if batches else []
 
     def confirmed(self, sender: PeerId, upto: int, durable: int, now: Millis) -> list[Effect]:
@@ -103,8 +103,8 @@ class Mirror:
             )
             return [Send(self.backup, message), *self._send(durable, now, loaded)]
         is_missing = self.sent < durable and self.sent - self.confirmed_next < self._window
-        if is_missing and not self._is_reading:
-            self._is_reading = True
+        if is_missing and self._reading is None:
+            self._reading = self.sent
             return [ReadLog(self.feed.log, self.sent, self._message_bytes)]
         return []
 

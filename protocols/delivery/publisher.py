@@ -415,9 +415,9 @@ class Publisher:
         if stream is None:
             return []
         outbox = self.outboxes[stream]
-        effects = outbox.feed.read(event.batches, now)
+        effects = outbox.feed.read(event.first, event.batches, now)
         if outbox.mirror:
-            effects += outbox.mirror.read(event.batches, outbox.durable, now)
+            effects += outbox.mirror.read(event.first, event.batches, outbox.durable, now)
         return effects
 
     # The copy at the backup.

@@ -58,8 +58,22 @@ def test_a_reader_that_is_behind_is_served_from_the_log() -> None:
     feed.subscribe("q", READER, 0, 0, 40, restart=False)
     assert feed.pump(0) == [ReadLog("out/flights/1", 0, 3 * BATCH)]
     assert feed.pump(0) == [], "asked once"
-    served = feed.read((stored(0), stored(1), stored(2)), 0)
+    served = feed.read(0, (stored(0), stored(1), stored(2)), 0)
     assert [batch.first for batch in batches_in(served)] == [0, 1, 2]
+
+
+def test_what_is_read_for_one_reader_does_not_make_another_ask_again() -> None:
+    """Else two readers at different places would ask twice as often with every answer."""
+    feed = feed_with(20)
+    feed.commit(20, 0)
+    feed.append(stored(20))
+    for name, place in (("q", 0), ("r", 5)):
+        feed.subscribe(name, READER, place, 0, 6 * BATCH, restart=False)
+    assert feed.pump(0) == [ReadLog("out/flights/1", 0, 3 * BATCH), ReadLog("out/flights/1", 5, 3 * BATCH)]
+    served = feed.read(0, (stored(0), stored(1), stored(2)), 0)
+    assert [batch.first for batch in batches_in(served)] == [0, 1, 2]
+    assert [effect for effect in served if isinstance(effect, ReadLog)] == [ReadLog("out/flights/1", 3, 3 * BATCH)]
+    assert [batch.first for batch in batches_in(feed.read(5, (stored(5), stored(6), stored(7)), 0))] == [5, 6, 7]
 
 
 def test_since_finds_the_first_tuple_published_then_or_later() -> None:
@@ -109,7 +123,7 @@ def test_whatever_is_lost_doubled_or_reordered_a_careful_reader_gets_everything_
                     on_the_way.extend([message] * luck.choice([0, 1, 1, 1, 2]))
                 case ReadLog(first=first):
                     reading = [batch for batch in log if batch.next > first][:2]
-                    perform(feed.read(tuple(reading), now))
+                    perform(feed.read(first, tuple(reading), now))
 
     while len(taken) < total:
         now += 30
