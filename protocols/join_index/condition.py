@@ -311,15 +311,16 @@ class Meeting:
     known: dict[tuple[str, Origin], int] = field(repr=False)  # Below which the tuples of a side have met each other.
 
     @classmethod
-    def of(cls, query: JoinQuery) -> Meeting:
-        condition = condition_of(query.plan)
-        plan, (left, right) = condition.plan, condition.sides
+    def of(cls, query: JoinQuery, rest: Expression | None, aliases: tuple[str, str]) -> Meeting:
+        """The query is one whose condition was found."""
+        plan = query.plan
+        assert isinstance(plan, Project)
         columns = plan.input.columns
         return cls(
-            None if condition.rest is None else on_row(condition.rest, columns),
+            None if rest is None else on_row(rest, columns),
             project_on_batch([each.expression for each in plan.outputs], columns),
             output_schema(plan),
-            (left.source.alias, right.source.alias),
+            aliases,
             {(reach.alias, reach.origin): reach.next for reach in query.known},
         )
 

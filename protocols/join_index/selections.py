@@ -40,6 +40,7 @@ class Member:
         "has_window",
         "inserted_at",
         "query",
+        "rest",
         "sources",
         "wants",
         "windows",
@@ -59,12 +60,14 @@ class Member:
         self.wants = (comparison_of(condition, LEFT), comparison_of(condition, RIGHT))
         # Queries whose tuples go the same ways, and meet in the same way, are one group.
         self.group = sha256(query.algorithm.encode() + condition.signature).digest()[:GROUP_BYTES]
+        self.rest = condition.rest
         self._ready: Meeting | None = None
 
     @property
     def meeting(self) -> Meeting:
         if self._ready is None:
-            self._ready = Meeting.of(self.query)
+            left, right = self.sources
+            self._ready = Meeting.of(self.query, self.rest, (left.alias, right.alias))
         return self._ready
 
     def keep_ms(self, side: Side) -> Millis:
