@@ -34,12 +34,14 @@ static: $(READY)
 	$(BIN)/ruff check --quiet
 	$(BIN)/mypy
 
-bench: $(READY) ## Measure delivery, links, overlay, queries, placement and Spark on this machine.
+bench: $(READY) ## Measure delivery, links, overlay, queries, joins, placement and Spark on this machine.
 	@$(FIND_JAVA)
 	$(BIN)/python -m experiments.delivery_bench
 	$(BIN)/python -m experiments.link_bench
 	$(BIN)/python -m experiments.overlay_bench
 	$(BIN)/python -m experiments.query_bench
+	$(BIN)/python -m experiments.join_bench
+	$(BIN)/python -m experiments.join_queries
 	$(BIN)/python -m experiments.placement_bench
 	$(BIN)/python -m experiments.spark_bench
 

@@ -212,6 +212,7 @@ class Daemon:
         if self.config.spark == "warm":
             self.driver.engines.warm()
         await asyncio.to_thread(_learn_languages)
+        lean.look_for_cycles_rarely()
         lean.give_memory_back()
         while True:
             self._remember_contacts(self._contacts())

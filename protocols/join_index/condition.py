@@ -198,8 +198,6 @@ class Prepared:
     predicate: OnRow
     outputs: tuple[OnRow, ...]
     schema: Schema  # Of the results.
-    rest: OnRow | None  # What must hold of two tuples with one value.
-    shown: Callable[[Sequence[Row]], list[Row]]  # Results of many pairs.
     needed: tuple[tuple[OnRow, ...], tuple[OnRow, ...]] = field(repr=False)  # The columns of each side it reads.
     shows: tuple[bytes, bytes] = field(repr=False)  # Their names.
     known: dict[tuple[str, Origin], int] = field(repr=False)  # Below which the tuples of a side have met each other.
@@ -229,8 +227,6 @@ class Prepared:
             on_row(condition.predicate, plan.input.columns),
             tuple(on_row(each.expression, plan.input.columns) for each in plan.outputs),
             output_schema(plan),
-            None if condition.rest is None else on_row(condition.rest, plan.input.columns),
-            project_on_batch([each.expression for each in plan.outputs], plan.input.columns),
             (_needed(expressions, left.source), _needed(expressions, right.source)),
             (_shown(expressions, left.source), _shown(expressions, right.source)),
             {(reach.alias, reach.origin): reach.next for reach in query.known},
@@ -281,11 +277,7 @@ class Prepared:
 
     def _is_known(self, item: Item) -> bool:
         each = item.tuple.id
-        return self.has_known(item.side, each.origin, each.sequence)
-
-    def has_known(self, side: Side, origin: Origin, sequence: int) -> bool:
-        """Whether an earlier attempt has covered a tuple."""
-        return sequence < self.known.get((self.side(side).source.alias, origin), 0)
+        return each.sequence < self.known.get((self.side(item.side).source.alias, each.origin), 0)
 
     def _share_a_window(self, left: Item, right: Item) -> bool:
         """Whether the later tuple was published while the earlier was in its window; both ends count."""
@@ -306,6 +298,35 @@ class Prepared:
             max(left.tuple.published_at, right.tuple.published_at),
             self.schema.encode([shown]),
         )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Meeting:
+    """What two tuples with one value make of a query: no more of it than many meetings need."""
+
+    rest: OnRow | None  # What else must hold of them.
+    shown: Callable[[Sequence[Row]], list[Row]]  # Results of many pairs.
+    schema: Schema
+    aliases: tuple[str, str]
+    known: dict[tuple[str, Origin], int] = field(repr=False)  # Below which the tuples of a side have met each other.
+
+    @classmethod
+    def of(cls, query: JoinQuery, rest: Expression | None, aliases: tuple[str, str]) -> Meeting:
+        """The query is one whose condition was found."""
+        plan = query.plan
+        assert isinstance(plan, Project)
+        columns = plan.input.columns
+        return cls(
+            None if rest is None else on_row(rest, columns),
+            project_on_batch([each.expression for each in plan.outputs], columns),
+            output_schema(plan),
+            aliases,
+            {(reach.alias, reach.origin): reach.next for reach in query.known},
+        )
+
+    def has_known(self, side: Side, origin: Origin, sequence: int) -> bool:
+        """Whether an earlier attempt has covered a tuple."""
+        return sequence < self.known.get((self.aliases[side], origin), 0)
 
 
 def _everything(_: Row) -> bool:

@@ -1,7 +1,7 @@
 """The join index of one peer: publisher's, subscriber's, rewriter's and evaluator's part side by side.
 
 As the paper has it: tuples are sent to rewriters, evaluators are found through the DHT, nobody crashes. Experiments and
-the figures' conversations run it. In a peer `role.py` runs the same rewriters and evaluators.
+the figures' conversations run it. In a peer `role.py` does the same in batches, among others that crash.
 """
 
 from __future__ import annotations

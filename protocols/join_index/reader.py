@@ -12,7 +12,7 @@ import msgspec
 from protocols.clock import Stamp
 from protocols.delivery.messages import Batch, Origin
 from protocols.ids import Millis, PeerId, RequestId
-from protocols.join_index.condition import time_of
+from protocols.join_index.condition import Prepared, time_of
 from protocols.join_index.keys import NULL, value_text
 from protocols.join_index.messages import Attribute, JoinQuery, Load, Query, QueryId, Side, ValueText
 from protocols.join_index.selections import Member, Selections, getter
@@ -52,11 +52,11 @@ class Held:
 
     @property
     def source(self) -> Source:
-        return self.member.condition.sides[self.message.side].source
+        return self.member.sources[self.message.side]
 
     @property
     def attribute(self) -> Attribute:
-        return self.member.condition.sides[self.message.side].attribute
+        return self.member.attributes[self.message.side]
 
     @property
     def ear(self) -> Ear:
@@ -65,7 +65,7 @@ class Held:
     @property
     def indexes(self) -> bool:
         """Whether tuples of this side go to the value level as they are."""
-        return self.member.query.algorithm in ("dai-q", "dai-t") or not self.message.rewrites
+        return self.member.algorithm in ("dai-q", "dai-t") or not self.message.rewrites
 
     @property
     def keep_ms(self) -> Millis:
@@ -85,10 +85,9 @@ class _Rewriting:
     @classmethod
     def of(cls, held: Held) -> _Rewriting:
         side = held.message.side
-        other = held.member.condition.sides[1 - side]
-        opens = None if held.member.query.algorithm == "dai-v" else other.attribute
+        opens = None if held.member.algorithm == "dai-v" else held.member.attributes[1 - side]
         wanted = Selections(side, held.source.schema)
-        return cls(held.member.group, opens, held.member.prepared.values[side], wanted)
+        return cls(held.member.group, opens, Prepared.of(held.member.query).values[side], wanted)
 
 
 @dataclass(slots=True, eq=False)

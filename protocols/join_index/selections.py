@@ -10,14 +10,13 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field
 from decimal import Decimal
-from functools import cached_property
 from hashlib import sha256
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from protocols.clock import Stamp
 from protocols.ids import Millis
-from protocols.join_index.condition import JoinCondition, Prepared, check
+from protocols.join_index.condition import JoinCondition, Meeting, check
 from protocols.join_index.keys import at_path, value_text
 from protocols.join_index.messages import LEFT, RIGHT, JoinQuery, QueryId, Side, ValueText
 from queries.compile import OnRow
@@ -31,32 +30,53 @@ _bound = itemgetter(0)
 
 
 class Member:
-    """A query of a group; what takes long to make of it is made when a tuple first concerns it."""
+    """A query of a group. What takes long to make of it is made when a tuple first concerns it: few may ever be."""
+
+    __slots__ = (
+        "_ready",
+        "algorithm",
+        "attributes",
+        "group",
+        "has_window",
+        "inserted_at",
+        "query",
+        "rest",
+        "sources",
+        "wants",
+        "windows",
+    )
 
     def __init__(self, query: JoinQuery) -> None:
         """Raises NotIndexed."""
+        condition = check(query.plan, query.algorithm)
+        left, right = condition.sides
         self.query = query
-        self.condition: JoinCondition = check(query.plan, query.algorithm)
-        self.has_window = any(side.window_ms is not None for side in self.condition.sides)
+        self.algorithm = query.algorithm
         self.inserted_at: Stamp = query.inserted_at
+        self.sources = (left.source, right.source)
+        self.attributes = (left.attribute, right.attribute)
+        self.windows = (left.window_ms, right.window_ms)
+        self.has_window = self.windows != (None, None)
+        self.wants = (comparison_of(condition, LEFT), comparison_of(condition, RIGHT))
+        # Queries whose tuples go the same ways, and meet in the same way, are one group.
+        self.group = sha256(query.algorithm.encode() + condition.signature).digest()[:GROUP_BYTES]
+        self.rest = condition.rest
+        self._ready: Meeting | None = None
 
-    @cached_property
-    def prepared(self) -> Prepared:
-        return Prepared.of(self.query)
-
-    @cached_property
-    def group(self) -> bytes:
-        """The name of its group: queries whose tuples go the same ways, and meet in the same way."""
-        said = self.query.algorithm.encode() + self.condition.signature
-        return sha256(said).digest()[:GROUP_BYTES]
+    @property
+    def meeting(self) -> Meeting:
+        if self._ready is None:
+            left, right = self.sources
+            self._ready = Meeting.of(self.query, self.rest, (left.alias, right.alias))
+        return self._ready
 
     def keep_ms(self, side: Side) -> Millis:
-        window = self.condition.sides[side].window_ms
+        window = self.windows[side]
         return self.query.retention_ms if window is None else window
 
     def share_a_window(self, left: Millis, right: Millis) -> bool:
         """Whether the later of two tuples was published while the earlier was in its window; both ends count."""
-        earlier = self.condition.sides[LEFT if left <= right else RIGHT].source.window
+        earlier = self.sources[LEFT if left <= right else RIGHT].window
         return earlier is None or abs(right - left) * 1000 <= int(earlier.size)
 
 
@@ -122,7 +142,7 @@ class Selections:
         return bool(self._equal or self._above or self._below)
 
     def add(self, member: Member) -> None:
-        wish, name = comparison_of(member.condition, self.side), member.query.id
+        wish, name = member.wants[self.side], member.query.id
         if wish is None:
             self.anything[name] = member
             return
@@ -134,7 +154,7 @@ class Selections:
             insort(self._bounds(wish.sign).setdefault(wish.path, []), (wish.value, name, member), key=_bound)
 
     def remove(self, member: Member) -> None:
-        wish, name = comparison_of(member.condition, self.side), member.query.id
+        wish, name = member.wants[self.side], member.query.id
         if wish is None:
             del self.anything[name]
         elif wish.sign == "=":
@@ -188,7 +208,7 @@ class Group:
 
     @classmethod
     def of(cls, member: Member) -> Group:
-        left, right = (each.source.schema for each in member.condition.sides)
+        left, right = (source.schema for source in member.sources)
         return cls((Selections(LEFT, left), Selections(RIGHT, right)))
 
     def add(self, member: Member) -> None:

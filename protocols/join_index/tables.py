@@ -13,7 +13,7 @@ from typing import Final
 from protocols.clock import Stamp, wall_ms
 from protocols.delivery.messages import Origin
 from protocols.ids import Millis
-from protocols.join_index.condition import time_of
+from protocols.join_index.condition import Meeting, time_of
 from protocols.join_index.expiry import Expiry, Recently
 from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import LEFT, RIGHT, Algorithm, Attribute, JoinQuery, Load, QueryId, Results, Side
@@ -193,12 +193,12 @@ class Tables:
                 continue
             if member.has_window and not member.share_a_window(left.wall, right.wall):
                 continue
-            prepared = member.prepared
-            if not self._is_told_here(member.query.algorithm, left, right, trigger):
+            if not self._is_told_here(member.algorithm, left, right, trigger):
                 continue
-            if prepared.known and self._is_known(member, LEFT, left) and self._is_known(member, RIGHT, right):
+            meeting = member.meeting
+            if meeting.known and self._is_known(meeting, LEFT, left) and self._is_known(meeting, RIGHT, right):
                 continue
-            if prepared.rest is not None and prepared.rest(row) is not True:
+            if meeting.rest is not None and meeting.rest(row) is not True:
                 continue
             made = self._made.get(member.query.id)
             if made is None:
@@ -206,9 +206,9 @@ class Tables:
             made.rows.append(row)
             made.made_of.append((left.key, right.key))
 
-    def _is_known(self, member: Member, side: Side, item: _Item) -> bool:
+    def _is_known(self, meeting: Meeting, side: Side, item: _Item) -> bool:
         number, sequence = item.key
-        return member.prepared.has_known(side, self._origins[number], sequence)
+        return meeting.has_known(side, self._origins[number], sequence)
 
     def _is_told_here(self, algorithm: Algorithm, left: _Item, right: _Item, trigger: Side) -> bool:
         """Whether this evaluator tells a pair: in DAI-Q and DAI-T there are two that could, and their order decides."""
@@ -233,10 +233,10 @@ class Tables:
         made, self._made = self._made, {}
         for name, each in made.items():
             for first in range(0, len(each.rows), ROWS_MAX):
-                prepared = each.member.prepared
-                rows = prepared.shown(each.rows[first : first + ROWS_MAX])
+                meeting = each.member.meeting
+                rows = meeting.shown(each.rows[first : first + ROWS_MAX])
                 origins, made_of = self._told(each.made_of[first : first + ROWS_MAX])
-                yield each.member, Results(name, origins, made_of, prepared.schema.encode(rows))
+                yield each.member, Results(name, origins, made_of, meeting.schema.encode(rows))
 
     def _told(self, pairs: list[tuple[_Key, _Key]]) -> tuple[tuple[Origin, ...], tuple[int, ...]]:
         places: dict[int, int] = {}

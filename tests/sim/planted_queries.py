@@ -16,7 +16,7 @@ from protocols.execution.proxy import QueryProxy
 from protocols.execution.run import Run as ExecutionRun
 from protocols.ids import Millis, PeerId
 from protocols.join_index.attribute_level import AttributeLevel
-from protocols.join_index.condition import Prepared
+from protocols.join_index.condition import Meeting
 from protocols.join_index.messages import Covered
 from protocols.join_index.proxy_side import IndexedQueries
 from protocols.join_index.value_level import ValueLevel
@@ -197,7 +197,7 @@ def parcels_not_sent_again() -> Patch:
 @bug("join-restarts", seeds=40)
 def pairs_of_before_told_again() -> Patch:
     """The next attempt tells pairs that the last one had covered."""
-    return patch.object(Prepared, "has_known", lambda prepared, side, origin, sequence: False)
+    return patch.object(Meeting, "has_known", lambda meeting, side, origin, sequence: False)
 
 
 @bug("join-restarts", seeds=30)
