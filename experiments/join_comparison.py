@@ -1,4 +1,4 @@
-"""Our live join beside Pathway and beside one centralised Spark Structured Streaming query: one run, the same data.
+"""Our live join beside Pathway and beside one centralised Spark Structured Streaming query: one run, the same rows.
 
     python -m experiments.join_comparison
 
@@ -8,8 +8,6 @@ one process with everything in memory, and nothing of theirs travels over a netw
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 import json
 import shutil
 import subprocess
@@ -17,62 +15,50 @@ import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from experiments import join_bench
-from experiments.join_bench import Figures, measure
+from experiments.join_bench import ALGORITHMS, BATCH_ROWS, PEERS, measure, peer
 from experiments.join_rows import Shape
-from peerd.cluster import Cluster
-from peerd.datadir import DataDir
 
-PORT: Final = join_bench.FIRST_PORT + 20
 PATIENCE_S: Final = 600.0
-SHAPE: Final = Shape(
-    join_bench.BATCH_ROWS,
-    join_bench.WARM_BATCHES,
-    join_bench.FAST_BATCHES,
-    join_bench.STEADY_S,
-    join_bench.STEADY_PER_S,
-)
-BENCH_PYTHON: Final = Path(".venv-bench/bin/python")  # Made by deploy/bench-venv.
+SHAPE: Final = Shape(batch_rows=BATCH_ROWS, warm_batches=20, fast_batches=400, steady_s=8.0, steady_per_s=1000)
+BENCH_PYTHON: Final = ".venv-bench/bin/python"  # Made by deploy/bench-venv.
 
 
-async def ours() -> Figures:
+def ours() -> dict[str, Any]:
+    """By the algorithm that is chosen where nobody chooses."""
     folder = Path(tempfile.mkdtemp(prefix="join-comparison-"))
-    cluster = Cluster(DataDir(folder))
     try:
-        cluster.start(join_bench.PEERS, first_port=PORT)
+        peer(folder, "up", "--peers", str(PEERS), "--detach")
         try:
-            cluster.wait_until_up()
-            return await measure(cluster, "auto", itertools.count())
+            return measure(folder, ALGORITHMS[0])
         finally:
-            cluster.stop()
+            peer(folder, "down")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def other(python: str, module: str) -> Figures:
+def other(python: str, module: str) -> dict[str, Any]:
+    """Figures of a program that tells them in its last line."""
     command = [python, "-m", module, json.dumps(SHAPE._asdict())]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     if done.returncode:
         raise RuntimeError(f"{module} failed: {done.stderr[-2000:]}")
-    return Figures(**json.loads(done.stdout.splitlines()[-1]))
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figures
 
 
 def main() -> int:
     print(f"One join, batches of {SHAPE.batch_rows}; latency at {SHAPE.steady_per_s:,} tuples/s", flush=True)
-    systems: dict[str, Callable[[], Figures]] = {
-        "peerd, five daemons, durable": lambda: asyncio.run(ours()),
-        "Pathway, one process": lambda: other(str(BENCH_PYTHON), "experiments.join_pathway"),
-        "Spark, one process": lambda: other(sys.executable, "experiments.join_spark"),
+    systems: dict[str, Callable[[], dict[str, Any]]] = {
+        "peerd, five daemons, on disk": ours,
+        "Pathway, one process, in memory": lambda: other(BENCH_PYTHON, "experiments.join_pathway"),
+        "Spark, one process, in memory": lambda: other(sys.executable, "experiments.join_spark"),
     }
     for name, run in systems.items():
         seen = run()
-        print(
-            f"  {name:<30} {seen.tuples_per_s:>9,.0f} tuples/s in   "
-            f"publication to result {seen.ms_p50:>7.1f} ms p50 {seen.ms_p99:>7.1f} ms p99",
-            flush=True,
-        )
+        times = f"publication to result {seen['ms_p50']:>7.1f} ms p50 {seen['ms_p99']:>7.1f} ms p99"
+        print(f"  {name:<32} {seen['tuples_per_s']:>9,.0f} tuples/s in   {times}", flush=True)
     return 0
 
 
