@@ -17,7 +17,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help: ## Say what can be made.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(READY) ## An airline on five peers of this machine: streams at four, queries at a fifth, a kill -9 in the middle.
+demo: $(READY) ## An airline, a library and a shop on five peers of this machine, with a kill -9 in the middle of each.
 	@$(FIND_JAVA)
 	@$(BIN)/peer demo --for 10
 
@@ -34,7 +34,7 @@ static: $(READY)
 	$(BIN)/ruff check --quiet
 	$(BIN)/mypy
 
-bench: $(READY) ## Measure delivery, links, overlay, queries, joins, placement and Spark on this machine.
+bench: $(READY) ## Measure delivery, links, overlay, queries, placement, Spark and joins here, and joins of other systems.
 	@$(FIND_JAVA)
 	$(BIN)/python -m experiments.delivery_bench
 	$(BIN)/python -m experiments.link_bench
@@ -44,6 +44,8 @@ bench: $(READY) ## Measure delivery, links, overlay, queries, joins, placement a
 	$(BIN)/python -m experiments.join_queries
 	$(BIN)/python -m experiments.placement_bench
 	$(BIN)/python -m experiments.spark_bench
+	@deploy/bench-venv .venv-bench
+	$(BIN)/python -m experiments.join_comparison
 
 experiment: $(READY) ## Run an experiment of docs/experiments.md: make experiment E=sand_6 ARGS="--scale 0.1".
 	@$(FIND_JAVA)
@@ -60,9 +62,10 @@ lock: $(READY) ## Renew the lock files from pyproject.toml, with the newest vers
 	$(LOCK) --upgrade pyproject.toml --group dev -c requirements.lock -o requirements-dev.lock
 	$(LOCK) --upgrade --group build -c requirements-dev.lock -o requirements-build.lock
 	$(LOCK) --upgrade --group java -o requirements-java.lock
+	$(LOCK) --upgrade --group bench -o requirements-bench.lock
 
 clean: ## Remove what the targets made, the virtual environment included.
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf $(VENV) .venv-bench .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): requirements-dev.lock pyproject.toml deploy/make-venv

@@ -119,7 +119,7 @@ class Peer:
         self.placement = PlacementMachine(peer_id)
         self.joins = Joins(peer_id, self.inside, lambda: self.store.neighbours)
         self._store_alone: tuple[Role, ...] = (self.store,)
-        self._busy: dict[int, Sequence[Role]] = {}  # Who has had anything to do since it stated what must hold.
+        self._busy: dict[type[Role], Role] = {}  # Who has had anything to do since it stated what must hold.
         self._by_name: dict[str, tuple[Role, ...]] = {
             "store": self._store_alone,
             "catalogue": (self.catalogue,),
@@ -211,8 +211,8 @@ class Peer:
         pending = [event]
         for current in pending:  # It grows on the way.
             roles = self._roles_for(current)
-            self._busy[id(roles)] = roles
             for role in roles:
+                self._busy[type(role)] = role
                 for effect in role.handle(current, now):
                     if type(effect) is Reply or type(effect) is AfterSync:
                         effect = self.inside.turned(effect)  # What a role asked comes back to it.
@@ -247,8 +247,7 @@ class Peer:
     def validate(self) -> None:
         """State what must hold between any two events; who had nothing to do has stated it before."""
         self.store.validate()  # The catalogue writes to it on behalf of others.
-        for roles in self._busy.values():
-            for role in roles:
-                if role is not self.store:
-                    role.validate()
+        for role in self._busy.values():
+            if role is not self.store:
+                role.validate()
         self._busy.clear()

@@ -36,6 +36,7 @@ def test_what_the_project_needs_is_locked():
     assert names(groups["dev"]) <= locked("requirements-dev.lock").keys()
     assert names(groups["build"]) <= locked("requirements-build.lock").keys()
     assert names(groups["java"]) == locked("requirements-java.lock").keys()
+    assert names(groups["bench"]) <= locked("requirements-bench.lock").keys()
 
 
 def test_what_the_project_needs_is_used():

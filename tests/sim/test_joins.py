@@ -38,13 +38,13 @@ def machines(trial: Run) -> dict[str, Peer]:
 
 def left_behind(peer: Peer) -> dict[str, object]:
     """What a peer still has of any query."""
-    joins, evaluator = peer.joins, peer.joins.values.evaluator
+    joins = peer.joins
     tables: dict[str, object] = {
         "queries of its clients": peer.queries.running,
         "attempts": joins.queries.attempts,
         "readers": joins.attributes.readers,
-        "rewritten queries": evaluator.stored_queries,
-        "tuples": evaluator.stored_tuples,
+        "queries of others": joins.values.tables.queries,
+        "tuples and triggers": joins.values.tables.stored,
         "all of the index": not joins.is_empty(),
         "derived streams and results": [name for name in peer.publisher.outboxes if not name.endswith("_side")],
         "questions": [role for role in peer.inside.roles.values() if role in ("joins", "queries")],
