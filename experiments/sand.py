@@ -108,7 +108,7 @@ def make_locations(
     A star of many sources can be had in no network: some are always neighbours. The nearest of a few tries is taken.
     """
     rows = view.rows
-    near = [[place for place, ms in enumerate(row) if 0 < ms <= reach_ms] for row in rows]
+    near = _near(view, reach_ms)
     proxies = [place for place, others in enumerate(near) if len(others) >= SPARE * count]
     assert proxies, "too few peers near any proxy for so many sources"
     best: tuple[float, int, list[int]] = (math.inf, -1, [])
@@ -119,6 +119,12 @@ def make_locations(
         if error <= NEAR:
             break
     return view.peers[best[1]], [view.peers[place] for place in best[2]]
+
+
+@lru_cache(maxsize=2)
+def _near(view: NetworkView, reach_ms: float) -> list[list[int]]:
+    """For each peer, those that it reaches."""
+    return [[place for place, ms in enumerate(row) if 0 < ms <= reach_ms] for row in view.rows]
 
 
 def _sources(
