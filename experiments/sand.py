@@ -28,7 +28,8 @@ from protocols.placement.view import NetworkView
 
 DIAMETER_MS: Final = 500.0
 SHAPE: Final = TransitStubShape(transit_domains=14, transit_routers=3, stub_domains=2, stub_routers=4)
-PEERS: Final = 400  # With fewer, some networks have no proxy with 32 sources near.
+PEERS: Final = 400
+SOURCES_MAX: Final = 32
 TIGHT_MS: Final = 120.0
 LOOSE_MS: Final = 300.0
 REACH_MS: Final = TIGHT_MS / 2
@@ -79,9 +80,18 @@ def slices(scale: float) -> list[Slice]:
 
 
 @lru_cache(maxsize=2)
-def make_network(seed: int, topology: int, peers: int = PEERS) -> NetworkView:
-    network = TransitStubTopology(random.Random(f"{seed} {topology}"), SHAPE)
-    numbers = range(peers)
+def make_network(seed: int, topology: int) -> NetworkView:
+    """A network in which somebody has enough peers near to be the proxy of the largest tree; others are drawn again."""
+    luck = random.Random(f"{seed} {topology}")
+    while True:
+        view = _network(luck)
+        if max(map(len, _near(view, REACH_MS))) >= SPARE * SOURCES_MAX:
+            return view
+
+
+def _network(luck: random.Random) -> NetworkView:
+    network = TransitStubTopology(luck, SHAPE)
+    numbers = range(PEERS)
     delays = [[0.0 if a == b else float(network.delay_ms(a, b)) for b in numbers] for a in numbers]
     scale = DIAMETER_MS / max(map(max, delays))
     rows = [[ms * scale for ms in row] for row in delays]
@@ -108,9 +118,9 @@ def make_locations(
     A star of many sources can be had in no network: some are always neighbours. The nearest of a few tries is taken.
     """
     rows = view.rows
-    near = [[place for place, ms in enumerate(row) if 0 < ms <= reach_ms] for row in rows]
+    near = _near(view, reach_ms)
     proxies = [place for place, others in enumerate(near) if len(others) >= SPARE * count]
-    assert proxies, "too few peers near any proxy for so many sources"
+    assert proxies, f"nobody has {count} peers within {reach_ms:g} ms"
     best: tuple[float, int, list[int]] = (math.inf, -1, [])
     for _ in range(TRIES):
         proxy = luck.choice(proxies)
@@ -119,6 +129,12 @@ def make_locations(
         if error <= NEAR:
             break
     return view.peers[best[1]], [view.peers[place] for place in best[2]]
+
+
+@lru_cache(maxsize=2)
+def _near(view: NetworkView, reach_ms: float) -> list[list[int]]:
+    """For each peer, those that it reaches."""
+    return [[place for place, ms in enumerate(row) if 0 < ms <= reach_ms] for row in view.rows]
 
 
 def _sources(
@@ -200,13 +216,12 @@ def measure(
     depths: Sequence[int] = DEPTHS,
     fanout: int = 2,
     selectivity: float = 1.0,
-    peers: int = PEERS,
 ) -> list[list[list[float]]]:
     """For each bound and each algorithm the mean outcome of a run; a cell of every figure.
 
     What is drawn does not depend on bounds and selectivity, so their effects are seen on the same trees.
     """
-    view = make_network(seed, topology, peers)
+    view = make_network(seed, topology)
     luck = random.Random(f"{seed} {topology} {run}")
     off = wanted_ms(*layout_ms) if layout_ms else wanted(apd_over_asd)
     found: list[list[list[Outcome]]] = [[[] for _ in algorithms] for _ in bounds_ms]
