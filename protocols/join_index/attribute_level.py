@@ -38,7 +38,7 @@ from protocols.join_index.messages import (
     RemoveQuery,
     ValueText,
 )
-from protocols.join_index.reader import Held, HeldName, Reader, Reading
+from protocols.join_index.reader import Held, HeldName, Reader, Reading, TupleTooLarge
 from protocols.join_index.selections import Member
 from protocols.messages import Answer, Refused
 
@@ -49,7 +49,6 @@ SILENT_MS: Final = 6000  # An evaluator that has not said a word for so long is 
 REPORT_MS: Final = 100  # Between two reports of a reader that gets on.
 OVER_MS: Final = 30_000  # How long evaluators are told what is over: some of it may get lost.
 PARCEL_BYTES: Final = 256 << 10
-TUPLE_BYTES_MAX: Final = 512 << 10
 PLACES_MAX: Final = 100_000  # Evaluators of values, remembered.
 
 
@@ -223,9 +222,8 @@ class AttributeLevel:
             effects = self._carry(reader, reading, reader.loads(batches), now)
         except msgspec.MsgspecError as error:
             return self._lose(reader, f"rows of {reader.at.relation} do not have the columns they had: {error}", now)
-        for batch in batches:
-            if len(batch.rows) > TUPLE_BYTES_MAX and len(batch.rows) > TUPLE_BYTES_MAX * batch.count:
-                return self._lose(reader, f"a tuple of {len(batch.rows)} bytes is too large for the join index", now)
+        except TupleTooLarge as error:
+            return self._lose(reader, str(error), now)
         reader.note(batches)
         return effects + self._settle(reader, now)
 

@@ -23,9 +23,17 @@ from queries.schema import Row, Schema
 RECENT_BYTES: Final = 4 << 20  # Of batches that were read, for queries that come a little later.
 APART_MAX: Final = 1000  # Tuples that a reading may be behind another when it takes over its queries.
 
+PIECE_BYTES: Final = 256 << 10  # Of rows in one load,
+PIECE_ROWS: Final = 2000  # and how many.
+TUPLE_BYTES_MAX: Final = 512 << 10
+
 T = TypeVar("T")
 HeldName = tuple[QueryId, Side]
 Ear = tuple[PeerId, Millis]  # A subscriber in one of its lives.
+
+
+class TupleTooLarge(Exception):
+    """A tuple that no parcel takes."""
 
 
 @dataclass(slots=True, eq=False)
@@ -187,7 +195,7 @@ class Reader:
     def loads(self, batches: Iterable[Batch]) -> Iterator[Load]:
         """What tuples mean for the value level."""
         keep_ms = max(self._indexing, default=-1)
-        for batch in batches:
+        for batch in (piece for each in batches for piece in _pieces(each)):
             rows = self._rows(batch)
             if keep_ms >= 0:
                 yield from self._indexed(batch, rows, keep_ms)
@@ -196,7 +204,7 @@ class Reader:
 
     def loads_for(self, held: Held, batches: Iterable[Batch]) -> Iterator[Load]:
         """What tuples mean for one query alone."""
-        for batch in batches:
+        for batch in (piece for each in batches for piece in _pieces(each)):
             rows = self._rows(batch)
             if held.indexes:
                 yield from self._indexed(batch, rows, held.keep_ms)
@@ -245,6 +253,28 @@ class Reader:
         assert self.ears.total() == len(self.held)
         assert self._queries.total() == len(self.held)
         assert self.joining.keys() <= self.held.keys()
+
+
+def _pieces(batch: Batch) -> Iterator[Batch]:
+    """A batch that is too large for one parcel, taken apart; raises TupleTooLarge."""
+    if len(batch.rows) <= PIECE_BYTES and batch.count <= PIECE_ROWS:
+        yield batch
+        return
+    raw = msgspec.msgpack.decode(batch.rows, type=list[msgspec.Raw])
+    first = size = 0
+    for place, each in enumerate(raw):
+        row_bytes = len(memoryview(each))
+        if row_bytes > TUPLE_BYTES_MAX:
+            raise TupleTooLarge(f"a tuple of {row_bytes} bytes is too large for the join index")
+        if place > first and (size + row_bytes > PIECE_BYTES or place - first == PIECE_ROWS):
+            yield _piece(batch, first, raw[first:place])
+            first, size = place, 0
+        size += row_bytes
+    yield _piece(batch, first, raw[first:])
+
+
+def _piece(batch: Batch, first: int, raw: list[msgspec.Raw]) -> Batch:
+    return Batch(batch.origin, batch.first + first, len(raw), batch.published_at, msgspec.msgpack.encode(raw))
 
 
 def _rewritten(

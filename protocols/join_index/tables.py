@@ -21,7 +21,8 @@ from protocols.join_index.messages import ValueText as Value
 from protocols.join_index.selections import Group, Member
 from queries.schema import Row, Schema
 
-ROWS_MAX: Final = 1000  # Of one query in one piece of results.
+ROWS_MAX: Final = 1000  # Of one query in one piece of results,
+RESULTS_BYTES: Final = 256 << 10  # and their size.
 
 _Key = tuple[int, int]  # The number of an origin, and the sequence.
 
@@ -232,11 +233,17 @@ class Tables:
         """What has been made since this was last asked."""
         made, self._made = self._made, {}
         for name, each in made.items():
-            for first in range(0, len(each.rows), ROWS_MAX):
-                meeting = each.member.meeting
-                rows = meeting.shown(each.rows[first : first + ROWS_MAX])
-                origins, made_of = self._told(each.made_of[first : first + ROWS_MAX])
-                yield each.member, Results(name, origins, made_of, meeting.schema.encode(rows))
+            meeting = each.member.meeting
+            rows = meeting.shown(each.rows)
+            first = 0
+            while first < len(rows):
+                upto = min(len(rows), first + ROWS_MAX)
+                encoded = meeting.schema.encode(rows[first:upto])
+                while len(encoded) > RESULTS_BYTES and upto - first > 1:
+                    upto = (first + upto) // 2
+                    encoded = meeting.schema.encode(rows[first:upto])
+                yield each.member, Results(name, *self._told(each.made_of[first:upto]), encoded)
+                first = upto
 
     def _told(self, pairs: list[tuple[_Key, _Key]]) -> tuple[tuple[Origin, ...], tuple[int, ...]]:
         places: dict[int, int] = {}

@@ -21,11 +21,10 @@ from protocols.join_index.messages import (
     Results,
     Told,
 )
-from protocols.join_index.tables import Tables
+from protocols.join_index.tables import RESULTS_BYTES, Tables
 
 RESEND_MS: Final = 2000
 LAPSE_MS: Final = 60_000  # An attribute level that has been silent for so long is gone.
-RESULTS_BYTES: Final = 256 << 10  # Of rows in one message.
 UNHEARD_BYTES_MAX: Final = 4 << 20  # Results on their way to one subscriber; beyond that, nobody may send more.
 
 _Ear = tuple[PeerId, Millis]  # A subscriber in one of its lives.

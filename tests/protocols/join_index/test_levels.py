@@ -271,6 +271,22 @@ def test_a_parcel_is_sent_again_until_there_is_a_receipt():
     assert sent in level.sweep(1 + RESEND_MS)
 
 
+def test_a_large_batch_goes_in_several_parcels_and_a_tuple_that_fits_none_ends_the_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr("protocols.join_index.reader.PIECE_BYTES", 10)
+    monkeypatch.setattr("protocols.join_index.attribute_level.PARCEL_BYTES", 1)
+    level = AttributeLevel(REWRITER, LIMITS, Inside())
+    request = opened(level, posed())
+    sent = parcels(level.answered(request, rows(*[7] * 8), now=1))
+    assert [len(load.sequences) for each in sent for load in each.message.loads] == [3, 3, 2]  # type: ignore[attr-defined]
+    assert [len(each.message.queries) for each in sent] == [1, 0, 0, 0]  # type: ignore[attr-defined]
+    monkeypatch.setattr("protocols.join_index.reader.TUPLE_BYTES_MAX", 2)
+    lost = level.answered(request, rows(*[7] * 8, first=8), now=1)
+    reason = "a tuple of 3 bytes is too large for the join index"
+    assert lost[0] == Send(SUBSCRIBER, QueryLost(query="q~1", reason=reason))
+
+
 def test_an_evaluator_in_another_life_or_silent_or_full_ends_the_attempt():
     def read() -> tuple[AttributeLevel, Send, int]:
         level = AttributeLevel(REWRITER, LIMITS, Inside())
