@@ -6,6 +6,7 @@ however many tuples trigger them. When two tuples meet, the group says whom they
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -75,6 +76,7 @@ class Tables:
     _attempts: dict[str, QueryId] = field(default_factory=dict)  # The one attempt of each query that is known.
     _removed: Recently[QueryId] = field(default_factory=Recently)
     _places: dict[Attribute | None, dict[Value, _Place]] = field(default_factory=dict)
+    _groups_at: Counter[Attribute | None] = field(default_factory=Counter)  # Without any, tuples are of no use.
     _schemas: dict[Schema, Schema] = field(default_factory=dict)
     _origins: list[Origin] = field(default_factory=list)
     _numbers: dict[Origin, int] = field(default_factory=dict)
@@ -99,7 +101,11 @@ class Tables:
             self.forget(before, now)
         self._attempts[name] = query.id
         self.queries[query.id] = member
-        self._groups.setdefault(member.group, Group.of(member)).add(member)
+        group = self._groups.get(member.group)
+        if group is None:
+            group = self._groups[member.group] = Group.of(member)
+            self._groups_at.update(member.attributes)
+        group.add(member)
         return before
 
     def forget(self, query: QueryId, now: Millis) -> None:
@@ -113,13 +119,19 @@ class Tables:
         group.remove(query)
         if not group.members:
             del self._groups[member.group]
+            self._groups_at -= Counter(member.attributes)
             self._take_away(member.group)
 
     def _take_away(self, group: bytes) -> None:
+        """Let go of a group's triggers, and of tuples that nobody waits for now: whoever comes brings its own."""
         for at in list(self._places):
-            places = self._places[at]
-            for value, place in [each for each in places.items() if group in each[1].triggers]:
-                self.stored -= sum(map(len, place.triggers.pop(group)))
+            is_useless = at not in self._groups_at
+            for value, place in list(self._places[at].items()):
+                if group in place.triggers:
+                    self.stored -= sum(map(len, place.triggers.pop(group)))
+                if is_useless:
+                    self.stored -= len(place.tuples)
+                    place.tuples.clear()
                 self._tidy(at, value)
 
     # Tuples.

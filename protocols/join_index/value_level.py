@@ -60,7 +60,6 @@ class ValueLevel:
     _unpacked: dict[PeerId, dict[int, Receipt]] = field(default_factory=dict)  # Parcels that may come again.
     _settled: dict[PeerId, int] = field(default_factory=dict)  # Lower numbers will not come again.
     _withheld: list[tuple[PeerId, Receipt]] = field(default_factory=list)  # Until subscribers have caught up.
-    _asked_at: Millis = 0  # When anybody last sent or asked anything.
 
     def __post_init__(self) -> None:
         self.tables = Tables(self.limits)
@@ -75,7 +74,6 @@ class ValueLevel:
     # Parcels.
 
     def unpack(self, sender: PeerId, parcel: Parcel, now: Millis) -> list[Effect]:
-        self._asked_at = now
         if parcel.counts_on:
             self._heard_at[sender] = now
         for query in parcel.over:
@@ -176,7 +174,7 @@ class ValueLevel:
 
     def sweep(self, now: Millis) -> list[Effect]:
         """Say again what was not heard, and let go of what has ended."""
-        if not self.is_empty() and (self._has_lapsed(now) or now - self._asked_at > LAPSE_MS):
+        if self._has_lapsed(now):
             self.begin(now)  # To forget some queries alone would go unnoticed, should they be wanted after all.
             return []
         self.tables.sweep(now)
