@@ -21,7 +21,8 @@ from typing import Final, TypeVar
 
 from protocols.ids import Key, Millis
 from protocols.join_index.limits import JoinLimits
-from protocols.join_index.messages import Attribute, ValueText
+from protocols.join_index.messages import Asked, Attribute, JoinQuery, Opened, Rewritten, Side, ValueText
+from queries.plan import Operator
 
 DEPTH_MAX: Final = 12
 FIRST: Final = 0
@@ -51,6 +52,27 @@ def by_cell(parts: Iterable[tuple[Attribute, T]], depth: int) -> dict[int, tuple
     for part in parts:
         found.setdefault(cell_of(part[0], depth), []).append(part)
     return {cell: tuple(each) for cell, each in found.items()}
+
+
+def together(every: Iterable[Rewritten]) -> tuple[Opened, ...]:
+    """Rewritten queries as they travel to a cell."""
+    found: dict[tuple[Operator, Side], list[Asked]] = {}
+    for each in every:
+        query = each.query
+        asked = Asked(query.id, query.subscriber, query.inserted_at, query.retention_ms, query.is_set)
+        found.setdefault((query.plan, each.side), []).append(asked)
+    return tuple(Opened(plan, side, tuple(queries)) for (plan, side), queries in found.items())
+
+
+def apart(every: Iterable[Opened]) -> tuple[Rewritten, ...]:
+    """The same again, one by one."""
+    return tuple(
+        Rewritten(
+            JoinQuery(of.id, of.subscriber, of.inserted_at, "cells", each.plan, of.retention_ms, of.is_set), each.side
+        )
+        for each in every
+        for of in each.queries
+    )
 
 
 @dataclass(slots=True, eq=False)

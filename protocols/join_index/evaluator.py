@@ -13,7 +13,7 @@ from protocols.clock import wall_ms
 from protocols.effects import Effect, Route, Send
 from protocols.events import Event, Received, Unreachable, Unroutable
 from protocols.ids import Millis, PeerId
-from protocols.join_index.cells import FIRST, Cells, by_cell, cell_key, cell_of
+from protocols.join_index.cells import FIRST, Cells, apart, by_cell, cell_key, cell_of, together
 from protocols.join_index.condition import Item, Prepared
 from protocols.join_index.expiry import Expiry, Recently
 from protocols.join_index.keys import value_key
@@ -29,6 +29,7 @@ from protocols.join_index.messages import (
     Moved,
     Notification,
     Notify,
+    Opened,
     QueryId,
     Rewritten,
     Side,
@@ -259,8 +260,8 @@ class Evaluator:
         told = _Told()
         before = self.filtered
         is_divisible = len(opened.get(cell, ())) + len(indexed.get(cell, ())) > 1
-        for at, rewritten in opened.pop(cell, ()):
-            self._rewritten((at, value, cell), each, rewritten, told, now)
+        for at, every in opened.pop(cell, ()):
+            self._rewritten((at, value, cell), each, apart(every), told, now)
         for at, keep_ms in indexed.pop(cell, ()):
             self._indexed((at, value, cell), each, keep_ms, told, now)
         for other in sorted({**opened, **indexed}):  # They are elsewhere by now.
@@ -283,15 +284,15 @@ class Evaluator:
                 )
         return effects + told.effects()
 
-    def _wanted(self, message: Bundle) -> list[tuple[Attribute, tuple[Rewritten, ...]]]:
+    def _wanted(self, message: Bundle) -> list[tuple[Attribute, tuple[Opened, ...]]]:
         """Without queries that are over: where it would be passed on to, nobody may know of that."""
         if not len(self._removed):
             return list(message.opened)
         left = (
-            (at, tuple(each for each in rewritten if each.query.id not in self._removed))
-            for at, rewritten in message.opened
+            (at, together(each for each in apart(opened) if each.query.id not in self._removed))
+            for at, opened in message.opened
         )
-        return [(at, rewritten) for at, rewritten in left if rewritten]
+        return [(at, opened) for at, opened in left if opened]
 
     def _deepen(self, value: ValueText, cell: int, depth: int) -> list[Effect]:
         """Hand over what belongs to other cells now; the first cell tells all others."""

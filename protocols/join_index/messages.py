@@ -199,6 +199,24 @@ class Join(Message, frozen=True, kw_only=True, tag="JOIN"):
     asks_finger: bool  # The rewriter does not know yet who the evaluator is.
 
 
+class Asked(msgspec.Struct, frozen=True, array_like=True):
+    """A query without its plan."""
+
+    id: QueryId
+    subscriber: PeerId
+    inserted_at: Stamp
+    retention_ms: Millis
+    is_set: bool
+
+
+class Opened(msgspec.Struct, frozen=True, array_like=True):
+    """Rewritten queries that differ in who asks: their plan is told once."""
+
+    plan: Operator
+    side: Side
+    queries: tuple[Asked, ...]
+
+
 class Bundle(Message, frozen=True, kw_only=True, tag="BUNDLE"):
     """All that one cell of a value gets of a tuple: queries that it triggers, its own attributes with this value."""
 
@@ -206,7 +224,7 @@ class Bundle(Message, frozen=True, kw_only=True, tag="BUNDLE"):
     cell: int
     depth: int  # There are 2^depth cells, as far as the sender knows.
     trigger: StreamTuple
-    opened: tuple[tuple[Attribute, tuple[Rewritten, ...]], ...]  # By the attribute still open.
+    opened: tuple[tuple[Attribute, tuple[Opened, ...]], ...]  # By the attribute still open.
     indexed: tuple[tuple[Attribute, Millis], ...]  # And how long after its publication it can be needed.
     asks_finger: bool
 

@@ -11,7 +11,7 @@ from protocols.clock import Stamp, wall_ms
 from protocols.effects import Effect, Route, Send
 from protocols.events import Event, Received, Unreachable, Unroutable
 from protocols.ids import Key, Millis, PeerId
-from protocols.join_index.cells import by_cell, cell_key, cell_of
+from protocols.join_index.cells import by_cell, cell_key, cell_of, together
 from protocols.join_index.condition import Item, NotIndexed, Prepared
 from protocols.join_index.expiry import Expiry, Recently
 from protocols.join_index.fingers import JoinFingers
@@ -340,7 +340,7 @@ class Rewriter:
     def _bundles(self, value: ValueText, each: StreamTuple, found: _Bundled) -> list[Effect]:
         """One message for each cell of a value."""
         depth = self._depths.get(value, 0)
-        opened = by_cell(((at, tuple(chain.from_iterable(all_of))) for at, all_of in found.opened.items()), depth)
+        opened = by_cell(((at, together(chain.from_iterable(every))) for at, every in found.opened.items()), depth)
         indexed = by_cell(found.indexed.items(), depth)
         effects: list[Effect] = []
         for cell in sorted({**opened, **indexed}):
