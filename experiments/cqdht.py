@@ -10,10 +10,10 @@ weighs less beside the 20 messages that index a tuple at any scale, and ratios o
 
 Hops are counted by a model, not by routing: a message to a key costs half of log2(peers), as a lookup in Chord does
 on average, one to a known peer costs 1. Counted are AL_INDEX, VL_INDEX and JOIN, as the paper counts what it takes to
-index a tuple and evaluate the queries; not FINGER and NOTIFY. Bytes are those of the same messages as they are
-encoded for the wire, once for each message; of JOINs every 64th is encoded. DAI-T runs with results as sets: a
-rewritten query is sent once. No tuple has come when queries are posed, so SAI indexes them by their left attribute,
-that of the small relation; DAI-V indexes no values.
+index a tuple and evaluate the queries (of ours: BUNDLE, SPLIT_VALUE, MOVED); not FINGER and NOTIFY. Bytes are those
+of the same messages as they are encoded for the wire, once for each message; of many JOINs every 61st is encoded.
+DAI-T runs with results as sets: a rewritten query is sent once. No tuple has come when queries are posed, so SAI
+indexes them by their left attribute, that of the small relation; DAI-V indexes no values.
 
 Where only messages are looked at (`is_kept` false), evaluators have no room and keep nothing: what a rewriter sends
 does not depend on it. Rewriters of different attributes then have nothing to do with each other, so a run can be cut
@@ -47,7 +47,19 @@ from protocols.join_index.events import QueryPosed, TuplePublished
 from protocols.join_index.interests import Interests
 from protocols.join_index.limits import JoinLimits
 from protocols.join_index.machine import JoinIndex
-from protocols.join_index.messages import Algorithm, AlIndex, Attribute, Join, JoinQuery, StreamTuple, TupleId, VlIndex
+from protocols.join_index.messages import (
+    AlIndex,
+    AnyAlgorithm,
+    Attribute,
+    Bundle,
+    Join,
+    JoinQuery,
+    Moved,
+    SplitValue,
+    StreamTuple,
+    TupleId,
+    VlIndex,
+)
 from protocols.messages import Message
 from protocols.wire import MESSAGES
 from queries import sql
@@ -63,11 +75,12 @@ ZIPF: Final = 0.9
 BOS: Final = 10  # Big over small.
 STEP_MS: Final = 100  # Between two tuples.
 SWEEP_EVERY: Final = 100
-SAMPLED: Final = 64
+ENCODED: Final = 5_000  # JOINs at the beginning of a measurement; then
+SAMPLED: Final = 61  # one of so many.
 SAY_EVERY_S: Final = 10.0
 SCHEMA: Final = Schema.parse(", ".join(f"a{number} int" for number in range(ATTRIBUTES)))
 _REST_BITS: Final = ID_BITS - 8
-COUNTED: Final = frozenset((AlIndex, VlIndex, Join))
+COUNTED: Final = frozenset((AlIndex, VlIndex, Join, Bundle, SplitValue, Moved))
 
 
 class Size(NamedTuple):
@@ -154,7 +167,8 @@ class Network:
     def reset(self) -> None:
         self.hops = 0.0
         self.sent: Counter[type[Message]] = Counter()
-        self.bytes: Counter[type[Message]] = Counter()
+        self._bytes: Counter[type[Message]] = Counter()
+        self._encoded: Counter[type[Message]] = Counter()
 
     def peer(self, luck: random.Random) -> PeerId:
         return self._ids[luck.randrange(len(self._ids))]
@@ -169,7 +183,7 @@ class Network:
                 if type(effect) is Send:
                     to, hops = effect.peer, 1.0
                 elif type(effect) is Route:
-                    to, hops = self._owner(effect.key), route_hops
+                    to, hops = self.owner(effect.key), route_hops
                 else:
                     continue  # Told to a client.
                 message = effect.message
@@ -190,12 +204,15 @@ class Network:
         self.sent[kind] += 1
         if kind in COUNTED:
             self.hops += hops
-            if kind is not Join:
-                self.bytes[kind] += len(MESSAGES.encode(message))
-            elif self.sent[kind] % SAMPLED == 1:
-                self.bytes[kind] += SAMPLED * len(MESSAGES.encode(message))
+            if kind is not Join or self.sent[kind] <= ENCODED or self.sent[kind] % SAMPLED == 0:
+                self._encoded[kind] += 1
+                self._bytes[kind] += len(MESSAGES.encode(message))
 
-    def _owner(self, key: Key) -> PeerId:
+    def bytes(self) -> float:
+        """Of all messages that are counted."""
+        return sum(self._bytes[kind] * self.sent[kind] / count for kind, count in self._encoded.items())
+
+    def owner(self, key: Key) -> PeerId:
         """The peer nearest to a key."""
         found = self._owners.get(key)
         if found is None:
@@ -215,7 +232,7 @@ class Network:
 class Run:
     """One algorithm on one network: queries posed, tuples inserted one after the other."""
 
-    algorithm: Algorithm
+    algorithm: AnyAlgorithm
     size: Size
     seed: int
     limits: JoinLimits
@@ -230,7 +247,7 @@ class Run:
         gc.collect()
         gc.disable()  # Messages make no cycles, and there are many.
         self.workload = Workload(self.size, self.seed, self.bos, self.zipf)
-        self.interests = Interests() if self.algorithm == "dai-v" else None
+        self.interests = Interests() if self.algorithm in ("dai-v", "cells") else None
         self.network = Network(self.size.peers, self.limits, self.interests)
         if not self.limits.rewritten_max:
             self.network.is_wanted = self._is_wanted
@@ -246,6 +263,8 @@ class Run:
             if kind is AlIndex:
                 self.trained.add((message.at, message.value))
             return True
+        if self.algorithm == "cells":
+            return True  # How much comes decides how values are split.
         if kind is VlIndex or (message.at, message.value) in self.trained:
             return False
         self.trained.add((message.at, message.value))
@@ -283,9 +302,12 @@ class Run:
         self.network.is_counting = False
 
 
-def limits_of(size: Size, *, is_kept: bool = True, replicas: int = 1, groups: bool = True) -> JoinLimits:
+def limits_of(
+    size: Size, *, is_kept: bool = True, replicas: int = 1, groups: bool = True, part: float = 1.0
+) -> JoinLimits:
     """Room for everything; or, where only messages are looked at, evaluators that keep nothing and so tell nothing."""
     room = 1 << 40 if is_kept else 0
+    by_attribute = 2 * size.queries / size.relations / ATTRIBUTES  # So many queries does a tuple trigger there.
     return JoinLimits(
         queries_max=size.queries * 2,
         rewritten_max=room,
@@ -293,6 +315,8 @@ def limits_of(size: Size, *, is_kept: bool = True, replicas: int = 1, groups: bo
         fingers_max=1 << 40,
         replicas=replicas,
         groups=groups,
+        split_above=round(part * by_attribute),
+        split_ms=DAY_MS,
     )
 
 

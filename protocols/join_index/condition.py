@@ -20,7 +20,7 @@ from protocols.clock import Stamp, wall_ms
 from protocols.delivery.messages import Origin
 from protocols.errors import RemoteProtocolError
 from protocols.ids import Millis
-from protocols.join_index.keys import value_text
+from protocols.join_index.keys import at_path, value_text
 from protocols.join_index.messages import (
     LEFT,
     RIGHT,
@@ -251,6 +251,11 @@ class Prepared:
     def value(self, item: Item) -> ValueText:
         """Where the partners of this tuple are: by valJC in DAI-V, else by the attribute of the other side."""
         return value_text(self.values[item.side](item.row))
+
+    def own_value(self, item: Item) -> ValueText:
+        """The value of the attribute that a tuple is looked for by."""
+        side = self.side(item.side)
+        return value_text(at_path(side.source.schema, item.row, side.attribute.path))
 
     def part_read(self, item: Item) -> bytes:
         """What of a tuple shows in results: tuples that agree in it lead to the same rewritten query."""

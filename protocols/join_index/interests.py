@@ -16,7 +16,7 @@ from protocols.join_index.messages import LEFT, RIGHT, Attribute, JoinQuery, Que
 class Interest(NamedTuple):
     """What queries want of the tuples of an attribute."""
 
-    by_value: bool  # At the value level too: all but DAI-V.
+    by_value: bool  # At the value level too, by the publisher: SAI, DAI-Q, DAI-T.
     keep_ms: Millis  # How long evaluators must be able to find them: windows bound it, and DAI-T needs it not at all.
 
 
@@ -30,7 +30,7 @@ class Interests:
         prepared = Prepared.of(query)
         for side in (LEFT, RIGHT):
             is_kept = query.algorithm in ("sai", "dai-q")
-            interest = Interest(query.algorithm != "dai-v", prepared.keep_ms(side) if is_kept else 0)
+            interest = Interest(query.algorithm not in ("dai-v", "cells"), prepared.keep_ms(side) if is_kept else 0)
             mine = self._queries.setdefault(prepared.side(side).attribute, {})
             mine[query.id] = _either(interest, mine.get(query.id, interest))  # Both sides may have one attribute.
 

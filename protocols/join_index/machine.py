@@ -20,15 +20,18 @@ from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import (
     AlIndex,
     AskRate,
+    Bundle,
     Finger,
     ForgetQuery,
     Join,
+    Moved,
     Notify,
     Query,
     QueryIndexed,
     QueryRefused,
     Rate,
     RemoveQuery,
+    SplitValue,
     VlIndex,
 )
 from protocols.join_index.rewriter import Rewriter
@@ -36,7 +39,7 @@ from protocols.join_index.subscriber import JoinSubscriber
 from protocols.messages import Message
 
 SWEEP: Final = "join_index.sweep"
-_FOR_EVALUATORS: Final = frozenset((VlIndex, Join, ForgetQuery))
+_FOR_EVALUATORS: Final = frozenset((VlIndex, Join, ForgetQuery, Bundle, Moved))
 _FOR_REWRITERS: Final = frozenset((AlIndex, Query, RemoveQuery, AskRate, Finger))
 _FOR_SUBSCRIBERS: Final = frozenset((Rate, QueryIndexed, QueryRefused, Notify))
 
@@ -85,6 +88,8 @@ class JoinIndex:
 
     def _receiver(self, message: Message) -> JoinSubscriber | Rewriter | Evaluator:
         kind = type(message)
+        if isinstance(message, SplitValue):
+            return self.rewriter if message.cell < 0 else self.evaluator
         if kind in _FOR_EVALUATORS:
             return self.evaluator
         if kind in _FOR_REWRITERS:
@@ -98,9 +103,9 @@ class JoinIndex:
                 return self.indexer
             case Query() | RemoveQuery() | AskRate():
                 return self.subscriber
-            case Join() | ForgetQuery() | Rate() | QueryIndexed() | QueryRefused():
+            case Join() | ForgetQuery() | Bundle() | Rate() | QueryIndexed() | QueryRefused():
                 return self.rewriter
-            case Notify() | Finger():
+            case Notify() | Finger() | SplitValue() | Moved():
                 return self.evaluator
         raise AssertionError(f"no role for {message}")
 

@@ -4,6 +4,7 @@ publisher ── AL_INDEX ──▶ rewriter ── JOIN ──▶ evaluator ─
 publisher ── VL_INDEX ──▶ evaluator ── FINGER ──▶ rewriter
 subscriber ── ASK_RATE, QUERY, REMOVE_QUERY ──▶ rewriter ── RATE, QUERY_INDEXED, QUERY_REFUSED ──▶ subscriber
                                                 rewriter ── FORGET_QUERY ──▶ evaluator
+rewriter ── BUNDLE ──▶ cell ── SPLIT_VALUE ──▶ rewriter, cell ── MOVED ──▶ cell
 
 Where messages and peers get lost, a peer reads a stream for the attribute level, and what goes on to the value level
 travels in parcels, so that each side knows what the other has:
@@ -30,8 +31,9 @@ from queries.plan import Operator
 from queries.schema import Schema
 
 QueryId = str
-Algorithm = Literal["sai", "dai-q", "dai-t", "dai-v"]
+Algorithm = Literal["sai", "dai-q", "dai-t", "dai-v"]  # The paper's: those that peers run (role.py).
 ALGORITHMS: Final[tuple[Algorithm, ...]] = get_args(Algorithm)
+AnyAlgorithm = Literal["sai", "dai-q", "dai-t", "dai-v", "cells"]  # And ours (cells.py).
 Side = Literal[0, 1]  # Of a join: left or right.
 LEFT: Final[Side] = 0
 RIGHT: Final[Side] = 1
@@ -79,7 +81,7 @@ class JoinQuery(msgspec.Struct, frozen=True, array_like=True):
     id: QueryId
     subscriber: PeerId
     inserted_at: Stamp
-    algorithm: Algorithm
+    algorithm: AnyAlgorithm
     plan: Operator
     retention_ms: Millis  # Tuples further apart than this need not meet, where no window says less.
     is_set: bool = False  # Equal results may be told once: so DAI-T sends a rewritten query once, as in the paper.
@@ -166,6 +168,7 @@ class ForgetQuery(Message, frozen=True, kw_only=True, tag="FORGET_QUERY"):
     query: QueryId
     at: Attribute | None
     value: ValueText
+    cell: int = -1  # Of a value that is shared by cells.
 
 
 class AskRate(Message, frozen=True, kw_only=True, tag="ASK_RATE"):
@@ -199,6 +202,55 @@ class Join(Message, frozen=True, kw_only=True, tag="JOIN"):
     trigger: StreamTuple
     rewritten: tuple[Rewritten, ...]
     asks_finger: bool  # The rewriter does not know yet who the evaluator is.
+
+
+class Asked(msgspec.Struct, frozen=True, array_like=True):
+    """A query without its plan."""
+
+    id: QueryId
+    subscriber: PeerId
+    inserted_at: Stamp
+    retention_ms: Millis
+    is_set: bool
+
+
+class Opened(msgspec.Struct, frozen=True, array_like=True):
+    """Rewritten queries that differ in who asks: their plan is told once."""
+
+    plan: Operator
+    side: Side
+    queries: tuple[Asked, ...]
+
+
+class Bundle(Message, frozen=True, kw_only=True, tag="BUNDLE"):
+    """All that one cell of a value gets of a tuple: queries that it triggers, its own attributes with this value."""
+
+    value: ValueText
+    cell: int
+    depth: int  # There are 2^depth cells, as far as the sender knows.
+    trigger: StreamTuple
+    opened: tuple[tuple[Attribute, tuple[Opened, ...]], ...]  # By the attribute still open.
+    indexed: tuple[tuple[Attribute, Millis], ...]  # And how long after its publication it can be needed.
+    asks_finger: bool
+
+
+class SplitValue(Message, frozen=True, kw_only=True, tag="SPLIT_VALUE"):
+    """A value is shared by 2^depth cells."""
+
+    value: ValueText
+    depth: int
+    cell: int = -1  # Of the receiver; none: it is a rewriter.
+
+
+class Moved(Message, frozen=True, kw_only=True, tag="MOVED"):
+    """What belongs to a cell since it exists, and has been elsewhere: it has met there."""
+
+    value: ValueText
+    cell: int
+    depth: int
+    joins: tuple[Join, ...]
+    tuples: tuple[VlIndex, ...]
+    removed: tuple[QueryId, ...]  # What still comes of these is late.
 
 
 class Finger(Message, frozen=True, kw_only=True, tag="FINGER"):

@@ -10,7 +10,8 @@ from itertools import chain
 from protocols.clock import Stamp, wall_ms
 from protocols.effects import Effect, Route, Send
 from protocols.events import Event, Received, Unreachable, Unroutable
-from protocols.ids import Millis, PeerId
+from protocols.ids import Key, Millis, PeerId
+from protocols.join_index.cells import by_cell, cell_key, cell_of, together
 from protocols.join_index.condition import Item, NotIndexed, Prepared
 from protocols.join_index.expiry import Expiry, Recently
 from protocols.join_index.fingers import JoinFingers
@@ -20,6 +21,7 @@ from protocols.join_index.messages import (
     AlIndex,
     AskRate,
     Attribute,
+    Bundle,
     Finger,
     ForgetQuery,
     Join,
@@ -31,6 +33,7 @@ from protocols.join_index.messages import (
     RemoveQuery,
     Rewritten,
     Side,
+    SplitValue,
     StreamTuple,
     TupleId,
     ValueText,
@@ -58,6 +61,8 @@ class _Group:
     serial: int = 0  # The place of the last one among all queries that came here.
     keep_ms: Millis = 0
     is_selective: bool = False
+    has_cells: bool = False
+    is_indexing: bool = False  # Its tuples go on as they are, to be found by the other side.
 
     def add(self, prepared: Prepared, serial: int) -> None:
         self.queries[prepared.query.id] = prepared
@@ -90,10 +95,25 @@ class _Sent:
 
 
 @dataclass(slots=True, eq=False)
+class _Bundled:
+    """What goes on of one tuple by one value: queries by the attribute they open, and its own attributes."""
+
+    opened: dict[Attribute, list[tuple[Rewritten, ...]]] = field(default_factory=dict)
+    indexed: dict[Attribute, Millis] = field(default_factory=dict)
+
+    def add(self, at: Attribute, group: _Group, rewritten: tuple[Rewritten, ...]) -> None:
+        if group.is_indexing:
+            self.indexed[at] = max(self.indexed.get(at, 0), group.keep_ms)
+        else:
+            assert group.opens is not None
+            self.opened.setdefault(group.opens, []).append(rewritten)
+
+
+@dataclass(slots=True, eq=False)
 class _Reading:
     """One tuple, read once for all groups."""
 
-    tuple: StreamTuple
+    of: StreamTuple
     items: dict[Side, Item] = field(default_factory=dict)
     values: dict[tuple[Side, bytes], ValueText] = field(default_factory=dict)
     parts: dict[_Once, bytes] = field(default_factory=dict)
@@ -103,8 +123,8 @@ class _Reading:
 class Rewriter:
     """Keeps join queries under the attribute they are indexed by, and rewrites them as tuples arrive.
 
-    In:        QUERY, AL_INDEX, REMOVE_QUERY, ASK_RATE, FINGER; Unroutable and Unreachable for what it sent
-    Out:       JOIN and FORGET_QUERY to evaluators, QUERY_INDEXED, QUERY_REFUSED and RATE to who asks
+    In:        QUERY, AL_INDEX, REMOVE_QUERY, ASK_RATE, FINGER, SPLIT_VALUE; Unroutable and Unreachable for what it sent
+    Out:       JOIN, BUNDLE and FORGET_QUERY to evaluators, QUERY_INDEXED, QUERY_REFUSED and RATE to who asks
     Keeps:     ALQT: queries, grouped by equivalent join condition; tuples, only for as long as a query published
                before them may still be on its way; JFRT; which values have gone on to evaluators
     Invariant: a tuple triggers only the queries posed no later than it was published, each of them once
@@ -124,6 +144,7 @@ class Rewriter:
     _sent: dict[_Once, _Sent] = field(default_factory=dict)
     _old_sent: Expiry[tuple[_Once, bytes, int]] = field(default_factory=Expiry)
     _removed: Recently[QueryId] = field(default_factory=Recently)
+    _depths: dict[ValueText, int] = field(default_factory=dict)  # Of values that are split into cells.
     _arrivals: dict[Attribute, deque[tuple[Millis, ValueText]]] = field(default_factory=dict)
     stored: int = 0  # RS, the rewriter storage load: queries indexed here.
     filtered: int = 0  # RF, the rewriter filtering load: tuples that arrived.
@@ -140,15 +161,18 @@ class Rewriter:
                 return self._trigger(message, now)
             case Received(sender=sender, message=Query() as message):
                 return self._index(sender, message, now)
+            case Received(message=SplitValue(value=value, depth=depth)):
+                self._depths[value] = max(depth, self._depths.get(value, 0))
+                return []
             case Received(message=RemoveQuery(query=query)):
                 return self._remove(query, now)
             case Received(sender=sender, message=AskRate() as message):
                 return [Send(sender, self._rate(message, now))]
-            case Unroutable(key=key, message=Join() | ForgetQuery() as message):
+            case Unroutable(key=key, message=Join() | ForgetQuery() | Bundle() as message):
                 return [Route(key, message)]
-            case Unreachable(peer=peer, message=Join() | ForgetQuery() as message):
+            case Unreachable(peer=peer, message=Join() | ForgetQuery() | Bundle() as message):
                 self.fingers.forget(peer)
-                return [Route(value_key(message.at, message.value), message)]
+                return [Route(_key_of(message), message)]
             case Unreachable(peer=peer, message=QueryIndexed() | QueryRefused() | Rate() as message):
                 return [Send(peer, message)]
         raise AssertionError(f"no rule for {event}")
@@ -164,19 +188,22 @@ class Rewriter:
             prepared = Prepared.of(query)
         except NotIndexed as error:
             return [Send(sender, QueryRefused(query=query.id, reason=str(error)))]
-        at, name = prepared.side(message.side).attribute, _group_name(prepared, message.side)
+        is_indexing = query.algorithm == "cells" and not message.rewrites
+        at, name = prepared.side(message.side).attribute, _group_name(prepared, message.side, is_indexing=is_indexing)
         places = self._places.get(query.id, {})
         if (at, name) in places:  # The network may deliver a message twice.
             return [done]
         if self.stored >= self.limits.queries_max:
             reason = f"the query table of {at} is full at {self.limits.queries_max}"
             return [Send(sender, QueryRefused(query=query.id, reason=reason))]
-        group = self._groups.setdefault(at, {}).setdefault(name, _group(prepared, message.side))
+        alone = _group(prepared, message.side, is_indexing=is_indexing)
+        group = self._groups.setdefault(at, {}).setdefault(
+            name, _group(prepared, message.side, is_indexing=is_indexing)
+        )
         self._serial += 1
         group.add(prepared, self._serial)
         self._places.setdefault(query.id, {})[at, name] = None
         self.stored += 1
-        alone = _group(prepared, message.side)
         alone.add(prepared, self._serial)
         if alone.once is not None:
             sent = self._sent.setdefault(alone.once, _Sent(query.retention_ms))
@@ -199,14 +226,22 @@ class Rewriter:
                 self._sent[group.once].queries -= 1
                 if not self._sent[group.once].queries:
                     del self._sent[group.once]
-            for value in self._values.get((at, group.side, group.formula), ()):
-                message = ForgetQuery(query=query, at=group.opens, value=value)
-                effects.append(self.fingers.towards(value_key(group.opens, value), message))
+            if not group.is_indexing:
+                values = self._values.get((at, group.side, group.formula), ())
+                effects += [self._forgotten(query, group, value) for value in values]
             if not group.queries:
                 del self._groups[at][name]
             if not self._groups[at]:
                 del self._groups[at]
         return effects
+
+    def _forgotten(self, query: QueryId, group: _Group, value: ValueText) -> Effect:
+        cell = -1
+        if group.has_cells:
+            assert group.opens is not None
+            cell = cell_of(group.opens, self._depths.get(value, 0))
+        message = ForgetQuery(query=query, at=group.opens, value=value, cell=cell)
+        return self.fingers.towards(_key_of(message), message)
 
     # Tuples.
 
@@ -228,6 +263,7 @@ class Rewriter:
         """One JOIN for each evaluator, however many queries and groups go there."""
         joins: dict[_Target, list[tuple[Rewritten, ...]]] = {}
         keep_ms: dict[tuple[Side, bytes], Millis] = {}
+        bundles: dict[ValueText, _Bundled] = {}
         reading = _Reading(each)
         for group in groups:
             formula = (group.side, group.formula)
@@ -239,12 +275,10 @@ class Rewriter:
             rewritten = group.triggered(reading.items[group.side])
             if not rewritten:
                 continue
-            target = (group.opens, value)
-            found = joins.get(target)
-            if found is None:
-                joins[target] = [rewritten]
+            if group.has_cells:
+                bundles.setdefault(value, _Bundled()).add(at, group, rewritten)
             else:
-                found.append(rewritten)
+                joins.setdefault((group.opens, value), []).append(rewritten)
             if group.keep_ms > keep_ms.get(formula, -1):
                 keep_ms[formula] = group.keep_ms
         for once, part in reading.parts.items():
@@ -252,6 +286,11 @@ class Rewriter:
         for (side, name), kept_ms in keep_ms.items():
             until = max(now, wall_ms(each.published_at) + kept_ms) + self.limits.recent_ms
             self._values.setdefault((at, side, name), Recently()).add(reading.values[side, name], until)
+        if bundles:
+            return [
+                *(self._join(target, each, tuple(chain.from_iterable(found))) for target, found in joins.items()),
+                *(effect for value, found in bundles.items() for effect in self._bundles(value, each, found)),
+            ]
         if not self.limits.groups:
             return [
                 self._join(target, each, (one,))
@@ -268,8 +307,11 @@ class Rewriter:
         side = group.side
         any_query = next(iter(group.queries.values()))
         if side not in reading.items:
-            reading.items[side] = any_query.read(reading.tuple, side)
-        value = reading.values[side, group.formula] = any_query.value(reading.items[side])
+            reading.items[side] = any_query.read(reading.of, side)
+        item = reading.items[side]
+        value = reading.values[side, group.formula] = (
+            any_query.own_value(item) if group.is_indexing else any_query.value(item)
+        )
         return value
 
     def _is_sent(self, reading: _Reading, group: _Group) -> bool:
@@ -294,6 +336,27 @@ class Rewriter:
         peer = self.fingers.find(key)
         message = Join(at=at, value=value, trigger=trigger, rewritten=rewritten, asks_finger=peer is None)
         return Route(key, message) if peer is None else Send(peer, message)
+
+    def _bundles(self, value: ValueText, each: StreamTuple, found: _Bundled) -> list[Effect]:
+        """One message for each cell of a value."""
+        depth = self._depths.get(value, 0)
+        opened = by_cell(((at, together(chain.from_iterable(every))) for at, every in found.opened.items()), depth)
+        indexed = by_cell(found.indexed.items(), depth)
+        effects: list[Effect] = []
+        for cell in sorted({**opened, **indexed}):
+            key = cell_key(value, cell)
+            peer = self.fingers.find(key)
+            message = Bundle(
+                value=value,
+                cell=cell,
+                depth=depth,
+                trigger=each,
+                opened=opened.get(cell, ()),
+                indexed=indexed.get(cell, ()),
+                asks_finger=peer is None,
+            )
+            effects.append(Route(key, message) if peer is None else Send(peer, message))
+        return effects
 
     # Rates and time.
 
@@ -335,12 +398,22 @@ def _opens(prepared: Prepared, side: Side) -> Attribute | None:
     return None if prepared.query.algorithm == "dai-v" else other.attribute
 
 
-def _group(prepared: Prepared, side: Side) -> _Group:
+def _key_of(message: Join | ForgetQuery | Bundle) -> Key:
+    """Where a message belongs."""
+    if isinstance(message, Bundle) or (isinstance(message, ForgetQuery) and message.cell >= 0):
+        return cell_key(message.value, message.cell)
+    return value_key(message.at, message.value)
+
+
+def _group(prepared: Prepared, side: Side, *, is_indexing: bool) -> _Group:
     own, other = prepared.side(side), prepared.side(1 if side == 0 else 0)
     opens = _opens(prepared, side)
     is_own_value = opens is None or isinstance(other.expression, Column)
     formula = own.signature if is_own_value else b"%d " % len(own.signature) + own.signature + other.signature
-    return _Group(side, opens, formula, _once(prepared, side))
+    if is_indexing:
+        formula = b""
+    has_cells = prepared.query.algorithm == "cells"
+    return _Group(side, opens, formula, _once(prepared, side), has_cells=has_cells, is_indexing=is_indexing)
 
 
 def _once(prepared: Prepared, side: Side) -> _Once | None:
@@ -354,9 +427,13 @@ def _once(prepared: Prepared, side: Side) -> _Once | None:
     return own.attribute, side, prepared.shows[side]
 
 
-def _group_name(prepared: Prepared, side: Side) -> bytes:
+def _group_name(prepared: Prepared, side: Side, *, is_indexing: bool) -> bytes:
     """What decides the evaluator: the value of our side, and what the attribute that stays open must be for it."""
+    if is_indexing:
+        return b"%d indexing" % side
     own, opens, once = prepared.side(side), _opens(prepared, side), _once(prepared, side)
     other = b"" if opens is None else str(opens).encode() + prepared.condition.sides[1 - side].signature
+    if prepared.query.algorithm == "cells":
+        other += b" cells"
     name = b"%d %d " % (side, len(own.signature)) + own.signature + other
     return name if once is None else name + b" once " + once[-1]

@@ -40,7 +40,7 @@ class _Posed:
 
 @dataclass(slots=True)
 class JoinSubscriber:
-    """Poses queries, chooses SAI's index attribute, takes queries back, and drops results that come twice.
+    """Poses queries, chooses the index attribute in SAI, takes queries back, and drops results that come twice.
 
     In:        QueryPosed, QueryStopped, RATE, QUERY_INDEXED, QUERY_REFUSED, NOTIFY; Unroutable for what it sent
     Out:       ASK_RATE, QUERY, REMOVE_QUERY to rewriters; QueryInPlace, QueryFailed, Notified to other roles
@@ -82,7 +82,7 @@ class JoinSubscriber:
         except NotIndexed as error:
             return [Tell(QueryFailed(query.id, str(error)))]
         posed = self._queries[query.id] = _Posed(prepared)
-        if query.algorithm != "sai":
+        if query.algorithm not in ("sai", "cells"):
             return self._place(posed, (LEFT, RIGHT))
         return [
             Route(attribute_key(at), AskRate(query=query.id, side=side, at=at))
@@ -101,16 +101,22 @@ class JoinSubscriber:
         left, right = posed.rates[LEFT], posed.rates[RIGHT]
         is_by_rate = self.limits.choose_by == "rate"
         is_left = left.tuples <= right.tuples if is_by_rate else left.top_share <= right.top_share
-        return self._place(posed, (LEFT if is_left else RIGHT,))
+        slower: Side = LEFT if is_left else RIGHT
+        if posed.prepared.query.algorithm == "sai":
+            return self._place(posed, (slower,))
+        return self._place(posed, (LEFT, RIGHT), rewritten=(slower,))
 
-    def _place(self, posed: _Posed, sides: tuple[Side, ...]) -> list[Effect]:
+    def _place(
+        self, posed: _Posed, sides: tuple[Side, ...], rewritten: tuple[Side, ...] = (LEFT, RIGHT)
+    ) -> list[Effect]:
         effects: list[Effect] = []
         for side in sides:
             for replica in range(self.limits.replicas):
                 key = attribute_key(posed.prepared.side(side).attribute, replica)
                 posed.places[side, replica] = key
                 posed.waiting[side, replica] = None
-                effects.append(Route(key, Query(query=posed.prepared.query, side=side, replica=replica)))
+                query, rewrites = posed.prepared.query, side in rewritten
+                effects.append(Route(key, Query(query=query, side=side, replica=replica, rewrites=rewrites)))
         return effects
 
     def _placed(self, message: QueryIndexed) -> list[Effect]:

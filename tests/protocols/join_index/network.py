@@ -21,7 +21,7 @@ from protocols.join_index.events import Notified, QueryPosed, QueryStopped, Tupl
 from protocols.join_index.interests import Interests
 from protocols.join_index.limits import JoinLimits
 from protocols.join_index.machine import JoinIndex
-from protocols.join_index.messages import Algorithm, JoinQuery, Notification, StreamTuple, TupleId
+from protocols.join_index.messages import AnyAlgorithm, JoinQuery, Notification, StreamTuple, TupleId
 from protocols.messages import Message
 from queries import sql
 from queries.catalogue import Stream
@@ -86,7 +86,7 @@ class Network:
 
     # What clients do.
 
-    def pose(self, text: str, algorithm: Algorithm, peer: PeerId | None = None, **more: Any) -> str:
+    def pose(self, text: str, algorithm: AnyAlgorithm, peer: PeerId | None = None, **more: Any) -> str:
         plan = sql.plan(text, self.streams).plan
         name = f"q{len(self.plans) + 1}"
         peer = peer or self.luck.choice(self.ids)

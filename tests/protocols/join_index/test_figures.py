@@ -1,4 +1,4 @@
-"""The paper's figures 1 to 4, and its section 6, as golden conversations: who sends what to whom, in order.
+"""The paper's figures 1 to 4, its section 6, and our cells, as golden conversations: who sends what to whom, in order.
 
 The drawings tell stories; here they are told with tuples. A line that starts with ==== is done, what follows is said.
 """
@@ -12,21 +12,26 @@ from typing import cast
 import pytest
 
 from protocols.ids import PeerId
+from protocols.join_index.cells import cell_key
 from protocols.join_index.keys import value_key
+from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import (
-    Algorithm,
     AlIndex,
+    AnyAlgorithm,
     AskRate,
     Attribute,
+    Bundle,
     Finger,
     ForgetQuery,
     Join,
+    Moved,
     Notification,
     Notify,
     Query,
     QueryIndexed,
     Rate,
     RemoveQuery,
+    SplitValue,
     StreamTuple,
     VlIndex,
 )
@@ -50,7 +55,7 @@ class Story:
     """One figure played on a calm network of eight peers, N1 to N8."""
 
     def __init__(self) -> None:
-        self.network = Network(STREAMS, peers=8)
+        self.network = Network(STREAMS, peers=8, limits=JoinLimits(split_above=3))
         self.network.on_message = self._said
         self.names = {peer: f"N{number}" for number, peer in enumerate(self.network.ids, 1)}
         self.peers = {name: peer for peer, name in self.names.items()}
@@ -67,7 +72,7 @@ class Story:
         elif verb == "pose":
             algorithm, text = rest.split(" ", 1)
             is_set = algorithm.endswith("-once")
-            known = cast("Algorithm", algorithm.removesuffix("-once"))
+            known = cast("AnyAlgorithm", algorithm.removesuffix("-once"))
             self.network.pose(text, known, self.peers[who], is_set=is_set)
         else:
             assert verb == "stop", verb
@@ -86,6 +91,8 @@ class Story:
                 name = str(at)
             case VlIndex(at=at, value=value) | Join(at=at, value=value) | ForgetQuery(at=at, value=value):
                 name = f"{at}={value[1:]}" if at else f"={value[1:]}"
+            case Bundle(value=value, cell=cell) | Moved(value=value, cell=cell):
+                name = f"{value[1:]}/{cell}"
             case _:
                 return self.names[to]
         return f"{name} ({self.names[to]})"
@@ -96,6 +103,14 @@ class Story:
                 return self._shown(each)
             case Join(trigger=trigger, rewritten=rewritten):
                 return f"{', '.join(each.query.id for each in rewritten)} with {self._shown(trigger)}"
+            case Bundle(trigger=trigger, opened=opened, indexed=indexed):
+                queries = [query.id for _, every in opened for each in every for query in each.queries]
+                return f"{', '.join([*queries, *(f'by {at}' for at, _ in indexed)])} with {self._shown(trigger)}"
+            case SplitValue(value=value, depth=depth):
+                return f"{value[1:]} has {1 << depth} cells"
+            case Moved(joins=joins, tuples=tuples):
+                queries = [query.query.id for join in joins for query in join.rewritten]
+                return ", ".join([*queries, *(self._shown(each.tuple) for each in tuples)])
             case Query(query=query, side=side):
                 return f"{query.id} by its {('left', 'right')[side]} side"
             case RemoveQuery(query=query) | ForgetQuery(query=query) | AskRate(query=query) | QueryIndexed(query=query):
@@ -119,7 +134,8 @@ class Story:
 
     def _place(self, key: bytes) -> str:
         """Who is evaluator of what, by the JOIN that asked."""
-        return next(name for name, each in self.joined.items() if each == key)
+        cells = {f"{value}/{cell}": cell_key(f"n{value}", cell) for value in range(10) for cell in range(16)}
+        return next(name for name, each in {**self.joined, **cells}.items() if each == key)
 
     @property
     def joined(self) -> dict[str, bytes]:

@@ -11,7 +11,7 @@ from protocols.ids import PeerId
 from protocols.join_index.events import QueryInPlace
 from protocols.join_index.interests import Interests
 from protocols.join_index.limits import JoinLimits
-from protocols.join_index.messages import Algorithm, Notify
+from protocols.join_index.messages import AnyAlgorithm, Notify
 from protocols.messages import Message
 from queries.catalogue import Stream
 from queries.schema import Schema
@@ -19,14 +19,14 @@ from tests.protocols.join_index.network import Network, Weather
 
 pytestmark = pytest.mark.slow
 
-ALGORITHMS: tuple[Algorithm, ...] = get_args(Algorithm)
+ALGORITHMS: tuple[AnyAlgorithm, ...] = get_args(AnyAlgorithm)
 STREAMS = {
     "R": Stream("R", Schema.parse("A int, B int, C decimal null, N string null")),
     "S": Stream("S", Schema.parse("D int, E float, F int null, N string")),
     "T": Stream("T", Schema.parse("at timestamp, p record(x int, y int null)")),
 }
 STORM = Weather(loss=0.2, repeat=0.2, latency_ms=(1, 400))
-LIMITS = JoinLimits(recent_ms=20_000, late_ms=20_000, sweep_ms=500)
+LIMITS = JoinLimits(recent_ms=20_000, late_ms=20_000, sweep_ms=500, split_above=3)
 
 T1 = (
     "R.B = S.E",
@@ -57,7 +57,7 @@ SELF_JOINS = (
 )
 
 
-def any_query(luck: random.Random, algorithm: Algorithm) -> str:
+def any_query(luck: random.Random, algorithm: AnyAlgorithm) -> str:
     windows = luck.choice(WINDOWS), luck.choice(WINDOWS)
     if luck.random() < 0.3:
         return luck.choice(SELF_JOINS).format(*windows)
@@ -79,7 +79,7 @@ def any_row(luck: random.Random, stream: str) -> list[Any]:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("seed", range(25))
-def test_every_result_is_told_once_in_a_storm(algorithm: Algorithm, seed: int) -> None:
+def test_every_result_is_told_once_in_a_storm(algorithm: AnyAlgorithm, seed: int) -> None:
     luck = random.Random(f"{algorithm} {seed}")
     limits = JoinLimits(
         recent_ms=LIMITS.recent_ms,
@@ -87,6 +87,7 @@ def test_every_result_is_told_once_in_a_storm(algorithm: Algorithm, seed: int) -
         replicas=luck.choice([1, 1, 3]),
         choose_by=luck.choice(["rate", "skew"]),
         fingers_max=luck.choice([2, 1000]),
+        split_above=luck.choice([0, 1, 5, 10_000]),
     )
     interests = luck.choice([None, Interests()])
     network = Network(STREAMS, seed=seed, weather=STORM, limits=limits, interests=interests)
@@ -106,7 +107,7 @@ def test_every_result_is_told_once_in_a_storm(algorithm: Algorithm, seed: int) -
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_the_storm_has_results_to_lose(algorithm: Algorithm) -> None:
+def test_the_storm_has_results_to_lose(algorithm: AnyAlgorithm) -> None:
     network = Network(STREAMS, weather=STORM, limits=LIMITS)
     luck = random.Random(algorithm)
     name = network.pose("SELECT R.A, S.D FROM R, S WHERE R.B = S.E", algorithm)
@@ -121,7 +122,7 @@ def test_the_storm_has_results_to_lose(algorithm: Algorithm) -> None:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("seed", range(5))
-def test_a_removed_query_leaves_nothing_behind(algorithm: Algorithm, seed: int) -> None:
+def test_a_removed_query_leaves_nothing_behind(algorithm: AnyAlgorithm, seed: int) -> None:
     network = Network(STREAMS, seed=seed, weather=STORM, limits=LIMITS)
     luck = random.Random(f"{algorithm} {seed}")
     names = [network.pose(any_query(luck, algorithm), algorithm) for _ in range(6)]
@@ -143,7 +144,7 @@ def test_a_removed_query_leaves_nothing_behind(algorithm: Algorithm, seed: int) 
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_windows_bound_what_is_kept(algorithm: Algorithm) -> None:
+def test_windows_bound_what_is_kept(algorithm: AnyAlgorithm) -> None:
     """Once the windows and what may be late have passed, no table holds anything but the queries."""
     network = Network(STREAMS, weather=STORM, limits=LIMITS)
     luck = random.Random(7)
@@ -178,7 +179,7 @@ def test_where_equal_results_may_be_told_once_dai_t_tells_the_same_set(seed: int
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @pytest.mark.parametrize("seed", range(5))
-def test_no_result_is_even_sent_twice_where_no_message_is(algorithm: Algorithm, seed: int) -> None:
+def test_no_result_is_even_sent_twice_where_no_message_is(algorithm: AnyAlgorithm, seed: int) -> None:
     """However messages overtake each other, only one evaluator tells a pair: figure 3's problem."""
     network = Network(STREAMS, seed=seed, weather=Weather(latency_ms=(1, 400)), limits=LIMITS)
     sent: list[str] = []

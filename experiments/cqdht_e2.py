@@ -1,0 +1,92 @@
+"""CQ-DHT, experiment E2 (figure 6): hops per tuple and fingers as big relations get more tuples for one of the small.
+
+    python -m experiments.cqdht_e2 --scale 0.08
+
+Fingers are trained with 40 K tuples (times the scale), then 1,100 are measured. What is counted: experiments/cqdht.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from experiments import plots, report, sweep
+from experiments.cqdht import Run, Size, limits_of
+from protocols.join_index.messages import AnyAlgorithm
+
+RATIOS: Final = (1, 3, 9, 19, 49, 99)
+TRAINED: Final = 40_000
+MEASURED: Final = 1_100
+ALL: Final[tuple[AnyAlgorithm, ...]] = ("sai", "dai-q", "dai-t", "dai-v", "cells")
+
+Found = Mapping[tuple[str, int], dict[str, float]]
+
+
+def cell(*, algorithm: AnyAlgorithm, bos: int, scale: float, seed: int) -> dict[str, float]:
+    size = Size.of(scale)
+    run = Run(algorithm, size, seed, limits_of(size, is_kept=False), bos=bos)
+    run.pose()
+    run.insert(round(TRAINED * scale))
+    tuples = max(100, round(MEASURED * scale))  # Of each class at least one, at the largest ratio too.
+    run.measure(tuples)
+    sizes = [len(node.rewriter.fingers) for node in run.network.nodes.values()]
+    return {"hops": run.network.hops / tuples, "fingers": sum(sizes) / max(1, sum(size > 0 for size in sizes))}
+
+
+def cells(scale: float, seed: int) -> list[dict[str, Any]]:
+    return [{"algorithm": name, "bos": bos, "scale": scale, "seed": seed} for bos in RATIOS for name in ALL]
+
+
+def claims(found: Found) -> list[report.Claim]:
+    def hops(name: str, bos: int) -> float:
+        return found[name, bos]["hops"]
+
+    at_nine = hops("sai", 9) / hops("dai-t", 9)
+    sizes = {name: found[name, 9]["fingers"] for name in ALL}
+    last = RATIOS[-1]
+    return [
+        report.Claim(
+            "fig 6a",
+            "bos = 1: DAI-T needs clearly fewer hops than SAI",
+            f"DAI-T {hops('dai-t', 1):.0f}, SAI {hops('sai', 1):.0f}",
+            hops("dai-t", 1) < 0.9 * hops("sai", 1),
+        ),
+        report.Claim(
+            "fig 6a",
+            "bos = 9 and more: SAI and DAI-T need about the same",
+            f"at 9 SAI needs {at_nine:.2f} of DAI-T",
+            0.67 <= at_nine <= 1.5,
+        ),
+        report.Claim(
+            "fig 6a",
+            "SAI needs far fewer as bos grows",
+            f"{hops('sai', 1):.0f} at 1, {hops('sai', last):.0f} at {last}",
+            hops("sai", last) < 0.7 * hops("sai", 1),
+        ),
+        report.Claim(
+            "fig 6b",
+            "DAI-T needs more fingers than SAI",
+            ", ".join(f"{name} {size:.0f}" for name, size in sizes.items()),
+            sizes["dai-t"] > sizes["sai"],
+        ),
+    ]
+
+
+def main() -> None:
+    chosen = sweep.options(sweep.parser(__doc__.splitlines()[0], scale=0.08).parse_args())
+    asked = cells(chosen.scale, chosen.seed)
+    print(f"seed={chosen.seed} {Size.of(chosen.scale)}", flush=True)
+    results = sweep.run("cqdht_e2", cell, asked, chosen)
+    found = {(each["algorithm"], each["bos"]): result for each, result in zip(asked, results, strict=True)}
+    rows = [(str(bos), *(found[name, bos][what] for what in ("hops", "fingers") for name in ALL)) for bos in RATIOS]
+    report.print_table(("bos", *(f"{name} {what}" for what in ("hops", "fingers") for name in ALL)), rows)
+    report.print_claims(claims(found))
+    for what, unit in (("hops", "hops per tuple"), ("fingers", "fingers per rewriter")):
+        series: dict[str, list[tuple[float, float]]] = {
+            name: [(bos, found[name, bos][what]) for bos in RATIOS] for name in ALL
+        }
+        plots.lines(chosen.out / f"cqdht_e2_{what}.png", series, title=f"E2: {unit}", x="bos", y=unit, log="xy")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""CQ-DHT, experiment E5 (figure 9): how the load spreads as tuples, queries or peers grow; DAI-Q, as in the figure.
+
+python -m experiments.cqdht_e5 --scale 0.04
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from experiments import plots, report, sweep
+from experiments.cqdht import Size
+from experiments.cqdht_e4 import Load, cell
+
+GROWN: Final = ("tuples", "queries", "peers")
+TIMES: Final = (1.0, 2.0, 4.0)
+
+Found = Mapping[tuple[str, float], dict[str, Load]]
+
+
+def cells(scale: float, seed: int) -> list[dict[str, Any]]:
+    base = {"algorithm": "dai-q", "scale": scale, "seed": seed}
+    return [{**base, what: times} for what in GROWN for times in TIMES]
+
+
+def claims(found: Found) -> list[report.Claim]:
+    def shown(what: str, name: str) -> tuple[list[float], str]:
+        values = [found[what, times]["TF"][name] for times in TIMES]
+        return values, ", ".join(f"x{times:.0f}: {value:.0f}" for times, value in zip(TIMES, values, strict=True))
+
+    result = []
+    for what in ("tuples", "queries"):
+        used, text = shown(what, "used")
+        says = f"more {what}: more load, and no fewer peers that share it"
+        result.append(report.Claim("fig 9", says, f"peers: {text}", used == sorted(used)))
+    means, text = shown("peers", "mean")
+    is_less = means == sorted(means, reverse=True)
+    result.append(report.Claim("fig 9", "more peers: less load for each", f"mean load: {text}", is_less))
+    return result
+
+
+def main() -> None:
+    chosen = sweep.options(sweep.parser(__doc__.splitlines()[0], scale=0.04).parse_args())
+    asked = cells(chosen.scale, chosen.seed)
+    print(f"seed={chosen.seed} {Size.of(chosen.scale)}", flush=True)
+    results = sweep.run("cqdht_e5", cell, asked, chosen)
+    names = [(what, times) for what in GROWN for times in TIMES]
+    found = dict(zip(names, results, strict=True))
+    figures = ("mean", "max", "uneven", "used")
+    rows = [(what, times, *(loads["TF"][each] for each in figures)) for (what, times), loads in found.items()]
+    report.print_table(("grown", "times", "mean", "max", "max/mean", "peers with any"), rows)
+    report.print_claims(claims(found))
+    for what in GROWN:
+        series = {f"x{times:.0f}": found[what, times]["TF"]["curve"] for times in TIMES}
+        path = chosen.out / f"cqdht_e5_{what}.png"
+        plots.lines(path, series, title=f"E5: more {what}", x="heaviest peers", y="their filtering load")
+
+
+if __name__ == "__main__":
+    main()
