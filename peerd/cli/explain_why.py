@@ -13,7 +13,7 @@ from peerd.cli.output import Column, chosen_form, show_record, show_rows
 from peerd.words import milliseconds
 
 if TYPE_CHECKING:
-    from protocols.execution.messages import PartPlaced, QueryWeighed
+    from protocols.execution.messages import PartPlaced, QueryShown, QueryWeighed
 
 SHORT_ID: Final = 8
 
@@ -30,18 +30,24 @@ _COLUMNS: Final = (
 def why(text: str, data_dir: Path | None, number: int | None, form: str) -> None:
     """Show why a query runs where it does, or would: a text, or the name of one that runs at this peer."""
 
-    async def work() -> QueryWeighed:
+    async def work() -> tuple[QueryShown | None, QueryWeighed]:
         async with client_for(data_dir, number) as client:
-            query = text if len(text.split()) > 1 else (await client.show_query(text)).text
-            return await client.weigh(query)
+            if len(text.split()) > 1:
+                return None, await client.weigh(text)
+            shown = await client.show_query(text)
+            return shown, await client.weigh(shown.text)
 
-    weighed = asyncio.run(work())
+    shown, weighed = asyncio.run(work())
     record = _record(weighed)
+    if shown is not None:
+        record |= {"placement": shown.placement, "hosts": _running(shown), "why": shown.why or None}
+        record["moves"] = len(shown.moves)
     facts = [
-        ("placement", weighed.placement),
-        ("runs at", _hosts(record["hosts"]) if record["hosts"] else "-"),
-        ("why", weighed.why or "nothing it reads grows on the way"),
-        ("candidates", f"{weighed.peers} peers"),
+        ("placement", record["placement"]),
+        ("runs at" if shown is not None else "would run at", _hosts(record["hosts"]) if record["hosts"] else "-"),
+        ("why", record["why"] or "nothing it reads grows on the way"),
+        *([("moves", f'{record["moves"]}; "peer query show {shown.query}" tells why')] if shown is not None else []),
+        ("candidates", f"{weighed.peers} peers, {weighed.engines} of them with Spark"),
         ("flows", ", ".join(f"{name} {beta:,.0f} B/s" for name, beta in weighed.betas)),
     ]
     show_record(record, facts, form)
@@ -69,9 +75,18 @@ def _record(weighed: QueryWeighed) -> dict[str, Any]:
         "hosts": _named(weighed.chosen),
         "why": weighed.why or None,
         "candidates": weighed.peers,
+        "engines": weighed.engines,
         "bytes_per_s": [{"part": name, "bytes_per_s": beta} for name, beta in weighed.betas],
         "placements": rows,
     }
+
+
+def _running(shown: QueryShown) -> list[dict[str, str]]:
+    """Where the subgraphs of a query are now, the last one last."""
+    parts = [
+        (f"{each.subgraph.engine} for {each.subgraph.consumer_alias or 'results'}", each) for each in shown.subgraphs
+    ]
+    return [{"part": part, "host": each.host.hex()} for part, each in parts]
 
 
 def _named(parts: tuple[PartPlaced, ...]) -> list[dict[str, str]]:

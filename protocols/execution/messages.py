@@ -347,6 +347,7 @@ class QueryWeighed(Answer, frozen=True, kw_only=True, tag="QUERY_WEIGHED"):
     placement: PlacementName
     chosen: tuple[PartPlaced, ...]
     why: str
-    peers: int  # That were looked at.
+    peers: int  # That were looked at,
+    engines: int  # and those of them that can run what has state.
     betas: tuple[tuple[str, float], ...]  # What flows out of each part, in bytes per second.
     options: tuple[Weighed, ...]

@@ -110,6 +110,7 @@ class Weigher:
             chosen=chosen,
             why=decision.choice.why if isinstance(decision, Decision) else "the bound cannot be kept",
             peers=len(view.peers),
+            engines=len(seen.engines),
             betas=tuple((vertex.name, vertex.beta) for vertex in parts.tree.vertices[:-1]),
             options=tuple(_weighed(algorithm, parts, view, bound_ms) for algorithm in ALGORITHMS),
         )
