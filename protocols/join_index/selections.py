@@ -16,9 +16,9 @@ from typing import Any, Final, NamedTuple
 
 from protocols.clock import Stamp
 from protocols.ids import Millis
-from protocols.join_index.condition import JoinCondition, Meeting, check
+from protocols.join_index.condition import JoinCondition, Meeting, NotIndexed, check
 from protocols.join_index.keys import at_path, value_text
-from protocols.join_index.messages import LEFT, RIGHT, JoinQuery, QueryId, Side, ValueText
+from protocols.join_index.messages import LEFT, RIGHT, Algorithm, JoinQuery, QueryId, Side, ValueText
 from queries.compile import OnRow
 from queries.expressions import Call, Column, Constant, conjuncts
 from queries.schema import Row, Schema
@@ -48,10 +48,12 @@ class Member:
 
     def __init__(self, query: JoinQuery) -> None:
         """Raises NotIndexed."""
+        if query.algorithm == "cells":
+            raise NotIndexed("cells runs in experiments; peers have sai, dai-q, dai-t and dai-v")
         condition = check(query.plan, query.algorithm)
         left, right = condition.sides
         self.query = query
-        self.algorithm = query.algorithm
+        self.algorithm: Algorithm = query.algorithm
         self.inserted_at: Stamp = query.inserted_at
         self.sources = (left.source, right.source)
         self.attributes = (left.attribute, right.attribute)

@@ -394,6 +394,10 @@ def test_a_query_is_refused_where_there_is_no_room_or_no_evaluator():
     nobody = Query(query=query(name="q~1"), side=0, replica=0)
     (effect,) = AttributeLevel(REWRITER, LIMITS, Inside()).index(SUBSCRIBER, nobody, now=0)
     assert effect == Send(SUBSCRIBER, QueryRefused(query="q~1", reason="it names no evaluators"))
+    reason = "cells runs in experiments; peers have sai, dai-q, dai-t and dai-v"
+    assert level.index(SUBSCRIBER, posed(algorithm="cells"), now=0) == [
+        Send(SUBSCRIBER, QueryRefused(query="q~1", reason=reason))
+    ]
 
 
 # The proxy's part.
