@@ -395,7 +395,7 @@ def test_a_query_is_refused_where_there_is_no_room_or_no_evaluator():
     (effect,) = AttributeLevel(REWRITER, LIMITS, Inside()).index(SUBSCRIBER, nobody, now=0)
     assert effect == Send(SUBSCRIBER, QueryRefused(query="q~1", reason="it names no evaluators"))
     reason = "cells runs in experiments; peers have sai, dai-q, dai-t and dai-v"
-    assert level.index(SUBSCRIBER, posed(algorithm="cells"), now=0) == [
+    assert AttributeLevel(REWRITER, LIMITS, Inside()).index(SUBSCRIBER, posed(algorithm="cells"), now=0) == [
         Send(SUBSCRIBER, QueryRefused(query="q~1", reason=reason))
     ]
 
