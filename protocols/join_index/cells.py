@@ -26,6 +26,7 @@ from queries.plan import Operator
 
 DEPTH_MAX: Final = 12
 FIRST: Final = 0
+STEP: Final = 2  # Four cells for one: those who send have less to relearn than if it were two.
 _KEYS_MAX: Final = 1 << 18
 T = TypeVar("T")
 

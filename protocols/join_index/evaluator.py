@@ -13,7 +13,7 @@ from protocols.clock import wall_ms
 from protocols.effects import Effect, Route, Send
 from protocols.events import Event, Received, Unreachable, Unroutable
 from protocols.ids import Millis, PeerId
-from protocols.join_index.cells import FIRST, Cells, apart, by_cell, cell_key, cell_of, together
+from protocols.join_index.cells import FIRST, STEP, Cells, apart, by_cell, cell_key, cell_of, together
 from protocols.join_index.condition import Item, Prepared
 from protocols.join_index.expiry import Expiry, Recently
 from protocols.join_index.keys import value_key
@@ -277,10 +277,10 @@ class Evaluator:
         is_heavy = self.cells.is_heavy(value, cell, self.filtered - before, now)
         if is_heavy and is_divisible:
             if cell == FIRST:
-                effects += self._deepen(value, cell, depth + 1)
+                effects += self._deepen(value, cell, depth + STEP)
             else:
                 effects.append(
-                    Route(cell_key(value, FIRST), SplitValue(value=value, depth=depth + 1, cell=FIRST)),
+                    Route(cell_key(value, FIRST), SplitValue(value=value, depth=depth + STEP, cell=FIRST)),
                 )
         return effects + told.effects()
 
@@ -304,7 +304,7 @@ class Evaluator:
         if cell == FIRST:
             effects += [
                 Route(cell_key(value, other), SplitValue(value=value, depth=depth, cell=other))
-                for other in range(1, 1 << depth)
+                for other in range(1, 1 << (depth - 1))  # Higher ones are as deep from the beginning.
             ]
         joins: list[Join] = []
         tuples: list[VlIndex] = []
