@@ -20,17 +20,18 @@ from spark_jobs.operators.project import project
 from spark_jobs.operators.select import select
 from spark_jobs.operators.source import source
 from spark_jobs.operators.union import union
-from spark_jobs.stages import mode
 from spark_jobs.types import DUE, IS_NEW, KEEP, KEY, MARK, NUMBER
 
 
-def compiled(plan: Operator, frames: Mapping[str, DataFrame], closed_until_us: int | None = None) -> DataFrame:
+def compiled(
+    plan: Operator, frames: Mapping[str, DataFrame], closed_until_us: int | None = None, *, is_marked: bool = False
+) -> DataFrame:
     """The results of a plan over the rows of its sources, by alias; raises NoForm where Spark cannot keep its meaning.
 
-    On streams, marks are looked for where `mode` says real-time. Of a batch, what rows that are not new brought about
+    `is_marked` says whether streams have marks among their rows. Of a batch, what rows that are not new brought about
     until `closed_until_us` has been told before.
     """
-    compilation = _Compilation(plan, frames, closed_until_us)
+    compilation = _Compilation(plan, frames, closed_until_us, is_marked)
     flow = compilation.flow(plan)
     frame = flow.frame.filter((sf.col(MARK) >= 0) | sf.col(IS_NEW) if flow.is_marked else sf.col(IS_NEW))
     if KEY not in flow.hidden:
@@ -42,10 +43,10 @@ def compiled(plan: Operator, frames: Mapping[str, DataFrame], closed_until_us: i
 class _Compilation:
     """One plan on its way to Spark."""
 
-    def __init__(self, plan: Operator, frames: Mapping[str, DataFrame], closed_until_us: int | None) -> None:
-        self._frames, self._closed_until_us = frames, closed_until_us
-        is_streaming = any(frames[each.alias].isStreaming for each in sources(plan))
-        self._is_marked = is_streaming and mode(plan) == "real-time"
+    def __init__(
+        self, plan: Operator, frames: Mapping[str, DataFrame], closed_until_us: int | None, is_marked: bool
+    ) -> None:
+        self._frames, self._closed_until_us, self._is_marked = frames, closed_until_us, is_marked
         self._by_rows = any(each.window is not None and each.window.kind == "rows" for each in sources(plan))
 
     def flow(self, plan: Operator) -> Flow:

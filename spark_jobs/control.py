@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from queries.plan import Operator
+from spark_jobs.stages import Mode
 
 LENGTH: Final = struct.Struct("<I")
 
@@ -24,6 +25,7 @@ class StartQuery(_Frame, frozen=True, kw_only=True, tag="start"):
 
     run: str
     plan: Operator
+    mode: Mode
     closed_until_us: int | None
     folder: str
     socket: str

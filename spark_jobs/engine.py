@@ -107,8 +107,8 @@ class EngineStatus(msgspec.Struct, frozen=True):
 class _Run:
     """What the daemon keeps of one run."""
 
-    def __init__(self, run: str, plan: Operator, folder: Path, closed_until_us: int | None) -> None:
-        self.run, self.folder, self.mode = run, folder, mode(plan)
+    def __init__(self, run: str, plan: Operator, how: Mode, folder: Path, closed_until_us: int | None) -> None:
+        self.run, self.folder, self.mode = run, folder, how
         inputs = sources(plan)
         folder.mkdir()
         self.places = {each.alias: place for place, each in enumerate(inputs)}
@@ -185,9 +185,17 @@ class SparkEngine:
         assert run not in self._runs, f"{run} runs already"
         self.warm()
         assert self._folder is not None
-        kept = self._runs[run] = _Run(run, plan, Path(tempfile.mkdtemp(dir=self._folder)) / "run", closed_until_us)
-        folder, socket = str(kept.folder), str(self._folder / "results")
-        self._tell(StartQuery(run=run, plan=plan, closed_until_us=closed_until_us, folder=folder, socket=socket))
+        how, folder = mode(plan, is_local=self._settings.is_local), Path(tempfile.mkdtemp(dir=self._folder)) / "run"
+        self._runs[run] = _Run(run, plan, how, folder, closed_until_us)
+        command = StartQuery(
+            run=run,
+            plan=plan,
+            mode=how,
+            closed_until_us=closed_until_us,
+            folder=str(folder),
+            socket=str(self._folder / "results"),
+        )
+        self._tell(command)
 
     def feed(
         self,

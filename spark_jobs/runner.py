@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrameWriter, SparkSession
 
-from queries.plan import Operator, sources
+from queries.plan import sources
 from spark_jobs.compile import compiled
+from spark_jobs.control import StartQuery
 from spark_jobs.session import first_line
-from spark_jobs.stages import mode
 from spark_jobs.types import source_type
 
 WATCH_S: Final = 0.2
@@ -36,31 +35,30 @@ class Runner:
         self._closed = threading.Event()
         threading.Thread(target=self._watch, daemon=True, name="watch").start()
 
-    def start(self, run: str, plan: Operator, folder: Path, socket: str, closed_until_us: int | None) -> None:
+    def start(self, command: StartQuery) -> None:
         """Start a run; raises what Spark raises where the plan cannot run."""
-        inputs = sources(plan)
-        is_real_time = mode(plan) == "real-time"
-        is_batch = mode(plan) == "batch"
+        run, folder, inputs = command.run, command.folder, sources(command.plan)
+        is_real_time, is_batch = command.mode == "real-time", command.mode == "batch"
         session = self._session if is_real_time else self._for_rounds
-        shared: dict[str, str | bool] = {"path": str(folder), "realTime": is_real_time}
+        shared: dict[str, str | bool] = {"path": folder, "realTime": is_real_time}
         frames = {}
         for number, each in enumerate(inputs):
             reader = session.read if is_batch else session.readStream
             reader = reader.format("peerd.bridge.SpoolSource").schema(source_type(each.columns))
             frames[each.alias] = reader.options(**shared, input=number, inputs=len(inputs)).load()
-        results = compiled(plan, frames, closed_until_us)
-        shared |= {"socket": socket, "run": run}
+        results = compiled(command.plan, frames, command.closed_until_us, is_marked=is_real_time)
+        shared |= {"socket": command.socket, "run": run}
         if is_batch:
             writer = results.write.format("peerd.bridge.SocketSink").options(**shared).mode("append")
-            query: Query = Rounds(session, run, str(folder), len(inputs), writer)
+            query: Query = Rounds(session, run, folder, len(inputs), writer)
         else:
             stream = results.writeStream.format("peerd.bridge.SocketSink").options(**shared).outputMode("update")
-            stream = stream.option("checkpointLocation", str(folder / "checkpoint"))
+            stream = stream.option("checkpointLocation", f"{folder}/checkpoint")
             trigger = {"realTime": BATCH} if is_real_time else {"processingTime": "0 seconds"}
             stream = stream.trigger(**trigger)
             query = stream.start()
         with self._lock:
-            self._queries[run] = _Kept(query, str(folder))
+            self._queries[run] = _Kept(query, folder)
 
     def stop(self, run: str) -> None:
         """End a run; one that is not there has ended already."""

@@ -34,6 +34,11 @@ JAVA_OPTIONS: Final = (
     "-XX:+ExitOnOutOfMemoryError",  # A clear end; the daemon starts another and replays.
     "-Djava.net.preferIPv4Stack=true",
 )
+LOOPBACK: Final = "127.0.0.1"
+CLUSTER: Final = {
+    "spark.jars": str(BRIDGE),  # The driver hands it to executors.
+    "spark.rpc.message.maxSize": "1024",  # In MB: rows travel with the tasks that read them.
+}
 
 
 class SessionSettings(msgspec.Struct, frozen=True):
@@ -43,6 +48,11 @@ class SessionSettings(msgspec.Struct, frozen=True):
     heap_mb: int = 420  # All of it becomes resident in time: with this a peer stays below 900 MB.
     java_home: str = ""  # Empty: $JAVA_HOME, the one on PATH, one that is installed, the one beside this Python.
     extra: dict[str, str] = {}  # More settings of Spark, for a cluster's sake.
+
+    @property
+    def is_local(self) -> bool:
+        """Whether tasks run in the process of the session, not on a cluster."""
+        return re.fullmatch(r"local(\[.*\])?", self.master) is not None
 
 
 class NoSession(Exception):
@@ -55,16 +65,17 @@ def start_session(settings: SessionSettings, waiting: Callable[[str], None]) -> 
     home, version = find_java(settings.java_home)
     if missing := missing_room(settings.heap_mb):
         raise NoSession(missing)
-    check_master(settings.master)
+    own_address = check_master(settings.master)
     os.environ["JAVA_HOME"] = str(home)
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    if own_address:
+        os.environ["SPARK_LOCAL_IP"] = own_address
     os.environ["MALLOC_ARENA_MAX"] = "2"  # Java's threads would have an arena each, and keep what they no longer need.
     waiting(f"starting Spark on Java {version}")
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName("peerd")
-    for name, value in spark_conf(settings).items():
+    for name, value in spark_conf(settings, own_address).items():
         builder = builder.config(name, value)
     try:
         session = builder.getOrCreate()
@@ -74,23 +85,20 @@ def start_session(settings: SessionSettings, waiting: Callable[[str], None]) -> 
     return session, version
 
 
-def spark_conf(settings: SessionSettings) -> dict[str, str]:
+def spark_conf(settings: SessionSettings, own_address: str = LOOPBACK) -> dict[str, str]:
     """The settings, each for a reason that was measured or is in the contract."""
-    is_local = settings.master == "local"
     return {
         # Slots are threads, idle ones cost nothing, and a run in real-time mode keeps one or more of them.
-        "spark.master": "local[256]" if is_local else settings.master,
+        "spark.master": "local[256]" if settings.master == "local" else settings.master,
         "spark.driver.memory": f"{settings.heap_mb}m",
         # Of the heap this is kept from caches; with Spark's usual 300 MB it takes no heap below 450.
         "spark.testing.reservedMemory": str(min(settings.heap_mb << 18, 300 << 20)),
         "spark.driver.extraClassPath": str(BRIDGE),
-        "spark.executor.extraClassPath": str(BRIDGE),
         "spark.driver.extraJavaOptions": " ".join(JAVA_OPTIONS),
         "spark.rpc.netty.dispatcher.numThreads": "4",  # Else as many threads as there are slots.
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.sql.extensions": "peerd.bridge.EmptyJoins",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "false",  # A function without a result gives null.
         "spark.sql.caseSensitive": "true",
@@ -122,6 +130,8 @@ def spark_conf(settings: SessionSettings) -> dict[str, str]:
         "spark.sql.streaming.realTimeMode.asyncProgressTrackingByDefault.enabled": "false",
         "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "1",
         "spark.shuffle.streaming.checksum.enabled": "false",  # Rows do not leave the process.
+        **({"spark.driver.host": own_address, "spark.driver.bindAddress": own_address} if own_address else {}),
+        **({} if settings.is_local else CLUSTER),
         **settings.extra,
     }
 
@@ -172,13 +182,20 @@ def _said(command: list[str | Path]) -> str:
 # Reach.
 
 
-def check_master(master: str) -> None:
-    """Raise NoSession where nobody answers at a cluster's address: Spark itself would try for minutes."""
-    found = re.fullmatch(r"(?:spark|mesos)://\[?([^/,\]]+)\]?:(\d+)", master)
+def check_master(master: str) -> str:
+    """Our address as the machines of a cluster see it, empty where Spark has to find out.
+
+    Raises NoSession where nobody answers at the master's address: Spark itself would try for minutes.
+    """
+    if master.startswith("local"):  # Also a cluster of processes that Spark starts here.
+        return LOOPBACK
+    found = re.fullmatch(r"spark://\[?([^/,\]]+)\]?:(\d+)", master)
     if not found:
-        return
+        return ""
     try:
-        socket.create_connection((found[1], int(found[2])), MASTER_TIMEOUT_S).close()
+        with socket.create_connection((found[1], int(found[2])), MASTER_TIMEOUT_S) as reached:
+            address: str = reached.getsockname()[0]
+            return address
     except OSError as error:
         raise NoSession(f'the Spark master "{master}" cannot be reached: {error.strerror or error}') from error
 

@@ -9,8 +9,12 @@ from queries.plan import Join, Nest, Operator, Source, Union, WindowAggregate, s
 Mode = Literal["real-time", "micro-batch", "batch"]
 
 
-def mode(plan: Operator) -> Mode:
-    """How a plan can run over streams: by real-time streaming, by micro-batches, or as batch jobs over what is kept."""
+def mode(plan: Operator, *, is_local: bool = True) -> Mode:
+    """How a plan can run over streams: by real-time streaming, by micro-batches, or as batch jobs over what is kept.
+
+    Nothing runs in real-time mode on a cluster: its tasks never end, so what they read and find cannot come and go with
+    them, and every one keeps a core of the cluster for itself.
+    """
     operators = list(walk(plan))
     aggregates = [each for each in operators if isinstance(each, WindowAggregate)]
     windows = [each.window for each in operators if isinstance(each, Source | WindowAggregate)]
@@ -22,7 +26,7 @@ def mode(plan: Operator) -> Mode:
         return "micro-batch"
     if aggregates and any(isinstance(each, Union) for each in operators):
         return "micro-batch"
-    return "real-time"
+    return "real-time" if is_local else "micro-batch"
 
 
 def joins(plan: Operator) -> bool:

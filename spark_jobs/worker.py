@@ -11,7 +11,6 @@ import signal
 import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import msgspec
@@ -92,7 +91,7 @@ class Worker:
 
     def _start(self, runner: Runner, command: StartQuery) -> None:
         try:
-            runner.start(command.run, command.plan, Path(command.folder), command.socket, command.closed_until_us)
+            runner.start(command)
         except Exception as error:  # noqa: BLE001  Whatever Spark or py4j raise, it concerns this run only.
             self.tell(QueryEnded(run=command.run, reason=f"Spark refused the plan: {first_line(error)}"))
         else:

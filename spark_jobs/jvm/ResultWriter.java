@@ -3,7 +3,9 @@ package peerd.bridge;
 import java.io.ByteArrayOutputStream;
 import java.io.IOException;
 import java.nio.channels.Channels;
+import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 import org.apache.arrow.memory.BufferAllocator;
@@ -19,6 +21,9 @@ import org.apache.spark.sql.util.ArrowUtils;
 /**
  * Writes the results of one task: the rows, and marks behind the rows that they speak of.
  *
+ * <p>A task of this process sends them itself. One of a cluster hands them to the driver as it commits: Spark counts one
+ * commit for each task, however often it was tried, and the driver says the end of a round behind all of them.
+ *
  * <p>A row with a key is the newest state of a group that may change still: it stays here, replaced by what comes after
  * it, until a mark says that its window has ended, or the task ends. So a group of many rows costs the daemon one.
  */
@@ -26,7 +31,8 @@ final class ResultWriter implements DataWriter<InternalRow> {
   private static final int ROWS_MAX = 4096; // In one frame: the daemon takes it in one go, and has other things to do.
   private static final int HELD_MAX = 200_000; // Groups held back.
 
-  private final ResultChannel channel;
+  private final ResultChannel channel; // Null: the rows go with the word that the task is done, to the driver.
+  private final List<byte[]> parcel = new ArrayList<>();
   private final BufferAllocator allocator;
   private final VectorSchemaRoot root;
   private final ArrowWriter writer;
@@ -107,14 +113,18 @@ final class ResultWriter implements DataWriter<InternalRow> {
     }
     writer.reset();
     rows = 0;
-    channel.sendRows(bytes.array(), bytes.size());
+    if (channel == null) {
+      parcel.add(bytes.toByteArray());
+    } else {
+      channel.sendRows(bytes.array(), bytes.size());
+    }
   }
 
   @Override
   public WriterCommitMessage commit() throws IOException {
     release(Long.MAX_VALUE);
     flush();
-    return new Done();
+    return new Done(parcel.toArray(byte[][]::new));
   }
 
   @Override
@@ -126,9 +136,10 @@ final class ResultWriter implements DataWriter<InternalRow> {
     allocator.close();
   }
 
-  private record Done() implements WriterCommitMessage {}
+  /** A task is done; these are the rows that it has not sent itself, in frames. */
+  record Done(byte[][] frames) implements WriterCommitMessage {}
 
-  /** Spares the copy that toByteArray would make. */
+  /** Lets a frame be sent without the copy that toByteArray makes. */
   private static final class Bytes extends ByteArrayOutputStream {
     Bytes() {
       super(8192);

@@ -4,6 +4,7 @@ import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.util.Map;
 import java.util.Set;
+import org.apache.spark.SparkContext;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
 import org.apache.spark.sql.connector.catalog.Table;
@@ -69,7 +70,9 @@ public final class SocketSink implements TableProvider {
       implements WriteBuilder, SupportsStreamingUpdateAsAppend {
     @Override
     public Write build() {
-      Results results = new Results(schema, options.get("socket"), options.get("run"), options.get("path"));
+      boolean isLocal = SparkContext.getOrCreate().isLocal();
+      Results results =
+          new Results(schema, options.get("socket"), options.get("run"), options.get("path"), isLocal);
       return new Write() {
         @Override
         public StreamingWrite toStreaming() {
@@ -84,8 +87,8 @@ public final class SocketSink implements TableProvider {
     }
   }
 
-  /** Where the results of a run go, and what columns they have. */
-  private record Results(StructType schema, String socket, String run, String path)
+  /** Where the results of a run go, what columns they have, and whether its tasks run in this process. */
+  private record Results(StructType schema, String socket, String run, String path, boolean isLocal)
       implements StreamingDataWriterFactory, DataWriterFactory {
     @Override
     public DataWriter<InternalRow> createWriter(int partition, long task, long epoch) {
@@ -94,12 +97,17 @@ public final class SocketSink implements TableProvider {
 
     @Override
     public DataWriter<InternalRow> createWriter(int partition, long task) {
-      return new ResultWriter(schema, channel());
+      return new ResultWriter(schema, isLocal ? channel() : null);
     }
 
-    /** All tasks of a round are done: say how far each input has been read. */
-    void endRound() {
+    /** All tasks of a round are done: hand on what they brought, and say how far each input has been read. */
+    void endRound(WriterCommitMessage[] messages) {
       try {
+        for (WriterCommitMessage message : messages) {
+          for (byte[] rows : ((ResultWriter.Done) message).frames()) {
+            channel().sendRows(rows, rows.length);
+          }
+        }
         long[] ends = Rounds.of(path).finish();
         for (int input = 0; input < ends.length; input++) {
           channel().sendFiles(input, ends[input]);
@@ -128,7 +136,7 @@ public final class SocketSink implements TableProvider {
     @Override
     public void commit(long epoch, WriterCommitMessage[] messages) {
       if (!isRealTime) {
-        results.endRound();
+        results.endRound(messages);
       }
     }
 
@@ -149,7 +157,7 @@ public final class SocketSink implements TableProvider {
 
     @Override
     public void commit(WriterCommitMessage[] messages) {
-      results.endRound();
+      results.endRound(messages);
     }
 
     @Override

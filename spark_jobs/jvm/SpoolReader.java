@@ -25,7 +25,7 @@ import peerd.bridge.SpoolStream.SpoolPlace;
 /** Reads files of a spool in a task: the record batches of one after the other. */
 abstract class SpoolReader implements Closeable {
   final SpoolPartition partition;
-  final Spool spool;
+  final Spool spool; // Null where the partition brings its files along.
   long file; // The one being read; nothing of it is read yet while it is the one the partition starts behind.
   ColumnarBatch batch;
   private final BufferAllocator allocator;
@@ -33,7 +33,7 @@ abstract class SpoolReader implements Closeable {
 
   SpoolReader(SpoolPartition partition) {
     this.partition = partition;
-    spool = new Spool(partition.run(), partition.input());
+    spool = partition.files() == null ? new Spool(partition.run(), partition.input()) : null;
     file = partition.start().file();
     allocator = ArrowUtils.rootAllocator().newChildAllocator("spool", 0, Long.MAX_VALUE);
   }
@@ -41,7 +41,7 @@ abstract class SpoolReader implements Closeable {
   void openNextFile() throws IOException {
     closeFile();
     file++;
-    byte[] bytes = spool.read(file);
+    byte[] bytes = spool == null ? partition.files()[(int) (file - partition.start().file() - 1)] : spool.read(file);
     reader = bytes == null ? null : new ArrowStreamReader(new ByteArrayInputStream(bytes), allocator);
   }
 

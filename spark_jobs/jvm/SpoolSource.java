@@ -73,7 +73,7 @@ public final class SpoolSource implements TableProvider {
         @Override
         public InputPartition[] planInputPartitions() {
           long end = Rounds.of(run).end(input);
-          return new InputPartition[] {new SpoolPartition(run, input, new SpoolOffset(0, 0), end)};
+          return new InputPartition[] {SpoolPartition.of(run, input, new SpoolOffset(0, 0), end)};
         }
 
         @Override

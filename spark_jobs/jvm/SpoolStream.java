@@ -1,5 +1,8 @@
 package peerd.bridge;
 
+import java.io.IOException;
+import java.io.UncheckedIOException;
+import org.apache.spark.SparkContext;
 import org.apache.spark.sql.connector.read.InputPartition;
 import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.connector.read.streaming.MicroBatchStream;
@@ -52,12 +55,12 @@ final class SpoolStream implements MicroBatchStream, SupportsAdmissionControl, S
   @Override
   public InputPartition[] planInputPartitions(Offset start, Offset end) {
     // One, even of nothing: to Spark all rows are then together already, and it does without a shuffle.
-    return new InputPartition[] {new SpoolPartition(run, input, (SpoolOffset) start, ((SpoolOffset) end).file())};
+    return new InputPartition[] {SpoolPartition.of(run, input, (SpoolOffset) start, ((SpoolOffset) end).file())};
   }
 
   @Override
   public InputPartition[] planInputPartitions(Offset start) {
-    return new InputPartition[] {new SpoolPartition(run, input, (SpoolOffset) start, Long.MAX_VALUE)};
+    return new InputPartition[] {new SpoolPartition(run, input, (SpoolOffset) start, Long.MAX_VALUE, null)};
   }
 
   @Override
@@ -107,5 +110,28 @@ final class SpoolStream implements MicroBatchStream, SupportsAdmissionControl, S
 
   record SpoolPlace(SpoolOffset offset) implements PartitionOffset {}
 
-  record SpoolPartition(String run, int input, SpoolOffset start, long end) implements InputPartition {}
+  /**
+   * The files between two offsets. A task of this process reads them itself; one of a cluster, which may be on another
+   * machine, brings them along, with null for one that is gone: a task that is tried again reads the same.
+   */
+  record SpoolPartition(String run, int input, SpoolOffset start, long end, byte[][] files)
+      implements InputPartition {
+    static SpoolPartition of(String run, int input, SpoolOffset start, long end) {
+      boolean isLocal = SparkContext.getOrCreate().isLocal();
+      return new SpoolPartition(run, input, start, end, isLocal ? null : files(run, input, start, end));
+    }
+
+    private static byte[][] files(String run, int input, SpoolOffset start, long end) {
+      Spool spool = new Spool(run, input);
+      byte[][] files = new byte[Math.toIntExact(end - start.file())][];
+      try {
+        for (int place = 0; place < files.length; place++) {
+          files[place] = spool.read(start.file() + 1 + place);
+        }
+      } catch (IOException error) {
+        throw new UncheckedIOException(error);
+      }
+      return files;
+    }
+  }
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from queries.plan import Source
+from queries.schema import Schema
 from spark_jobs.room import WORKER, missing_room, promised_to_others_mb
 from spark_jobs.session import NoSession, SessionSettings, check_master, find_java, first_line, spark_conf
+from spark_jobs.stages import mode
 
 
 def fake_java(home: Path, version: str) -> str:
@@ -74,7 +78,30 @@ def test_what_a_worker_started_before_may_still_take_is_not_free():
 def test_a_master_that_does_not_answer_is_named():
     with pytest.raises(NoSession, match=r'the Spark master "spark://127\.0\.0\.1:1" cannot be reached'):
         check_master("spark://127.0.0.1:1")
-    check_master("local")
+    assert check_master("local") == "127.0.0.1"
+
+
+def test_a_cluster_is_told_the_address_from_which_its_master_is_reached():
+    with socket.create_server(("127.0.0.1", 0)) as master:
+        assert check_master(f"spark://127.0.0.1:{master.getsockname()[1]}") == "127.0.0.1"
+    assert spark_conf(SessionSettings("spark://a:7077"), "10.0.0.9")["spark.driver.host"] == "10.0.0.9"
+    assert check_master("yarn") == ""  # Spark finds out.
+    assert "spark.driver.host" not in spark_conf(SessionSettings("yarn"), "")
+
+
+@pytest.mark.parametrize(
+    ("master", "is_local"),
+    [("local", True), ("local[4]", True), ("local-cluster[1,1,512]", False), ("spark://a:7077", False)],
+)
+def test_a_cluster_is_told_from_tasks_in_the_process(master: str, is_local: bool):
+    settings = SessionSettings(master)
+    assert settings.is_local == is_local
+    assert ("spark.jars" in spark_conf(settings)) != is_local
+
+
+def test_nothing_runs_in_real_time_mode_on_a_cluster():
+    plan = Source("s", "a", Schema.parse("k int"))
+    assert (mode(plan), mode(plan, is_local=False)) == ("real-time", "micro-batch")
 
 
 def test_settings_of_the_operator_come_last():
