@@ -15,7 +15,6 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from spark_jobs.engine import PREFIX
 from spark_jobs.session import find_java
 
 SPARK = Path(pyspark.__file__).parent
@@ -58,10 +57,6 @@ class Cluster:
     def kill_executor(self) -> None:
         (executor,) = self.executors()
         os.kill(executor, signal.SIGKILL)
-
-    def files_of_peers(self) -> list[Path]:
-        """What executors keep, or a peer of this process, in memory."""
-        return list(Path(f"/proc/{self._worker_pid}/root/dev/shm").glob(f"{PREFIX}{os.getpid()}-*"))
 
 
 @contextmanager
