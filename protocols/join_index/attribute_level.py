@@ -19,6 +19,7 @@ from protocols.events import Abandoned
 from protocols.ids import Key, Millis, PeerId, RequestId
 from protocols.inside import Inside
 from protocols.join_index.condition import NotIndexed
+from protocols.join_index.expiry import Recently
 from protocols.join_index.keys import value_key
 from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import (
@@ -47,7 +48,8 @@ LEASE_MS: Final = 20_000
 RESEND_MS: Final = 2000
 SILENT_MS: Final = 6000  # An evaluator that has not said a word for so long is taken for lost.
 REPORT_MS: Final = 100  # Between two reports of a reader that gets on.
-OVER_MS: Final = 30_000  # How long evaluators are told what is over: some of it may get lost.
+OVER_MS: Final = 30_000  # How long evaluators are told what is over: some of it may get lost,
+GONE_MS: Final = 120_000  # and how much longer some of it may be on its way.
 PARCEL_BYTES: Final = 256 << 10
 PLACES_MAX: Final = 100_000  # Evaluators of values, remembered.
 
@@ -84,7 +86,8 @@ class AttributeLevel:
     _on_the_way: dict[PeerId, dict[int, bool]] = field(default_factory=dict)  # Parcels, and whether queries are in it.
     _last_number: int = 0
     _seen_at: dict[PeerId, Millis] = field(default_factory=dict)  # When an evaluator last said a word.
-    _over: dict[PeerId, dict[QueryId, Millis]] = field(default_factory=dict)  # What evaluators should forget, and when
+    _released: dict[PeerId, dict[QueryId, Millis]] = field(default_factory=dict)  # Until when evaluators are told so,
+    _gone: Recently[QueryId] = field(default_factory=Recently)  # and the same a while longer.
     _places: dict[tuple[PeerId, ...], dict[tuple[Attribute | None, ValueText], PeerId]] = field(default_factory=dict)
 
     def begin(self, now: Millis) -> None:
@@ -98,6 +101,7 @@ class AttributeLevel:
         name = (message.query.id, message.side)
         known = self._held_by.get(name)
         if known is not None:
+            known.held[name].leased_at = now
             return _indexed(known, [known.held[name]])
         try:
             member = Member(message.query)
@@ -108,6 +112,9 @@ class AttributeLevel:
         if len(self._held_by) >= self.limits.queries_max:
             reason = f"peer {self.peer_id.short} has {self.limits.queries_max} join queries already"
             return [Send(sender, QueryRefused(query=message.query.id, reason=reason))]
+        if message.query.id in self._gone:  # Evaluators are being told to forget it: it has to come by another name.
+            reason = f"peer {self.peer_id.short} has forgotten it"
+            return [Send(sender, QueryLost(query=message.query.id, reason=reason))]
         held = Held(member, message, sender, now)
         reader, effects = self._reader_for(held)
         self._held_by[name] = reader
@@ -150,23 +157,24 @@ class AttributeLevel:
     def remove(self, message: RemoveQuery, now: Millis) -> list[Effect]:
         for reader in self.readers.values():
             reader.lapsed.pop(message.query, None)
-        return self._forget(message.query, now)
+        return self._forget((message.query, 0), now) + self._forget((message.query, 1), now)
 
-    def _forget(self, query: QueryId, now: Millis) -> list[Effect]:
-        effects: list[Effect] = []
-        for side in (0, 1):
-            reader = self._held_by.pop((query, side), None)
-            if reader is not None:
-                reader.remove((query, side))
-                self._say_over(reader, [query], now)
-                if not reader.held:
-                    effects += self._close(reader)
-        return effects
+    def _forget(self, name: HeldName, now: Millis) -> list[Effect]:
+        reader = self._held_by.pop(name, None)
+        if reader is None:
+            return []
+        reader.remove(name)
+        self._release(reader, name[:1], now)
+        return [] if reader.held else self._close(reader)
 
-    def _say_over(self, reader: Reader, queries: Iterable[QueryId], now: Millis) -> None:
-        until = now + OVER_MS
-        for peer in reader.told:
-            self._over.setdefault(peer, {}).update(dict.fromkeys(queries, until))
+    def _release(self, reader: Reader, queries: Iterable[QueryId], now: Millis) -> None:
+        """Tell evaluators, for a while, which queries they need not keep for this peer."""
+        for query in queries:
+            if (query, 0) in self._held_by or (query, 1) in self._held_by:
+                continue
+            self._gone.add(query, now + GONE_MS)
+            for peer in reader.evaluators:
+                self._released.setdefault(peer, {})[query] = now + OVER_MS
 
     def _close(self, reader: Reader) -> list[Effect]:
         del self.readers[reader.name]
@@ -189,11 +197,12 @@ class AttributeLevel:
         if reader.name not in self.readers:
             return []
         lost = {query: held.subscriber for (query, _), held in reader.held.items()}
-        self._say_over(reader, lost, now)
         effects: list[Effect] = [
             Send(peer, QueryLost(query=query, reason=reason, culprit=culprit)) for query, peer in lost.items()
         ]
-        return effects + self._close(reader)
+        effects += self._close(reader)
+        self._release(reader, lost, now)
+        return effects
 
     # Tuples.
 
@@ -331,11 +340,11 @@ class AttributeLevel:
     def sweep(self, now: Millis) -> list[Effect]:
         """Look after evaluators and leases, say again what was not heard, and how far everything is."""
         effects: list[Effect] = []
-        for (query, side), reader in list(self._held_by.items()):
-            held = reader.held.get((query, side))
-            if held is not None and now - held.leased_at > LEASE_MS:
-                reader.lapsed[query] = (held.subscriber, held.member.query.life)
-                effects += self._forget(query, now)
+        for name, reader in list(self._held_by.items()):
+            held = reader.held[name]
+            if now - held.leased_at > LEASE_MS:
+                reader.lapsed[name[0]] = held.ear
+                effects += self._forget(name, now)
         for carried in self._carried.values():
             if now - carried.sent_at >= RESEND_MS:
                 carried.sent_at = now
@@ -354,13 +363,14 @@ class AttributeLevel:
         for peer in list(used):
             if now - self._seen_at.setdefault(peer, now) > SILENT_MS:
                 effects += self._lose_with(peer, now)
-        for peer, queries in list(self._over.items()):
-            self._over[peer] = {query: until for query, until in queries.items() if until > now}
-            if not self._over[peer]:
-                del self._over[peer]
-        for peer in used | dict.fromkeys(self._over):
-            over = tuple(self._over.get(peer, ()))
-            effects.append(Send(peer, Parcel(number=0, over=over, counts_on=peer in used)))
+        for peer, queries in list(self._released.items()):
+            self._released[peer] = {query: until for query, until in queries.items() if until > now}
+            if not self._released[peer]:
+                del self._released[peer]
+        self._gone.sweep(now)
+        for peer in used | dict.fromkeys(self._released):
+            released = tuple(self._released.get(peer, ()))
+            effects.append(Send(peer, Parcel(number=0, released=released, counts_on=peer in used)))
         return effects
 
     def _merge(self) -> list[Effect]:
@@ -409,7 +419,7 @@ class AttributeLevel:
 
     def is_empty(self) -> bool:
         """Whether nothing of any query is left."""
-        return not self.readers and not self._carried and not self._over
+        return not self.readers and not self._carried and not self._released
 
     def validate(self) -> None:
         assert len(self._held_by) == sum(len(reader.held) for reader in self.readers.values())

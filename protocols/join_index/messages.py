@@ -289,7 +289,8 @@ class Parcel(Message, frozen=True, kw_only=True, tag="PARCEL"):
     number: int
     loads: tuple[Load, ...] = ()
     queries: tuple[JoinQuery, ...] = ()  # To be known there before the loads are unpacked,
-    over: tuple[QueryId, ...] = ()  # and those to be forgotten.
+    over: tuple[QueryId, ...] = ()  # those that their subscriber has ended,
+    released: tuple[QueryId, ...] = ()  # and those that the sender has let go: others may still bring them.
     counts_on: bool = False  # What the value level has of it. Else: the sender is a subscriber.
     after: int = 0  # A parcel with queries that must have been unpacked before,
     settled: int = 0  # and the lowest number of one that may come again.

@@ -98,7 +98,7 @@ class Tables:
             return None
         member = Member(query)
         if before is not None:
-            self.forget(before, now)
+            self.end(before, now)
         self._attempts[name] = query.id
         self.queries[query.id] = member
         group = self._groups.get(member.group)
@@ -108,8 +108,13 @@ class Tables:
         group.add(member)
         return before
 
-    def forget(self, query: QueryId, now: Millis) -> None:
+    def end(self, query: QueryId, now: Millis) -> None:
+        """Its subscriber has ended it: what comes late of it is of no use."""
         self._removed.add(query, now + self.limits.recent_ms)
+        self.forget(query)
+
+    def forget(self, query: QueryId) -> None:
+        """Nobody brings anything for it now."""
         member = self.queries.pop(query, None)
         if member is None:
             return

@@ -77,7 +77,13 @@ class ValueLevel:
         if parcel.counts_on:
             self._heard_at[sender] = now
         for query in parcel.over:
-            self._forget(query, now)
+            self.tables.end(query, now)
+            self._silence(query)
+        for query in parcel.released:
+            self._brought.get(sender, {}).pop(query, None)
+            if not any(query in brought for brought in self._brought.values()):
+                self.tables.forget(query)
+                self._silence(query)
         if not parcel.number:
             return [Send(sender, Receipt(number=0, life=self.life))]
         unpacked = self._unpacked.setdefault(sender, {})
@@ -124,10 +130,6 @@ class ValueLevel:
 
     def _is_ahead(self) -> bool:
         return any(telling.size > UNHEARD_BYTES_MAX for telling in self._telling.values())
-
-    def _forget(self, query: QueryId, now: Millis) -> None:
-        self.tables.forget(query, now)
-        self._silence(query)
 
     def _silence(self, query: QueryId) -> None:
         """Nobody wants its results any more; the numbers of what was told stay."""

@@ -15,7 +15,7 @@ from protocols.execution.executor import AttemptLost, ResultsReady, ResultsSafe
 from protocols.execution.messages import Deploy, Deployed, Progress, Reach, StreamInput, Subgraph, SubgraphStatus
 from protocols.ids import PeerId, RequestId
 from protocols.inside import Inside
-from protocols.join_index.attribute_level import LEASE_MS, SILENT_MS, AttributeLevel, nearest
+from protocols.join_index.attribute_level import LEASE_MS, OVER_MS, SILENT_MS, AttributeLevel, nearest
 from protocols.join_index.condition import Prepared
 from protocols.join_index.keys import attribute_key, value_key, value_text
 from protocols.join_index.limits import JoinLimits
@@ -185,6 +185,19 @@ def test_a_query_whose_rewriters_are_gone_ends_the_life_of_the_evaluator():
     level.sweep(LIFE + LAPSE_MS + 1001)
     assert level.life == LIFE + LAPSE_MS + 1001
     assert level.is_empty()
+
+
+def test_a_query_that_one_rewriter_has_let_go_is_kept_for_another():
+    """It was posed at two, for who is nearest to an attribute may change, and only one of them counts."""
+    level = value_level()
+    meeting(level)
+    level.unpack(PUBLISHER, parcel(queries=(Q_1,)), now=LIFE)
+    level.unpack(REWRITER, Parcel(number=0, released=("q~1",)), now=LIFE)
+    assert "q~1" in level.tables.queries
+    level.unpack(PUBLISHER, Parcel(number=0, released=("q~1",)), now=LIFE)
+    assert "q~1" not in level.tables.queries
+    level.unpack(PUBLISHER, parcel(number=2, queries=(Q_1,)), now=LIFE)
+    assert "q~1" in level.tables.queries, "it has not ended"
 
 
 def test_a_rewriter_that_is_gone_harms_nobody_once_its_queries_are_over():
@@ -371,6 +384,11 @@ def test_a_query_without_a_lease_or_removed_is_read_for_no_longer():
             level.sweep(LEASE_MS + 1)
         else:
             level.remove(RemoveQuery(query="q~1"), now=1)
+        assert not level.readers
+        (refused,) = level.index(SUBSCRIBER, posed(), now=LEASE_MS + 2)
+        assert isinstance(refused, Send)
+        assert isinstance(refused.message, QueryLost), "evaluators are being told to forget it"
+        level.sweep(LEASE_MS + OVER_MS + 2)
         assert level.is_empty()
 
 
