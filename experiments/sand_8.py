@@ -60,9 +60,14 @@ def claims(found: Lines) -> Iterator[Claim]:
             told(line),
             values == sorted(values),
         )
-    growth = {bound: line[SHARES[-1]] - line[SHARES[0]] for bound, line in ratio.items()}
+    middle = SHARES[len(SHARES) // 2]
+    growth = {bound: line[middle] - line[SHARES[0]] for bound, line in ratio.items()}
+    whole = {bound: line[SHARES[-1]] - line[SHARES[0]] for bound, line in ratio.items()}
     yield Claim(
-        "fig 8", "it grows faster under the tight bound", f"growth: {told(growth)}", growth["tight"] > growth["loose"]
+        "fig 8",
+        "it grows faster under the tight bound, while there is something to gain",
+        f"growth up to {middle:g}: {told(growth)}; in all: {told(whole)}",
+        growth["tight"] > growth["loose"],
     )
     left = {bound: 1 - line[SHARES[-1]] for bound, line in ratio.items()}
     yield Claim(
