@@ -196,7 +196,6 @@ class AttributeLevel:
         """Something that came of what was read is gone: the queries must begin anew."""
         if reader.name not in self.readers:
             return []
-        # Evaluators are told by who is asked to end it: another may have been chosen to read for the same attempt.
         lost = {query: held.subscriber for (query, _), held in reader.held.items()}
         effects: list[Effect] = [
             Send(peer, QueryLost(query=query, reason=reason, culprit=culprit)) for query, peer in lost.items()
