@@ -413,6 +413,7 @@ class AttributeLevel:
                     Heard(peer, life, reader.heard.get(peer, {}).get(ear, 0)) for peer, life in reader.used.items()
                 ),
                 forgotten=tuple(query for query, whose in reader.lapsed.items() if whose == ear),
+                subscriber_life=ear[1],
             )
             effects.append(Send(ear[0], message))
         return effects

@@ -373,3 +373,4 @@ class Covered(Message, frozen=True, kw_only=True, tag="COVERED"):
     covers: tuple[Position, ...]
     heard: tuple[Heard, ...]  # All evaluators that have something of it.
     forgotten: tuple[QueryId, ...] = ()
+    subscriber_life: Millis = 0  # Whose results these numbers count: an earlier one may not have left yet.

@@ -370,7 +370,7 @@ class IndexedQueries:
 
     def covered(self, sender: PeerId, message: Covered, now: Millis) -> list[Effect]:
         seen = self._readers.get(message.reader)
-        if seen is None or seen.peer != sender:
+        if seen is None or seen.peer != sender or message.subscriber_life != self.life:
             return []
         seen.heard_at = now
         effects: list[Effect] = []

@@ -144,8 +144,8 @@ class Tables:
     def take(self, load: Load, now: Millis) -> None:
         """Let tuples meet what is here, and keep them for what comes."""
         group = self._groups.get(load.group)
-        if load.group and group is None:
-            return  # Its queries have ended.
+        if group is None and (load.group or load.at not in self._groups_at):
+            return  # The queries have ended.
         schema = self._schemas.setdefault(load.schema, load.schema)
         wall, time = wall_ms(load.published_at), (time_of(load.published_at),)
         until = max(now, wall + load.keep_ms) + self.limits.late_ms

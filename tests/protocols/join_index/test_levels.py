@@ -147,7 +147,7 @@ def test_nobody_may_send_more_while_a_subscriber_is_slow(monkeypatch: pytest.Mon
 
 def test_a_full_evaluator_says_so():
     level = value_level(JoinLimits(tuples_max=1))
-    level.unpack(REWRITER, parcel(vl_part()), now=LIFE)
+    level.unpack(REWRITER, parcel(vl_part(), queries=(Q_1,)), now=LIFE)
     (effect,) = level.unpack(REWRITER, parcel(vl_part(sequence=1), number=2), now=LIFE)
     assert isinstance(effect, Send)
     assert isinstance(effect.message, Receipt)
