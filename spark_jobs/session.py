@@ -98,6 +98,7 @@ def spark_conf(settings: SessionSettings, own_address: str = LOOPBACK) -> dict[s
         "spark.rpc.netty.dispatcher.numThreads": "4",  # Else as many threads as there are slots.
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        "spark.sql.extensions": "peerd.bridge.EmptyJoins",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "false",  # A function without a result gives null.
         "spark.sql.caseSensitive": "true",

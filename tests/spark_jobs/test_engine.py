@@ -99,6 +99,17 @@ def unordered(rows: Sequence[Row]) -> list[Row]:
     return [tuple(tuple(sorted(each)) if isinstance(each, tuple) else each for each in row) for row in rows]
 
 
+def test_a_join_whose_condition_spark_sees_never_to_hold_finds_nothing_and_goes_on(live: Live) -> None:
+    """Here "false" is found in one step of Spark's optimizer, so that the equality is gone before the next one."""
+    never = "coalesce(1 = 2, a.k < b.k)"
+    plan = plan_of(f"SELECT a.k FROM a [RANGE 5 SECONDS], b [RANGE 5 SECONDS] WHERE a.k = b.k AND {never}")
+    live.started("never", plan)
+    source = random.Random(7)
+    for number, alias in enumerate(("a", "b", "a"), 1):
+        assert live.fed("never", number, alias, [(*row(source, START), START)], us(START)) == []
+    live.stop("never")
+
+
 def test_windows_that_were_told_by_an_earlier_attempt_are_not_told_again(live: Live) -> None:
     plan = plan_of("SELECT count(*) AS n FROM a [RANGE 10 SECONDS SLIDE 10 SECONDS]")
     live.started("again", plan, us(START + timedelta(seconds=10)))
