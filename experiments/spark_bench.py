@@ -237,7 +237,7 @@ def main() -> int:
     p50_ms, p95_ms = percentile(together, 0.5), percentile(together, 0.95)
     print(f"  {RUNS_TOGETHER} runs at once    p50 {p50_ms:.0f} ms (goal {GOAL_TOGETHER_MS:.0f}), p95 {p95_ms:.0f} ms")
     print(f"  resident        {memory}, goal {GOAL_BYTES >> 20}; after {RUNS_TOGETHER} at once {memory_together}")
-    return 0 if all(met) and p50_ms <= GOAL_TOGETHER_MS and sum(memory) <= GOAL_BYTES else 1
+    return 0 if all(met) and p50_ms <= GOAL_TOGETHER_MS and sum(memory_together) <= GOAL_BYTES else 1
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ class SessionSettings(msgspec.Struct, frozen=True):
     """What a peer's operator may choose about Spark."""
 
     master: str = "local"
-    heap_mb: int = 420  # All of it becomes resident in time: with this a peer stays below 900 MB.
+    heap_mb: int = 420  # At most; a peer that needs less of it stays below 900 MB.
     java_home: str = ""  # Empty: $JAVA_HOME, the one on PATH, one that is installed, the one beside this Python.
     extra: dict[str, str] = {}  # More settings of Spark, for a cluster's sake.
 
@@ -94,7 +94,7 @@ def spark_conf(settings: SessionSettings, own_address: str = LOOPBACK) -> dict[s
         # Of the heap this is kept from caches; with Spark's usual 300 MB it takes no heap below 450.
         "spark.testing.reservedMemory": str(min(settings.heap_mb << 18, 300 << 20)),
         "spark.driver.extraClassPath": str(BRIDGE),
-        "spark.driver.extraJavaOptions": " ".join(JAVA_OPTIONS),
+        "spark.driver.extraJavaOptions": " ".join((*heap_options(settings.heap_mb), *JAVA_OPTIONS)),
         "spark.rpc.netty.dispatcher.numThreads": "4",  # Else as many threads as there are slots.
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -137,6 +137,11 @@ def spark_conf(settings: SessionSettings, own_address: str = LOOPBACK) -> dict[s
 
 
 # Java.
+
+
+def heap_options(heap_mb: int) -> tuple[str, str]:
+    """A heap that grows with what is kept: Java would begin with a part of the machine, and touch all of it in time."""
+    return f"-Xms{heap_mb * 2 // 5}m", f"-Xmn{heap_mb * 2 // 9}m"
 
 
 def find_java(home: str) -> tuple[Path, str]:

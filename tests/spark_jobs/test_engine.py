@@ -206,7 +206,7 @@ def test_status_says_what_runs_and_what_it_takes(live: Live) -> None:
     assert (status.state, status.spark.split(".")[0]) == ("ready", "4")
     assert status.runs["seen"].mode == "real-time"
     print(f"{status.memory_bytes >> 20} MB in worker and Java")
-    assert 100 << 20 < status.memory_bytes < 1500 << 20
+    assert 100 << 20 < status.memory_bytes < 900 << 20
     live.stop("seen")
 
 

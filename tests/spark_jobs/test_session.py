@@ -104,6 +104,11 @@ def test_nothing_runs_in_real_time_mode_on_a_cluster():
     assert (mode(plan), mode(plan, is_local=False)) == ("real-time", "micro-batch")
 
 
+def test_the_heap_begins_small():
+    options = spark_conf(SessionSettings(heap_mb=420))["spark.driver.extraJavaOptions"].split()
+    assert options[:2] == ["-Xms168m", "-Xmn93m"]
+
+
 def test_settings_of_the_operator_come_last():
     conf = spark_conf(SessionSettings(heap_mb=600, extra={"spark.sql.shuffle.partitions": "4"}))
     assert conf["spark.driver.memory"] == "600m"
