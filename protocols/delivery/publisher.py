@@ -399,8 +399,10 @@ class Publisher:
             start = outbox.feed.accept(message, sender)
             positions = (Position(outbox.feed.origin, start),)
             effects = outbox.feed.pump(now)
-        answer = Subscribed(subscription=message.subscription, stream=message.stream, positions=positions)
-        return [Send(sender, answer), *effects]
+        answer = Send(sender, Subscribed(subscription=message.subscription, stream=message.stream, positions=positions))
+        # A crash can still take what is not on disk; other tuples would come to have its numbers.
+        is_safe = outbox is None or all(position.next <= outbox.durable for position in positions)
+        return [answer if is_safe else AfterSync((answer,)), *effects]
 
     def _ack(self, message: Ack, now: Millis) -> list[Effect]:
         effects: list[Effect] = []
