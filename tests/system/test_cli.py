@@ -144,10 +144,10 @@ def test_the_formats_agree_with_each_other(network: Machine):
     peers = [row["peer_id"] for row in network.rows("members", "--local")]
     assert [row["peer_id"] for row in json.loads(network.run("members", "-o", "json").stdout)] == peers
     header, *lines = network.run("members", "-o", "csv").stdout.splitlines()
-    assert header == "peer_id,status,address,version,rtt_ms,since_at,is_self"
+    assert header == "peer_id,status,address,version,has_engine,rtt_ms,sent_bytes,since_at,is_self"
     assert [line.split(",")[0] for line in lines] == peers
     title, *lines = network.run("members", "-o", "table").stdout.splitlines()
-    assert title.split() == ["peer", "status", "address", "version", "round", "trip", "since"]
+    assert title.split() == ["peer", "status", "address", "version", "spark", "round", "trip", "since"]
     assert [line[:8] for line in lines] == [peer[:8] for peer in peers]
     assert sum("(this peer)" in line for line in lines) == 1
 
