@@ -134,6 +134,8 @@ class Tables:
             for value, place in list(self._places[at].items()):
                 if group in place.triggers:
                     self.stored -= sum(map(len, place.triggers.pop(group)))
+                elif not is_useless:
+                    continue
                 if is_useless:
                     self.stored -= len(place.tuples)
                     place.tuples.clear()

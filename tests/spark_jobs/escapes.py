@@ -5,7 +5,9 @@ CANARY stands for a file that a payload would make or read, and marks the payloa
 
 from __future__ import annotations
 
-CANARY = "/tmp/peerd-canary-file"
+from tempfile import gettempdir
+
+CANARY = f"{gettempdir()}/peerd-canary-file"
 
 # Whole texts: none of them is a query of ours.
 STATEMENTS = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -13,24 +12,13 @@ import pytest
 pytest.importorskip("pyspark")
 
 from peerd.cluster import Cluster
-from peerd.datadir import DataDir
 from peerd.errors import Exit
 from spark_jobs.recordings import Recording
 from spark_jobs.session import NoSession, find_java
-from tests.system.ports import PORTS
 from tests.system.test_streams import client, peer
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 SPARK_S = 240.0  # To start and to run, on a machine that does other things too.
-
-
-@pytest.fixture(scope="module")
-def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    cluster = Cluster(DataDir(tmp_path_factory.mktemp("network")))
-    cluster.start(3, first_port=next(PORTS), settings={"spark": "off"})
-    cluster.wait_until_up()
-    yield cluster
-    cluster.stop()
 
 
 async def test_tuples_of_a_time_are_exported_from_all_publishers(network: Cluster, tmp_path: Path) -> None:

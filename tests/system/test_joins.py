@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import json
 import random
@@ -11,9 +10,9 @@ from collections import Counter
 
 import pytest
 
-from peerd.client import ConnectionLost, PeerRefused, QueryEngine
+from peerd.client import PeerRefused, QueryEngine
 from peerd.cluster import Cluster
-from tests.system.test_queries import nothing_left
+from tests.system.test_queries import nothing_left, publish_for
 from tests.system.test_streams import DEADLINE_S, client, peer, until
 
 PATIENCE_S = 180.0  # For what a kill has cut off, on a slow machine.
@@ -133,17 +132,8 @@ async def test_a_join_is_watched_while_it_runs(network: Cluster, is_running: boo
         await nothing_left(one, *names)
 
 
-async def publish_for(cluster: Cluster, number: int, stream: str, stop: asyncio.Event, sent: dict[int, bool]) -> None:
-    """Publish numbers through one peer, and note which were acknowledged; of what a crash cut off nobody knows."""
-    numbers = itertools.count(number * 1_000_000)
-    async with client(cluster, number, patience_s=PATIENCE_S) as one:
-        while not stop.is_set():
-            batch = list(itertools.islice(numbers, 5))
-            sent.update(dict.fromkeys(batch, False))
-            with contextlib.suppress(ConnectionLost):
-                await one.publish(stream, [(n, n % 1_000_000) for n in batch])
-                sent.update(dict.fromkeys(batch, True))
-            await asyncio.sleep(0.05)
+def met_once(number: int) -> tuple[int, int]:
+    return number, number % 1_000_000
 
 
 @pytest.mark.slow
@@ -162,8 +152,8 @@ async def test_a_join_is_exact_whoever_is_killed(fragile: Cluster, engine: Query
         text = "SELECT l.n AS l, r.n AS r FROM lefts l, rights r WHERE l.k = r.k"
         async with five.query(text, name="pairs", engine=engine) as pairs:
             publishing = [
-                asyncio.create_task(publish_for(fragile, 2, "lefts", stop, lefts)),
-                asyncio.create_task(publish_for(fragile, 3, "rights", stop, rights)),
+                asyncio.create_task(publish_for(fragile, 2, "lefts", stop, lefts, met_once)),
+                asyncio.create_task(publish_for(fragile, 3, "rights", stop, rights, met_once)),
             ]
 
             async def read() -> None:

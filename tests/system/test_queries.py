@@ -14,7 +14,9 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -216,7 +218,13 @@ def test_a_query_ends_with_the_command_that_began_it_and_its_document_is_closed(
 # Faults.
 
 
-async def publish_for(cluster: Cluster, number: int, stream: str, stop: asyncio.Event, sent: dict[int, bool]) -> None:
+def wordy(number: int) -> tuple[int, str]:
+    return number, "some words that nobody asks for"
+
+
+async def publish_for(
+    cluster: Cluster, number: int, stream: str, stop: asyncio.Event, sent: dict[int, bool], row: Callable[[int], Any]
+) -> None:
     """Publish numbers through one peer, and note which were acknowledged; of what a crash cut off nobody knows."""
     numbers = itertools.count(number * 1_000_000)
     async with client(cluster, number, patience_s=PATIENCE_S) as one:
@@ -224,9 +232,9 @@ async def publish_for(cluster: Cluster, number: int, stream: str, stop: asyncio.
             batch = list(itertools.islice(numbers, 5))
             sent.update(dict.fromkeys(batch, False))
             with contextlib.suppress(ConnectionLost):
-                await one.publish(stream, [(n, "some words that nobody asks for") for n in batch])
+                await one.publish(stream, [row(n) for n in batch])
                 sent.update(dict.fromkeys(batch, True))
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)
 
 
 @pytest.mark.slow
@@ -240,7 +248,7 @@ async def test_a_query_is_exact_whoever_is_killed(fragile: Cluster, victim: str)
     hosts: dict[str, int] = {fragile.client(n).get("/status")["peer_id"]: n for n in range(1, 6)}
     async with client(fragile, 1) as one, client(fragile, 5, patience_s=PATIENCE_S) as five:
         await one.create_stream("numbers", "n int, words string")
-        publishing = [asyncio.create_task(publish_for(fragile, n, "numbers", stop, sent)) for n in (2, 3)]
+        publishing = [asyncio.create_task(publish_for(fragile, n, "numbers", stop, sent, wordy)) for n in (2, 3)]
         await until(lambda: len(sent) > 100, "both publish")
         async with five.query("SELECT n FROM numbers WHERE n % 3 = 0", name="thirds") as thirds:
             before = dict(sent)
