@@ -16,10 +16,10 @@ DAI-T runs with results as sets: a rewritten query is sent once. No tuple has co
 indexes them by their left attribute, that of the small relation; DAI-V indexes no values.
 
 Where only messages are looked at (`is_kept` false), evaluators have no room and keep nothing: what a rewriter sends
-does not depend on it. Rewriters of different attributes then have nothing to do with each other, so a run can be cut
-into parts, each with the rewriters of some attributes of all relations, and what they send adds up. And a tuple that
-only trains fingers need not come to a rewriter that has had its value: all that it would send there goes along known
-fingers.
+does not depend on it, and all that follows from a JOIN is a FINGER, which is learnt without sending it. Rewriters of
+different attributes then have nothing to do with each other, so a run can be cut into parts, each with the rewriters of
+some attributes of all relations, and what they send adds up. And a tuple that only trains fingers need not come to a
+rewriter that has had its value: all that it would send there goes along known fingers.
 """
 
 from __future__ import annotations
@@ -74,12 +74,11 @@ DOMAIN: Final = 10_000
 ZIPF: Final = 0.9
 BOS: Final = 10  # Big over small.
 STEP_MS: Final = 100  # Between two tuples.
-SWEEP_EVERY: Final = 100
+SWEEP_EVERY: Final = 1_000
 ENCODED: Final = 5_000  # JOINs at the beginning of a measurement; then
 SAMPLED: Final = 61  # one of so many.
 SAY_EVERY_S: Final = 10.0
 SCHEMA: Final = Schema.parse(", ".join(f"a{number} int" for number in range(ATTRIBUTES)))
-_REST_BITS: Final = ID_BITS - 8
 COUNTED: Final = frozenset((AlIndex, VlIndex, Join, Bundle, SplitValue, Moved))
 
 
@@ -158,8 +157,11 @@ class Network:
         self._ids = sorted(PeerId.of_public_key(number.to_bytes(4, "big")) for number in range(peers))
         self._numbers = [each.number for each in self._ids]
         self.nodes = {each: JoinIndex(limits, interests) for each in self._ids}
-        self._owners: dict[Key, PeerId] = {}
+        bits = max(1, peers.bit_length() - 2)  # So that a few peers share their first bits.
+        self._rest_bits = ID_BITS - bits
+        self._starts = [bisect_left(self._numbers, prefix << self._rest_bits) for prefix in range((1 << bits) + 1)]
         self._route_hops = math.log2(peers) / 2
+        self._is_kept = limits.rewritten_max > 0
         self.is_counting = False
         self.is_wanted: Callable[[Message], bool] | None = None  # Else a message is neither delivered nor counted.
         self.reset()
@@ -183,7 +185,7 @@ class Network:
                 if type(effect) is Send:
                     to, hops = effect.peer, 1.0
                 elif type(effect) is Route:
-                    to, hops = self.owner(effect.key), route_hops
+                    key, to, hops = effect.key, self.owner(effect.key), route_hops
                 else:
                     continue  # Told to a client.
                 message = effect.message
@@ -191,6 +193,10 @@ class Network:
                     continue
                 if self.is_counting:
                     self._count(message, hops)
+                if type(message) is Join and not self._is_kept:
+                    if message.asks_finger:
+                        nodes[at].rewriter.fingers.learn(key, to)
+                    continue
                 waiting.append((to, Received(at, message)))
 
     def sweep(self, now: Millis) -> None:
@@ -213,19 +219,18 @@ class Network:
         return sum(self._bytes[kind] * self.sent[kind] / count for kind, count in self._encoded.items())
 
     def owner(self, key: Key) -> PeerId:
-        """The peer nearest to a key."""
-        found = self._owners.get(key)
-        if found is None:
-            found = self._owners[key] = self._ids[self._nearest(int.from_bytes(key, "big"))]
-        return found
-
-    def _nearest(self, number: int) -> int:
-        """Peers that share their first bits with a key are nearer than others; where none does, all are looked at."""
-        prefix = number >> _REST_BITS
-        low = bisect_left(self._numbers, prefix << _REST_BITS)
-        high = bisect_left(self._numbers, (prefix + 1) << _REST_BITS, low)
-        near = range(low, high) if low < high else range(len(self._ids))
-        return min(near, key=lambda place: self._numbers[place] ^ number)
+        """The peer nearest to a key: among those that share the most of its first bits, where there are any."""
+        number = int.from_bytes(key, "big")
+        prefix, step = number >> self._rest_bits, 1
+        while True:
+            low = prefix & -step
+            first, last = self._starts[low], self._starts[low + step]
+            if first < last:
+                break
+            step *= 2
+        if last - first == 1:
+            return self._ids[first]
+        return self._ids[min(range(first, last), key=lambda place: self._numbers[place] ^ number)]
 
 
 @dataclass
