@@ -276,7 +276,7 @@ class Run:
         return True
 
     def pose(self) -> None:
-        for number in _shown(range(self.size.queries), f"{self.algorithm}: queries"):
+        for number in shown(range(self.size.queries), f"{self.algorithm}: queries"):
             peer = self.network.peer(self.workload.luck)
             plan, stamp = self.workload.query(), self.now << COUNT_BITS
             if self.part is not None and not self.part.intersection(_attributes(plan)):
@@ -288,7 +288,7 @@ class Run:
 
     def insert(self, tuples: int) -> None:
         keep_ms = 0 if self.algorithm == "dai-t" else DAY_MS
-        for _ in _shown(range(tuples), f"{self.algorithm}: tuples from {self.inserted} on"):
+        for _ in shown(range(tuples), f"{self.algorithm}: tuples from {self.inserted} on"):
             relation, row = self.workload.tuple()
             peer = self.network.peer(self.workload.luck)
             name = TupleId(peer, relation, 1, self.inserted)
@@ -325,7 +325,7 @@ def limits_of(
     )
 
 
-def _shown(numbers: range, what: str) -> Iterator[int]:
+def shown(numbers: range, what: str) -> Iterator[int]:
     """Say now and then how far it is."""
     began = said = time.monotonic()
     for number in numbers:

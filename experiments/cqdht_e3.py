@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from experiments import plots, report, sweep
-from experiments.cqdht import ATTRIBUTES, SCHEMA, Network, Size, Workload, limits_of
+from experiments.cqdht import ATTRIBUTES, SCHEMA, Network, Size, Workload, limits_of, shown
 from experiments.cqdht_e4 import Load, described
 from protocols.clock import COUNT_BITS
 from protocols.ids import Key, PeerId
@@ -25,6 +25,7 @@ from protocols.join_index.messages import AlIndex, Attribute, StreamTuple, Tuple
 DEGREES: Final = (1, 10, 100)
 PEERS: Final = 100_000
 TUPLES: Final = 500_000
+SWEEP_EVERY: Final = 10_000
 
 Found = Mapping[int, dict[str, Any]]
 
@@ -34,12 +35,12 @@ def cell(*, degree: int, scale: float, seed: int) -> dict[str, Any]:
     workload = Workload(size, seed)
     network = Network(size.peers, limits_of(size, replicas=degree))
     network.is_wanted = lambda message: type(message) is AlIndex
-    for number in range(round(TUPLES * scale)):
+    for number in shown(range(round(TUPLES * scale)), f"DR={degree}: tuples"):
         relation, row = workload.tuple()
         peer = network.peer(workload.luck)
         each = StreamTuple(TupleId(peer, relation, 1, number), number << COUNT_BITS, SCHEMA.encode([row]))
         network.happen(peer, TuplePublished(each, SCHEMA, 0), number)
-        if number % 1000 == 0:
+        if number % SWEEP_EVERY == 0:
             network.sweep(number)
     filtering = [node.rewriter.filtered for node in network.nodes.values()]
     names = [
