@@ -79,6 +79,7 @@ ENCODED: Final = 5_000  # JOINs at the beginning of a measurement; then
 SAMPLED: Final = 61  # one of so many.
 SAY_EVERY_S: Final = 10.0
 SCHEMA: Final = Schema.parse(", ".join(f"a{number} int" for number in range(ATTRIBUTES)))
+_FIRST_BITS: Final = 32
 COUNTED: Final = frozenset((AlIndex, VlIndex, Join, Bundle, SplitValue, Moved))
 
 
@@ -155,11 +156,9 @@ class Network:
 
     def __init__(self, peers: int, limits: JoinLimits, interests: Interests | None = None) -> None:
         self._ids = sorted(PeerId.of_public_key(number.to_bytes(4, "big")) for number in range(peers))
-        self._numbers = [each.number for each in self._ids]
         self.nodes = {each: JoinIndex(limits, interests) for each in self._ids}
-        bits = max(1, peers.bit_length() - 2)  # So that a few peers share their first bits.
-        self._rest_bits = ID_BITS - bits
-        self._starts = [bisect_left(self._numbers, prefix << self._rest_bits) for prefix in range((1 << bits) + 1)]
+        self._near = _nearest(self._ids, bits=peers.bit_length() + 3)
+        self._rest_bits = _FIRST_BITS - peers.bit_length() - 3
         self._route_hops = math.log2(peers) / 2
         self._is_kept = limits.rewritten_max > 0
         self.is_counting = False
@@ -219,18 +218,27 @@ class Network:
         return sum(self._bytes[kind] * self.sent[kind] / count for kind, count in self._encoded.items())
 
     def owner(self, key: Key) -> PeerId:
-        """The peer nearest to a key: among those that share the most of its first bits, where there are any."""
+        """The peer nearest to a key."""
+        near = self._near[int.from_bytes(key[: _FIRST_BITS // 8], "big") >> self._rest_bits]
+        if len(near) == 1:
+            return near[0]
         number = int.from_bytes(key, "big")
-        prefix, step = number >> self._rest_bits, 1
-        while True:
-            low = prefix & -step
-            first, last = self._starts[low], self._starts[low + step]
-            if first < last:
-                break
-            step *= 2
-        if last - first == 1:
-            return self._ids[first]
-        return self._ids[min(range(first, last), key=lambda place: self._numbers[place] ^ number)]
+        return min(near, key=lambda peer: peer.number ^ number)
+
+
+def _nearest(peers: list[PeerId], bits: int) -> list[list[PeerId]]:
+    """Who may be nearest to a key, by its first bits: those who share most of them."""
+    near: list[list[PeerId]] = [[] for _ in range(1 << bits)]
+    for peer in peers:
+        near[peer.number >> (ID_BITS - bits)].append(peer)
+    for step in (1 << level for level in range(bits)):  # Where nobody has these bits, those with one bit fewer.
+        for low in range(0, len(near), 2 * step):
+            left, right = near[low], near[low + step]
+            if not left:
+                near[low : low + step] = near[low + step : low + 2 * step]
+            elif not right:
+                near[low + step : low + 2 * step] = near[low : low + step]
+    return near
 
 
 @dataclass
