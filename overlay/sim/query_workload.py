@@ -6,6 +6,7 @@ each query's stream must hold just those results: none missing, none twice, none
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -58,6 +59,19 @@ QUERIES: Final = (
     "WHERE a.part = b.part AND b.number > 2",
     "SELECT number, part FROM right_side WHERE part <> 2 UNION ALL SELECT number + 500, part FROM right_side",
 )
+SEVERAL: Final = {name: Stream(name, SCHEMA, "at") for name in ("left_side", "right_side", "far_side")}
+JOINS_OF_SEVERAL: Final = tuple(
+    # So many conditions that say one thing let the network expect few results: a join may be worth a way of its own.
+    re.sub(r"(\w+) ~ (\w+)", " AND ".join(rf"\1.number + {more} = \2.number + {more}" for more in range(8)), text)
+    for text in (
+        "SELECT l.number, r.part, f.number AS far FROM left_side l, right_side r, far_side f WHERE l ~ r AND r ~ f",
+        "SELECT r.part, f.part AS other FROM left_side l, right_side r, far_side f "
+        "WHERE l ~ r AND r.part = f.part AND f.number < 6 AND l.number > 2",
+        "SELECT a.number, d.number AS far FROM left_side a, right_side b, left_side c, far_side d "
+        "WHERE a ~ b AND b ~ c AND c ~ d AND b.part <> 1",
+        "SELECT c.part FROM far_side a, far_side b, far_side c WHERE a ~ b AND a.part = c.part",
+    )
+)
 PLAIN: Final = {
     "left_side": Stream("left_side", Schema.parse("number int, part int, at timestamp")),
     "right_side": Stream("right_side", Schema.parse("number int, part float, at timestamp")),
@@ -92,15 +106,20 @@ class QueriesWorkload(
     without_spark: float = 0.4  # Of the peers: what has state runs elsewhere.
     placements: tuple[PlacementName, ...] = ("auto",)
     only_stateful: bool = False  # Only queries of which something could be better placed elsewhere.
+    several: bool = False  # Only joins of three streams or more, of which each join can be placed.
     changes_pace: bool = False  # Half-way, each source draws anew how often it publishes.
     join: Literal["", Algorithm] = ""  # Only joins, through the join index, of streams with several publishers.
 
     @property
     def streams(self) -> dict[str, Stream]:
+        if self.several:
+            return SEVERAL
         return PLAIN if self.join else STREAMS
 
     @property
     def texts(self) -> tuple[str, ...]:
+        if self.several:
+            return JOINS_OF_SEVERAL
         if not self.join:
             return tuple(text for text in QUERIES if not self.only_stateful or is_stateful(parse(text, STREAMS).plan))
         return JOINS + JOINS_OF_VALUES if self.join == "dai-v" else JOINS
@@ -381,6 +400,13 @@ class QueryWorkload:
         machines = [peer.machine for peer in self.world.peers]
         queries = [each for peer in machines if isinstance(peer, Peer) for each in peer.queries.running.values()]
         return sum(move.why.startswith(BETTER_PLACED) for each in queries for move in each.placing.moves)
+
+    @property
+    def joins_apart(self) -> int:
+        """How many joins run at another peer than the join that reads them."""
+        machines = [peer.machine for peer in self.world.peers]
+        queries = [each for peer in machines if isinstance(peer, Peer) for each in peer.queries.running.values()]
+        return sum(len(each.placing.choice.joins) for each in queries if each.placing.choice is not None)
 
     def due(self) -> list[str]:
         """What has not happened yet."""

@@ -75,6 +75,7 @@ class Outcome:
     accepted: int  # Publishes that were promised to be safe,
     delivered: int  # and rows that reached a reader.
     moves: int = 0  # Of operators, to where they are better placed.
+    joins_apart: int = 0  # In the end: joins at another peer than the join that reads them.
     faults: dict[str, int] = field(default_factory=dict)
     network: dict[str, int] = field(default_factory=dict)
     problem: str = ""
@@ -154,6 +155,7 @@ class Run:
             accepted=oracle.accepted_count,
             delivered=oracle.deliveries,
             moves=self._workload.moves if isinstance(self._workload, QueryWorkload) else 0,
+            joins_apart=self._workload.joins_apart if isinstance(self._workload, QueryWorkload) else 0,
             faults=dict(self._faults.counters),
             network=dict(world.network.counters),
             problem=problem,

@@ -99,7 +99,16 @@ class Chooser:
         plan, inserted_at = query.parsed.plan, query.inserted_at
         if query.engine in ALGORITHMS:
             return indexed(plan, inserted_at, self.peer_id, query.engine)
-        return cut(query.query, plan, inserted_at, choice.chains, self.peer_id, choice.worker, query.engine)
+        return cut(
+            query.query,
+            plan,
+            inserted_at,
+            choice.chains,
+            self.peer_id,
+            choice.worker,
+            query.engine,
+            choice.joins,
+        )
 
 
 def adopt_join(query: Running) -> str:

@@ -1,23 +1,35 @@
 """A plan cut into subgraphs: what runs together on one peer.
 
 Selections on a source, with the projection to what the rest of the query needs, can run at a peer of their own, as a
-rule where their stream is published; everything else runs at one peer; the shape of an XML result is always made at
-the subscriber's peer. `placing.py` says where.
+rule where their stream is published; so can each join below another (`apart.py`); everything else runs at one peer; the
+shape of an XML result is always made at the subscriber's peer. `placing.py` says where.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 import msgspec
 
 from protocols.clock import Stamp
-from protocols.execution.messages import Engine, FlowInput, Input, QueryId, StreamInput, Subgraph
+from protocols.execution.apart import (
+    Aliases,
+    Renaming,
+    aliases_of,
+    handing_on_marks,
+    inner_joins,
+    made_by,
+    marked,
+    source_of,
+    time_of,
+)
+from protocols.execution.messages import Engine, FlowInput, Input, Progress, QueryId, StreamInput, Subgraph
 from protocols.ids import PeerId, StreamName
 from queries.canonical import digest
 from queries.expressions import TIME, Expression, Named, columns_of
-from queries.functions import call
 from queries.plan import (
     Join,
     Nest,
@@ -44,6 +56,17 @@ class Cut(msgspec.Struct, frozen=True):
     subgraphs: tuple[Subgraph, ...]
     hosts: tuple[PeerId, ...]
 
+    def share_of(self, subgraph: Subgraph, resume: Progress) -> Progress:
+        """Of where a query goes on, what speaks of the sources below a subgraph: it waits for no others."""
+        below: dict[int, tuple[str, ...]] = {}
+        for each in self.subgraphs:
+            inputs = ((item.alias,) if isinstance(item, StreamInput) else below[item.subgraph] for item in each.inputs)
+            below[each.number] = tuple(alias for aliases in inputs for alias in aliases)
+        own = below[subgraph.number]
+        covers = tuple(each for each in resume.covers if each.alias in own)
+        lows = tuple(each for each in resume.lows if each.alias in own)
+        return msgspec.structs.replace(resume, covers=covers, lows=lows)
+
 
 def is_stateful(plan: Operator) -> bool:
     """Whether a plan has to remember rows."""
@@ -58,46 +81,103 @@ def cut(
     proxy: PeerId,
     worker: PeerId,
     engine: str,
+    joins: Mapping[Aliases, PeerId] = MappingProxyType({}),
 ) -> Cut:
     """Cut a plan: `chains` says who narrows each source, by alias, `worker` who runs what has state.
 
-    Subgraph 0 is the last: it runs at the proxy and makes the query's results.
+    Of a join of several streams that is the last join, with all above it, and those below it that `joins` does not
+    name. Subgraph 0 is the last: it runs at the proxy and makes the query's results.
     """
     if isinstance(plan, Union) and is_stateful(plan) and all(isinstance(each, Restructure) for each in plan.branches):
         plan = one_shape(plan)  # An engine makes rows, no XML.
     shape, body = (plan, plan.input) if isinstance(plan, Restructure) else (None, plan)
     stateful = is_stateful(body)
     worker = worker if stateful else proxy
-    narrow = narrowed(body)
     is_apart = worker != proxy
-    moved: dict[str, tuple[Subgraph, PeerId]] = {}
-
-    def move(chain: Operator, source: Source) -> Operator:
-        host = chains.get(source.alias, worker)
-        if host == worker or source.alias not in narrow:
-            return chain
-        number = len(moved) + (2 if is_apart else 1)
-        part = narrow[source.alias]
-        # Below state it hands on old rows, too: an engine apart would not tell them.
-        moved_engine: Engine = "inline" if stateful else _engine(part, engine)
-        inputs, consumer = _inputs(part, since, {}), 1 if is_apart else 0
-        made = Subgraph(number, part, inputs, moved_engine, consumer, source.alias, derived_name(part))
-        moved[source.alias] = made, host
-        return _derived(source, f"{query}.{number}", part)
-
-    whole, body = body, _replaced_chains(body, move)
-    flows = {alias: subgraph.number for alias, (subgraph, _) in moved.items()}
+    cutting = _Cutting(query, body, since, chains, joins, engine, next_number=2 if is_apart else 1)
+    whole, body = body, cutting.taken_apart(body, 1 if is_apart else 0, worker)
     if not is_apart:
         top = msgspec.structs.replace(shape, input=body) if shape is not None else body
-        return _cut([*moved.values(), (Subgraph(0, top, _inputs(top, since, flows), _engine(body, engine)), proxy)])
+        return _cut([*cutting.made, (Subgraph(0, top, cutting.inputs(top), _engine(body, engine)), proxy)])
     relayed = Source(f"{query}.1", "", output_schema(body))
     outputs = tuple(Named(column.path[-1], column) for column in relayed.columns if column.path != (TIME,))
     relay: Operator = Project(relayed, outputs)
     relay = msgspec.structs.replace(shape, input=relay) if shape is not None else relay
     timed = _with_time(body)
     name = derived_name(_with_time(whole))
-    work = Subgraph(1, timed, _inputs(timed, since, flows), _engine(body, engine), 0, "", name)
-    return _cut([*moved.values(), (work, worker), (Subgraph(0, relay, (FlowInput("", 1),), "inline"), proxy)])
+    work = Subgraph(1, timed, cutting.inputs(timed), _engine(body, engine), 0, "", name)
+    return _cut([*cutting.made, (work, worker), (Subgraph(0, relay, (FlowInput("", 1),), "inline"), proxy)])
+
+
+@dataclass(slots=True)
+class _Cutting:
+    """One plan being cut."""
+
+    query: QueryId
+    plan: Operator
+    since: Stamp
+    chains: Mapping[str, PeerId]
+    joins: Mapping[Aliases, PeerId]
+    engine: str
+    next_number: int
+    made: list[tuple[Subgraph, PeerId]] = field(default_factory=list)  # Those that are read before who reads them.
+    _flows: dict[str, FlowInput] = field(default_factory=dict)  # By alias.
+    _narrow: dict[str, Project] = field(init=False)
+    _inner: dict[Aliases, Join] = field(init=False)
+    _renaming: Renaming = field(default_factory=Renaming)
+
+    def __post_init__(self) -> None:
+        self._narrow, self._inner = narrowed(self.plan), inner_joins(self.plan)
+
+    def taken_apart(self, plan: Operator, number: int, host: PeerId, *, tells_old: bool = False) -> Operator:
+        """What a subgraph has of a plan once what others do of it is with them."""
+
+        def move_chain(chain: Operator, source: Source) -> Operator:
+            part = self._narrow.get(source.alias)
+            maker = self.chains.get(source.alias, host)
+            if maker == host or part is None:
+                return _marked_chain(chain) if tells_old else chain
+            return self._narrowed_at(maker, part, source, number, tells_old=tells_old)
+
+        def move_join(join: Join) -> Operator | None:
+            aliases = aliases_of(join)
+            maker = self.joins.get(aliases, host) if aliases in self._inner else host
+            return None if maker == host else self._joined_at(maker, join, number)
+
+        return _replaced(plan, _Moves(move_chain, move_join, self._renaming.renamed))
+
+    def inputs(self, plan: Operator) -> tuple[Input, ...]:
+        return _inputs(plan, self.since, self._flows)
+
+    def _number(self) -> int:
+        self.next_number += 1
+        return self.next_number - 1
+
+    def _narrowed_at(self, host: PeerId, part: Project, source: Source, consumer: int, *, tells_old: bool) -> Operator:
+        number, name = self._number(), derived_name(part)
+        left = _derived(source, f"{self.query}.{number}", part)
+        if tells_old:
+            left = marked(left)
+            part = handing_on_marks(msgspec.structs.replace(part, input=_marked_chain(part.input)))
+        # Below state it hands on old rows, too: an engine apart would not tell them.
+        engine: Engine = "inline" if is_stateful(self.plan) else _engine(part, self.engine)
+        inputs = _inputs(part, self.since, {})
+        self._flows[source.alias] = FlowInput(source.alias, number, is_mixed=tells_old)
+        self.made.append((Subgraph(number, part, inputs, engine, consumer, source.alias, name, tells_old), host))
+        return left
+
+    def _joined_at(self, host: PeerId, join: Join, consumer: int) -> Operator:
+        """An inner join at a peer of its own: who reads it reads one source."""
+        number, whole = self._number(), made_by(self.plan, join)
+        below = self.taken_apart(whole.input, number, host, tells_old=True)
+        outputs = (Named(each.name, self._renaming.renamed(each.expression)) for each in whole.outputs[:-1])
+        part = handing_on_marks(Project(below, (*outputs, Named(TIME, time_of(below))), whole.alias))
+        self._renaming.add(whole)
+        inputs = self.inputs(part)
+        self._flows[whole.alias] = FlowInput(whole.alias, number, is_mixed=True)
+        made = Subgraph(number, part, inputs, "spark", consumer, whole.alias, derived_name(whole), tells_old=True)
+        self.made.append((made, host))
+        return source_of(part, f"{self.query}.{number}")
 
 
 def derived_name(plan: Operator) -> StreamName:
@@ -115,20 +195,20 @@ def narrowed(plan: Operator) -> dict[str, Project]:
     found: dict[str, Project] = {}
 
     def look(chain: Operator, source: Source) -> Operator:
-        fields = tuple(field for field in source.schema.fields if field.name in needed[source.alias])
+        fields = tuple(each for each in source.schema.fields if each.name in needed[source.alias])
         if fields and (isinstance(chain, Select) or len(fields) < len(source.schema.fields)):
             columns = msgspec.structs.replace(source, schema=Schema(fields), event_time=None).columns
             found[source.alias] = Project(chain, tuple(Named(each.path[-1], each) for each in columns), source.alias)
         return chain
 
-    _replaced_chains(plan, look)
+    _replaced(plan, _Moves(look))
     return found
 
 
 def _derived(source: Source, stream: str, part: Project) -> Source:
     """What is left of a source to those above it, once it is narrowed."""
     names = [each.name for each in part.outputs]
-    fields = tuple(field for field in source.schema.fields if field.name in names)
+    fields = tuple(each for each in source.schema.fields if each.name in names)
     return Source(stream, source.alias, Schema(fields), source.window, None, source.lateness_ms)
 
 
@@ -141,36 +221,61 @@ def _engine(plan: Operator, engine: str) -> Engine:
     return "spark" if is_stateful(plan) or engine == "spark" else "inline"
 
 
-def _inputs(plan: Operator, since: Stamp, flows: Mapping[str, int]) -> tuple[Input, ...]:
+def _inputs(plan: Operator, since: Stamp, flows: Mapping[str, FlowInput]) -> tuple[Input, ...]:
     return tuple(
-        FlowInput(each.alias, flows[each.alias])
+        flows[each.alias]
         if each.alias in flows
         else StreamInput(each.alias, each.stream, since, each.event_time, each.lateness_ms)
         for each in sources(plan)
     )
 
 
-def _replaced_chains(plan: Operator, move: Callable[[Operator, Source], Operator]) -> Operator:
-    """The plan with each source and the selections on it handed to `move`. Rows are ranked before they are selected."""
+class _Moves(NamedTuple):
+    """What becomes of the parts of a plan."""
+
+    chain: Callable[[Operator, Source], Operator]  # A source, with the selections on it.
+    join: Callable[[Join], Operator | None] = lambda _: None  # None: it stays.
+    expression: Callable[[Expression], Expression] = lambda expression: expression
+
+
+def _replaced(plan: Operator, moves: _Moves) -> Operator:
+    """The plan with what the moves make of its parts. Rows are ranked before they are selected."""
     base = plan
     while isinstance(base, Select):
         base = base.input
     if isinstance(base, Source):
         is_ranked = base.window is not None and base.window.kind == "rows"
-        return plan if is_ranked else move(plan, base)
+        return plan if is_ranked else moves.chain(plan, base)
     match plan:
-        case Select() | Project() | WindowAggregate() | Restructure():
-            return msgspec.structs.replace(plan, input=_replaced_chains(plan.input, move))
+        case Select():
+            input_ = _replaced(plan.input, moves)
+            return Select(input_, moves.expression(plan.predicate))
+        case Project():
+            input_ = _replaced(plan.input, moves)
+            outputs = tuple(Named(each.name, moves.expression(each.expression)) for each in plan.outputs)
+            return msgspec.structs.replace(plan, input=input_, outputs=outputs)
+        case WindowAggregate() | Restructure():
+            return msgspec.structs.replace(plan, input=_replaced(plan.input, moves))
         case Join():
-            left, right = _replaced_chains(plan.left, move), _replaced_chains(plan.right, move)
-            return msgspec.structs.replace(plan, left=left, right=right)
+            if (moved := moves.join(plan)) is not None:
+                return moved
+            left, right = _replaced(plan.left, moves), _replaced(plan.right, moves)
+            return Join(left, right, None if plan.predicate is None else moves.expression(plan.predicate))
         case Nest():
-            input_, nested = _replaced_chains(plan.input, move), _replaced_chains(plan.nested, move)
+            input_, nested = _replaced(plan.input, moves), _replaced(plan.nested, moves)
             return msgspec.structs.replace(plan, input=input_, nested=nested)
         case Union():
-            branches = tuple(_replaced_chains(branch, move) for branch in plan.branches)
+            branches = tuple(_replaced(branch, moves) for branch in plan.branches)
             return msgspec.structs.replace(plan, branches=branches)
     raise AssertionError(f"no rule for {plan}")
+
+
+def _marked_chain(chain: Operator) -> Operator:
+    """A source and the selections on it, with rows that say whether they are new."""
+    if isinstance(chain, Select):
+        return Select(_marked_chain(chain.input), chain.predicate)
+    assert isinstance(chain, Source)
+    return marked(chain)
 
 
 def _needed(plan: Operator) -> dict[str, dict[str, None]]:
@@ -198,7 +303,7 @@ def _reads(operator: Operator) -> tuple[list[Expression], list[str]]:
             return [predicate], []
         case WindowAggregate(keys=keys, aggregates=aggregates, window=window):
             arguments = [each.argument for each in aggregates if each.argument is not None]
-            gathered = [field.name for each in aggregates for field in each.fields]
+            gathered = [item.name for each in aggregates for item in each.fields]
             return [key.expression for key in keys] + arguments, gathered + list(window.by[:1])
     return [], []
 
@@ -215,6 +320,4 @@ def _with_time(plan: Operator) -> Operator:
     if isinstance(plan, Union):
         return Union(tuple(map(_with_time, plan.branches)))
     assert isinstance(plan, Project)
-    times = tuple(column for column in plan.input.columns if column.path == (TIME,))
-    time: Expression = times[0] if len(times) == 1 else call("greatest", *times)
-    return msgspec.structs.replace(plan, outputs=(*plan.outputs, Named(TIME, time)))
+    return msgspec.structs.replace(plan, outputs=(*plan.outputs, Named(TIME, time_of(plan.input))))

@@ -59,6 +59,7 @@ class FlowInput(msgspec.Struct, frozen=True, array_like=True, tag="flow", tag_fi
 
     alias: str
     subgraph: int
+    is_mixed: bool = False  # The last field of its rows says which are new.
 
 
 Input = StreamInput | FlowInput
@@ -74,6 +75,7 @@ class Subgraph(msgspec.Struct, frozen=True, array_like=True):
     consumer: int | None = None  # The subgraph that reads it.
     consumer_alias: str = ""
     derived: StreamName = ""  # The name of what it makes for its consumer, whichever query wants it.
+    tells_old: bool = False  # What comes of old rows alone, too; the last field of its rows says which are new.
 
 
 # From peer to peer.

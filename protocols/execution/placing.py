@@ -1,7 +1,7 @@
 """Where the parts of a query run: its plan as a processing tree, the network as its peer sees it, and a choice.
 
 What can be placed is what can run apart: for each source, the selections on it with the projection to what is needed;
-and everything above that has state, together. The shape of the results is made at the proxy.
+each join below another; and everything above that has state, together. The shape of the results is made at the proxy.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import msgspec
 
 from protocols.catalogue.messages import PublisherShown, StreamShown
 from protocols.effects import Effect, Tell
+from protocols.execution.apart import Aliases, aliases_of, inner_joins, made_by
 from protocols.execution.cut import Cut, is_stateful, narrowed
 from protocols.execution.messages import Move, PlacementName, QueryId
 from protocols.ids import Millis, PeerId, StreamName
@@ -24,13 +25,13 @@ from protocols.messages import Refused
 from protocols.placement.delay import Infeasible
 from protocols.placement.events import PlacementAsked, PlacementStopped
 from protocols.placement.messages import Distributed, Terms
-from protocols.placement.place import ALGORITHMS, Algorithm, place
+from protocols.placement.place import ALGORITHMS, Algorithm, Placement, place
 from protocols.placement.sight import LookAtNetwork, NetworkSeen
 from protocols.placement.tree import ProcessingTree, Vertex, overlay_cost, path_delay
 from protocols.placement.view import NetworkView
 from queries.casts import read_interval
 from queries.cost import Rates, StreamStatistics
-from queries.plan import Operator, sources
+from queries.plan import Operator, Restructure, Source, sources
 from queries.selectivity import ColumnStatistics
 from queries.spark_able import formless
 from queries.statistics import from_json
@@ -52,13 +53,32 @@ class Choice(msgspec.Struct, frozen=True):
     chains: dict[str, PeerId]
     why: str = ""
     is_by_coordinators: bool = False
+    joins: dict[Aliases, PeerId] = {}  # Those that are elsewhere than who reads them; all other state is the worker's.
 
     def is_as(self, other: Choice) -> bool:
-        return self.worker == other.worker and self._apart() == other._apart()
+        is_same = self.worker == other.worker and self.joins == other.joins
+        return is_same and self._apart() == other._apart()
+
+    @property
+    def peers(self) -> tuple[PeerId, ...]:
+        return (self.worker, *self.joins.values(), *self.chains.values())
 
     def _apart(self) -> dict[str, PeerId]:
-        """What the worker narrows itself is the same whether somebody else might narrow it or not."""
-        return {alias: peer for alias, peer in self.chains.items() if peer != self.worker}
+        """What who reads it narrows itself is the same whether somebody else might narrow it or not."""
+        return {alias: peer for alias, peer in self.chains.items() if peer != self._reader(alias)}
+
+    def _reader(self, alias: str) -> PeerId:
+        above = [aliases for aliases in self.joins if alias in aliases]
+        return self.joins[min(above, key=len)] if above else self.worker
+
+    def moved_from(self, before: Choice) -> tuple[PeerId, PeerId]:
+        """From where to where what has state went, or a join of it."""
+        if self.worker == before.worker:
+            for aliases in (*before.joins, *self.joins):
+                ends = before.joins.get(aliases, before.worker), self.joins.get(aliases, self.worker)
+                if ends[0] != ends[1]:
+                    return ends
+        return before.worker, self.worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +169,7 @@ class Placing:
         """Take a choice; `reason` says why what was before it did not go on."""
         before = self.choice
         if before is not None and not before.is_as(choice):
-            move = Move(now, before.worker, choice.worker, reason or choice.why)
+            move = Move(now, *choice.moved_from(before), reason or choice.why)
             self.moves = [*self.moves, move][-MOVES_KEPT:]
         self.choice, self.weighed_at = choice, now
 
@@ -165,23 +185,44 @@ class Parts:
 
     tree: ProcessingTree
     chains: dict[str, int]  # The vertex that narrows each source, by alias.
-    work: int | None  # The vertex of what has state.
+    joins: dict[Aliases, int]  # The vertex of each join below another.
+    work: int | None  # The vertex of what has state, but for those joins.
     is_known: bool  # Every stream has a rate.
 
     def choice(self, hosts: Sequence[PeerId], why: str) -> Choice:
         worker = self.tree.proxy if self.work is None else hosts[self.work]
-        return Choice(worker, {alias: hosts[vertex] for alias, vertex in self.chains.items()}, why)
+        chains = {alias: hosts[vertex] for alias, vertex in self.chains.items()}
+        joins = {
+            aliases: hosts[vertex]
+            for aliases, vertex in self.joins.items()
+            if hosts[vertex] != hosts[self.tree.parents[vertex]]
+        }
+        return Choice(worker, chains, why, joins=joins)
 
     def hosts(self, choice: Choice) -> tuple[PeerId, ...] | None:
         """A choice as a mapping of the tree; None if it cannot be had, or not any more."""
-        hosts = [vertex.peer or self.tree.proxy for vertex in self.tree.vertices]
+        hosts = [vertex.peer or choice.worker for vertex in self.tree.vertices]
+        for aliases, vertex in reversed(self.joins.items()):  # Who reads comes first.
+            hosts[vertex] = choice.joins.get(aliases, hosts[self.tree.parents[vertex]])
         for alias, vertex in self.chains.items():
-            hosts[vertex] = choice.chains.get(alias, choice.worker)
-        if self.work is not None:
-            if not self.tree.sites[self.work].can_be_at(choice.worker):
-                return None
-            hosts[self.work] = choice.worker
-        return tuple(hosts)
+            hosts[vertex] = choice.chains.get(alias, hosts[self.tree.parents[vertex]])
+        stateful = [*self.joins.values(), *(() if self.work is None else (self.work,))]
+        return tuple(hosts) if all(self.tree.sites[each].can_be_at(hosts[each]) for each in stateful) else None
+
+    def together(self) -> Parts:
+        """The same, with all that has state as one part."""
+        vertices: list[Vertex] = []
+        places: dict[int, tuple[int, ...]] = {}  # Of a join, those of what it reads.
+        for number, vertex in enumerate(self.tree.vertices):
+            children = tuple(place for child in vertex.children for place in places[child])
+            if number in self.joins.values():
+                places[number] = children
+            else:
+                places[number] = (len(vertices),)
+                vertices.append(msgspec.structs.replace(vertex, children=children))
+        chains = {alias: places[vertex][0] for alias, vertex in self.chains.items()}
+        work = None if self.work is None else places[self.work][0]
+        return Parts(ProcessingTree(vertices), chains, {}, work, self.is_known)
 
     def at_sources(self, worker: PeerId) -> Choice:
         """Narrowed where they are published, and all else at one peer."""
@@ -204,31 +245,44 @@ def parts_of(
     """The tree of a plan: a leaf for each publisher of each source, the narrowing of a source above its leaves."""
     flowing = {name: known for name, shown in streams.items() if (known := known_of(shown)) is not None}
     rates = Rates({**told, **flowing})
-    narrow = narrowed(plan)
+    body = plan.input if isinstance(plan, Restructure) else plan
+    narrow, inner = narrowed(plan), inner_joins(body)
     vertices: list[Vertex] = []
     chains: dict[str, int] = {}
-    tops: list[int] = []
+    joins: dict[Aliases, int] = {}
 
     def add(vertex: Vertex) -> int:
         vertices.append(vertex)
         return len(vertices) - 1
 
-    for source in sources(plan):
+    def add_source(source: Source) -> list[int]:
         beta = rates.estimate(source).beta
         publishers = _publishers(streams.get(source.stream))
         leaves = [add(Vertex(source.alias, (), beta * share, peer)) for peer, share in publishers or [(proxy, 1.0)]]
-        if source.alias in narrow and publishers:
-            beta = rates.estimate(narrow[source.alias]).beta
-            chains[source.alias] = add(Vertex(f"narrow {source.alias}", tuple(leaves), beta))
-            leaves = [chains[source.alias]]
-        tops += leaves
-    work = None
+        if source.alias not in narrow or not publishers:
+            return leaves
+        beta = rates.estimate(narrow[source.alias]).beta
+        chains[source.alias] = add(Vertex(f"narrow {source.alias}", tuple(leaves), beta))
+        return [chains[source.alias]]
+
+    def add_below(operator: Operator) -> list[int]:
+        if isinstance(operator, Source):
+            return add_source(operator)
+        tops = [top for each in operator.inputs for top in add_below(each)]
+        aliases = aliases_of(operator)
+        if operator is not inner.get(aliases):
+            return tops
+        made = made_by(body, inner[aliases])
+        joins[aliases] = add(Vertex(f"join {made.alias}", tuple(tops), rates.estimate(made).beta, able=tuple(able)))
+        return [joins[aliases]]
+
+    tops, work = add_below(plan), None
     if is_stateful(plan):
         work = add(Vertex("work", tuple(tops), rates.estimate(plan).beta, able=tuple(able)))
         tops = [work]
     add(Vertex("delivery", tuple(tops), 0.0, proxy))
     is_known = all(source.stream in rates.streams for source in sources(plan))
-    return Parts(ProcessingTree(vertices), chains, work, is_known)
+    return Parts(ProcessingTree(vertices), chains, joins, work, is_known)
 
 
 def decide(
@@ -273,7 +327,7 @@ def choose(parts: Parts, view: NetworkView, placing: Placing, bound_ms: float) -
         return parts.at_sources(tree.proxy)  # Nothing that is read can grow on the way: this is the optimum.
     algorithm: Algorithm = "exact" if placing.placement == "auto" else placing.placement
     stay = placing.choice
-    if stay is not None and not all(peer in view.index for peer in (stay.worker, *stay.chains.values())):
+    if stay is not None and not all(peer in view.index for peer in stay.peers):
         stay = None
     if stay is None and is_auto:
         stay = parts.at_sources(tree.proxy)
@@ -287,15 +341,32 @@ def choose(parts: Parts, view: NetworkView, placing: Placing, bound_ms: float) -
     found = place(algorithm, tree, view, bound_ms)
     if isinstance(found, Infeasible):
         return found
+    if is_auto and algorithm == "exact" and parts.joins:
+        found = _together_unless_it_pays(found, parts, view, bound_ms)
     if algorithm != placing.placement and algorithm == "baseline":
         return parts.at_sources(parts.choice(found.hosts, "").worker)
     if staying is None:
         return parts.choice(found.hosts, f"{algorithm}: {_under_way(found.cost)}")
     cost = overlay_cost(tree, staying, view.distance)
     saved = cost - found.cost
-    if saved <= 0 or saved < GAIN_MIN * cost or (is_auto and saved < UNDER_WAY_MIN * 1000):
+    if not _pays(saved, cost, is_auto=is_auto):
         return parts.choice(staying, f"{_under_way(cost)}; {algorithm} would save {_under_way(max(saved, 0.0))}")
     return parts.choice(found.hosts, f"{algorithm}: {_under_way(found.cost)} instead of {_under_way(cost)}")
+
+
+def _pays(saved: float, cost: float, *, is_auto: bool) -> bool:
+    return saved > 0 and saved >= GAIN_MIN * cost and not (is_auto and saved < UNDER_WAY_MIN * 1000)
+
+
+def _together_unless_it_pays(found: Placement, parts: Parts, view: NetworkView, bound_ms: float) -> Placement:
+    """Each join elsewhere is one more engine, and one more hop for results: `auto` wants something for it."""
+    whole = parts.together()
+    one = place("exact", whole.tree, view, bound_ms)
+    if isinstance(one, Infeasible) or _pays(one.cost - found.cost, one.cost, is_auto=True):
+        return found
+    hosts = parts.hosts(whole.choice(one.hosts, ""))
+    assert hosts is not None, "an engine is where it was placed"
+    return msgspec.structs.replace(one, hosts=hosts)
 
 
 def without_form(query: QueryId, made: Cut) -> Refused | None:

@@ -321,7 +321,7 @@ class QueryProxy:
                     attempt=query.attempt,
                     subgraph=subgraph,
                     consumer_host=hosts[subgraph.consumer] if subgraph.consumer is not None else None,
-                    resume=query.resumed_from,
+                    resume=query.cut.share_of(subgraph, query.resumed_from),
                 ),
             )
             for subgraph in reversed(query.cut.subgraphs)  # Who reads comes first: rows find it there.

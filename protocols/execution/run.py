@@ -79,6 +79,11 @@ class Run:
         self.sources = {each.alias: each for each in sources(self.plan)}
         self.is_stateful = is_stateful(self.plan)
         self.is_inline = subgraph.engine == "inline"
+        self._tells_old = subgraph.tells_old
+        self._mixed = [each.alias for each in subgraph.inputs if isinstance(each, FlowInput) and each.is_mixed]
+        marks = 1 if self._tells_old else 0  # What streams do not have: it is said here which of their rows are new.
+        streams = [self.sources[each.alias] for each in subgraph.inputs if isinstance(each, StreamInput)]
+        self._schemas = {each.alias: Schema(each.schema.fields[: len(each.schema.fields) - marks]) for each in streams}
         self._steps = pipelines(self.plan) if self.is_inline else {}
         self._horizon_us = _horizon_us(self.plan) if self.is_stateful else None
         self._closes_windows = any(isinstance(each, Nest | WindowAggregate) for each in walk(self.plan))
@@ -133,11 +138,13 @@ class Run:
     def take_batch(self, alias: str, batch: Batch, now: Millis) -> tuple[list[Effect], list[Results]]:
         """Rows of a stream, fed in parts that are all new or all old."""
         source = self.sources[alias]
-        rows = _timed_rows(source, batch)
+        told = min(max(self._told.next.get((alias, batch.origin), 0), batch.first), batch.next) - batch.first
+        rows = _timed_rows(source, self._schemas[alias], batch)
+        if self._tells_old:
+            rows = [(*row[:-1], place >= told, row[-1]) for place, row in enumerate(rows)]
         if source.window is not None and source.window.kind == "rows":
             rows = [(*row, rank) for rank, row in enumerate(rows, self._ranks.get(alias, 0))]
             self._ranks[alias] = self._ranks.get(alias, 0) + len(rows)
-        told = min(max(self._told.next.get((alias, batch.origin), 0), batch.first), batch.next) - batch.first
         places = [*range(0, told, FEED_ROWS_MAX), *range(told, len(rows), FEED_ROWS_MAX), len(rows)]
         effects: list[Effect] = []
         results: list[Results] = []
@@ -171,8 +178,16 @@ class Run:
         time_at = len(self.sources[alias].schema.fields)
         latest_us = max(((row[time_at] - EPOCH) // MICROSECOND for row in rows), default=0)
         self.clocks[alias].note_flow(flow.progress, latest_us, now)
+        effects: list[Effect] = []
+        results: list[Results] = []
+        if alias in self._mixed and not self._tells_old:
+            old, rows = [row for row in rows if not row[time_at - 1]], [row for row in rows if row[time_at - 1]]
+            if old:
+                self._in_parts[alias] = True
+                effects, results = self._feed(alias, old, False, Progress(), (), now)
         self._in_parts[alias] = not flow.is_whole
-        return self._feed(alias, rows, flow.is_new, flow.progress, flow.sequence + 1, now)
+        more_effects, more_results = self._feed(alias, rows, flow.is_new, flow.progress, flow.sequence + 1, now)
+        return effects + more_effects, results + more_results
 
     def _feed(
         self,
@@ -197,7 +212,8 @@ class Run:
             # Without state, what is old for us matters only to whoever reads us.
             wanted = is_new or self.deploy.subgraph.consumer is not None
             return [], self.finished(number, self._steps[alias](rows) if wanted else ())
-        return [FeedRun(self.run_id, number, alias, tuple(rows), is_new, self.watermark_us, self.floor_us)], []
+        is_told = is_new or self._tells_old
+        return [FeedRun(self.run_id, number, alias, tuple(rows), is_told, self.watermark_us, self.floor_us)], []
 
     def _has_all(self, now: Millis) -> bool:
         """Whether the state has again all that it had in the attempt before, or what is left of it."""
@@ -334,9 +350,9 @@ def _horizon_us(plan: Operator) -> int | None:
     return max((int(window.size) + int(window.slide or 0) for window in spans), default=None)
 
 
-def _timed_rows(source: Source, batch: Batch) -> list[Row]:
+def _timed_rows(source: Source, schema: Schema, batch: Batch) -> list[Row]:
     """The rows of a batch with the time each is of."""
-    rows = source.schema.decode(batch.rows)
+    rows = schema.decode(batch.rows)
     published = EPOCH + timedelta(milliseconds=batch.published_at >> COUNT_BITS)
     if source.event_time is None:
         return [(*row, published) for row in rows]

@@ -155,6 +155,36 @@ def one_place_for_two_sources() -> Patch:
     return patch.object(Vector, "of", of_streams)
 
 
+@bug("apart", seeds=40)
+def an_inner_join_tells_only_what_is_new() -> Patch:
+    """What old rows made of each other is missing from the state of the next join."""
+    init = ExecutionRun.__init__
+
+    def forget(run: ExecutionRun, deploy: Any, run_id: str, now: Millis) -> None:
+        init(run, deploy, run_id, now)
+        feed = run._feed
+
+        def feed_as_it_is(alias: str, rows: Any, is_new: bool, *more: Any) -> Any:
+            effects, results = feed(alias, rows, is_new, *more)
+            return [msgspec.structs.replace(each, is_new=is_new) for each in effects], results
+
+        run._feed = feed_as_it_is  # type: ignore[method-assign]
+
+    return patch.object(ExecutionRun, "__init__", forget)
+
+
+@bug("apart", seeds=40)
+def old_pairs_taken_for_new() -> Patch:
+    """The next join feeds all that an inner one makes as new."""
+    take_flow = ExecutionRun.take_flow
+
+    def take_all(run: ExecutionRun, alias: str, flow: Any, now: Millis) -> Any:
+        run._mixed = []
+        return take_flow(run, alias, flow, now)
+
+    return patch.object(ExecutionRun, "take_flow", take_all)
+
+
 # Joins through the index.
 
 

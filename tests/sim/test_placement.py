@@ -15,6 +15,7 @@ pytestmark = pytest.mark.alone
 HERE = Path(__file__).parent / "scenarios"
 COUNT = int(os.environ.get("PEER_SIM_PLACEMENT_SEEDS", "500"))
 MOVING_COUNT = 40
+APART_COUNT = int(os.environ.get("PEER_SIM_APART_SEEDS", "100"))
 
 
 def test_every_operator_ends_at_one_live_host_and_results_are_exact(capsys: pytest.CaptureFixture[str]):
@@ -36,3 +37,13 @@ def test_operators_move_when_distances_and_rates_change_and_results_stay_exact(c
     assert moves >= MOVING_COUNT / 2
     with capsys.disabled():
         print(f"\n{MOVING_COUNT} seeds of moves: operators moved {moves} times, every result exact", end="")
+
+
+def test_joins_of_one_query_run_at_peers_of_their_own_and_results_stay_exact(capsys: pytest.CaptureFixture[str]):
+    apart = crashes = 0
+    for outcome in run_many((HERE / "apart.toml").read_text(), range(1, APART_COUNT + 1), jobs=2):
+        assert outcome.verdict is Verdict.OK, f"peer simulate apart --seed {outcome.seed}: {outcome.problem}"
+        apart, crashes = apart + outcome.joins_apart, crashes + outcome.faults["crash"]
+    assert apart >= APART_COUNT / 3
+    with capsys.disabled():
+        print(f"\n{APART_COUNT} seeds of apart: {apart} joins apart, {crashes} crashes, every result exact", end="")
