@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
 
 from overlay.coordinates import UNKNOWN, Coordinate, Distance, estimate
 from overlay.dht import Dht
 from overlay.identity import Address, Identity, Network, PeerRecord, format_address
-from overlay.links import Links
+from overlay.links import LinkError, Links
 from overlay.members import Member
 from overlay.router import Router, Unreachable
 from overlay.shaping import Shaper
@@ -20,6 +21,7 @@ from protocols.ids import Key, PeerId
 
 _PORT_TRIES: Final = 20
 _JOIN_RETRY_S: Final = 0.3
+KEPT_LINKS: Final = 16  # To the nearest neighbours.
 
 
 class JoinError(ConnectionError):
@@ -120,6 +122,13 @@ class Overlay:
     def neighbours(self) -> list[PeerRecord]:
         """The peers nearest to this one."""
         return self.dht.neighbours()
+
+    async def keep_links(self) -> None:
+        """Have links to the nearest neighbours before there is something to send: of each two, one dials."""
+        for record in self.neighbours()[:KEPT_LINKS]:
+            if record.peer_id < self.peer_id:
+                with suppress(LinkError):
+                    await self.links.link(record.peer_id, record.address)
 
     def members(self) -> list[Member]:
         """Everybody this peer knows of, itself first."""

@@ -1,9 +1,10 @@
 """Messages to keys and to peers: resolve, deliver, retry, and count the way.
 
 `route` delivers to the live peer nearest to a key. Where it is known from last time (the cache; for value-level keys
-this is CQ-DHT's join fingers routing table) that is one frame; otherwise the DHT looks it up first. The receiver
-checks that it is the owner: one that knows a nearer live peer answers with its address. `multisend` puts all messages
-for one peer in one frame. A frame is repeated until its receipt arrives, and a receiver hands each frame on once.
+this is CQ-DHT's join fingers routing table), or the key lies where we know everybody, that is one frame; otherwise the
+DHT looks it up first. The receiver checks that it is the owner: one that knows a nearer live peer answers with its
+address. `multisend` puts all messages for one peer in one frame. A frame is repeated until its receipt arrives, and a
+receiver hands each frame on once.
 """
 
 from __future__ import annotations
@@ -84,6 +85,7 @@ class _Outgoing:
     target: Candidate | None = None
     hops: int = 0
     looked_up: bool = False
+    is_astray: bool = False  # Where our own table sent it, it could not go.
 
 
 @dataclass(slots=True)
@@ -184,8 +186,9 @@ class Router:
                 self._cache.move_to_end(item.key)
                 self.counters["cache_hits_total"] += 1
                 item.target = _candidate(cached)
-            elif item.target is None and self._is_ours(item.key):
-                item.target = _candidate(self._dht.record)
+            elif item.target is None and not item.is_astray and self._dht.table.is_home(item.key):
+                nearer = self._dht.table.nearer(item.key)
+                item.target = nearer.candidate if nearer else _candidate(self._dht.record)
             elif item.target is None:
                 unknown.setdefault(item.key, []).append(item)
         turns = asyncio.Semaphore(LOOKUPS_AT_ONCE)
@@ -213,7 +216,7 @@ class Router:
             except Unreachable as error:
                 self._forget_peer(target.peer_id)
                 for item in group:
-                    item.target, outcomes[item.index] = None, error
+                    item.target, item.is_astray, outcomes[item.index] = None, True, error
                 return False
         for item, nearer in zip(group, verdicts, strict=True):
             item.hops += target.peer_id != self._dht.peer_id
@@ -226,7 +229,7 @@ class Router:
             self._forget_key(item.key)
             candidate = nearer.candidate()
             too_far = item.hops >= HOPS_MAX or self._dht.gone.knows(candidate)
-            item.target = None if too_far else candidate
+            item.target, item.is_astray = None if too_far else candidate, too_far
         return True
 
     async def _frame(self, target: Candidate, items: list[tuple[bytes, bytes]], deadline: float) -> list[Hint | None]:
@@ -349,10 +352,6 @@ class Router:
         if receipts is not None:  # Else many others have sent us something while we looked.
             receipts[message.number] = receipt
         self._reply(peer, receipt)
-
-    def _is_ours(self, key: Key) -> bool:
-        """Whether we own a key as far as we can tell without asking: it is at home, and nobody nearer is."""
-        return self._dht.table.nearer(key) is None and self._dht.table.is_home(key)
 
     def _nearer(self, key: Key, owner: PeerRecord | None) -> Hint | None:
         if owner is not None:

@@ -242,10 +242,11 @@ class Client:
         since: Literal["now", "start"] | Stamp = "now",
         positions: Mapping[Origin, int] | None = None,
         schema: Schema | None = None,
+        known: tuple[Origin, ...] = (),
     ) -> Subscription:
         """Read a stream. With a name the network keeps the place: whoever subscribes under that name goes on there.
 
-        Who knows the schema already need not have it looked up.
+        Who knows the schema already, or who publishes to it, need not have it looked up.
         """
         subscription = Subscription(
             self._session,
@@ -255,6 +256,7 @@ class Client:
             since=since,
             keep=name is not None,
             positions=dict(positions or {}),
+            known=known,
             witness=self._witness,
         )
         self._subscriptions[subscription] = None

@@ -71,6 +71,7 @@ NEAREST_EVERY_S: Final = 10.0
 NEAREST_PEERS_MAX: Final = 32
 DISK_LOOK_EVERY_S: Final = 5.0
 CLOCK_LOOK_EVERY_S: Final = 1.0
+LINKS_LOOK_EVERY_S: Final = 2.0
 DISK_USED_MAX: Final = 0.90
 DISK_FULL_RETRY_S: Final = 1.0
 TRACE_EVENTS: Final = 32
@@ -143,6 +144,7 @@ class Driver:
             self._events.appendleft(Started())
             self._neighbourhood_changed()
             self._tasks.spawn(self._look_around())
+            self._tasks.spawn(self._keep_links())
             self._tasks.spawn(self._watch_the_clock())
             self._turn_soon()
 
@@ -357,6 +359,12 @@ class Driver:
                 nearest_due_at = self._loop.time() + NEAREST_EVERY_S
             self._neighbourhood_changed()
             await asyncio.sleep(DISK_LOOK_EVERY_S)
+
+    async def _keep_links(self) -> None:
+        """A dial takes two round trips: the first query should not have to wait for it."""
+        while True:
+            await self._overlay.keep_links()
+            await asyncio.sleep(LINKS_LOOK_EVERY_S)
 
     async def _watch_the_clock(self) -> None:
         """Tell the machines how far our clock is from the others'."""

@@ -52,7 +52,10 @@ class RunningQuery:
         self.query, self.stream, self.envelope = found.query, found.stream, found.envelope
         try:
             self.schema = found.schema if isinstance(found, QueryAccepted) else await self._client.schema(found.stream)
-            self.results = self._client.subscribe(self.stream, name=self._name, since=self._since, schema=self.schema)
+            known = found.known if isinstance(found, QueryAccepted) else ()
+            self.results = self._client.subscribe(
+                self.stream, name=self._name, since=self._since, schema=self.schema, known=known
+            )
             await self.results.open()
         except BaseException:
             await self._end()

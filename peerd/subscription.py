@@ -67,6 +67,7 @@ class Subscription:
         since: Literal["now", "start"] | Stamp,
         keep: bool,
         positions: dict[Origin, int],
+        known: tuple[Origin, ...],
         witness: Callable[[Stamp], Stamp],
     ) -> None:
         self.name = name
@@ -81,6 +82,7 @@ class Subscription:
         self._since = since
         self._keep = keep
         self._witness = witness
+        self._known = known  # Publishers, until they have been asked once.
         self._positions = dict(positions)  # Behind the program.
         self._arrived = dict(positions)  # Behind the program, in its hands, or waiting for it.
         self._waiting: deque[Batch | Missed] = deque()
@@ -225,7 +227,9 @@ class Subscription:
                 positions=tuple(Position(origin, place) for origin, place in self._positions.items()),
                 keep=self._keep,
                 witness=self._witness(0),
+                known=self._known,
             )
+            self._known = ()
             self._request = await self._session.post(command, self._receive)
             try:
                 return await self._opened

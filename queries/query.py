@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -37,4 +37,27 @@ def parse(text: str, streams: Streams, parameters: Sequence[Any] = ()) -> Query:
     return sql.plan(text, streams, parameters)
 
 
-_WXQUERY = re.compile(r"\s*(<|\{|\(:|(for|let|if|stream)\b)|\s*\((?![\s(]*select\b)", re.IGNORECASE)
+_WXQUERY: Final = re.compile(r"\s*(<|\{|\(:|(for|let|if|stream)\b)|\s*\((?![\s(]*select\b)", re.IGNORECASE)
+_NAMED: Final = re.compile(r"""\bstream\s*\(\s*["']([^"']+)["']""", re.IGNORECASE)
+_FROM: Final = re.compile(
+    r"\bfrom\b(.*?)(?=\b(?:where|group|having|union|with|from)\b|\)|;|$)", re.IGNORECASE | re.DOTALL
+)
+_WINDOW: Final = re.compile(r"\[[^\]]*\]")
+_FIRST: Final = re.compile(r"""\s*"?([A-Za-z_][A-Za-z0-9_.-]*)""")
+LIKELY_MAX: Final = 32
+
+
+def likely_streams(text: str) -> tuple[str, ...]:
+    """The streams that a text seems to name, to look them up before it is parsed; the parser alone knows.
+
+    >>> likely_streams('SELECT a.x FROM a [RANGE 5 MINUTES], "b-c" AS b WHERE a.x = b.x')
+    ('a', 'b-c')
+    >>> likely_streams('<r>{ for $p in stream("photons")/photons/photon return $p }</r>')
+    ('photons',)
+    """
+    if _WXQUERY.match(text):
+        names = _NAMED.findall(text)
+    else:
+        pieces = [piece for found in _FROM.findall(_WINDOW.sub(" ", text)) for piece in found.split(",")]
+        names = [first[1] for piece in pieces if (first := _FIRST.match(piece))]
+    return tuple(dict.fromkeys(names))[:LIKELY_MAX]

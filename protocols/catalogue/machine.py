@@ -104,7 +104,7 @@ class CatalogueMachine:
             case Requested(request=request, command=ListDerived()):
                 return self._list_derived(request, now)
             case Requested(request=request, command=ShowStream() as command):
-                return self._show(request, command.name, now)
+                return self._show(request, command, now)
             case StoreRead() | StoreWritten() | StoreFailed():
                 step = self._steps.pop(int(event.token[1]), None)
                 return step(event, now) if step else []
@@ -180,6 +180,8 @@ class CatalogueMachine:
             problem = "only a query makes the stream of its results"
         if problem:
             return [Reply(request, Refused(code="invalid", error=f'stream "{name}": {problem}'))]
+        if definition.query:
+            return self._create_own(request, definition, now)
         mine = msgspec.structs.replace(definition, created_at=self.clock.tick(now))
 
         def first_look(event: Event, now: Millis) -> list[Effect]:
@@ -209,6 +211,23 @@ class CatalogueMachine:
             return self._write(_shard_of(name), name, _encode(mine), 0, listed, now)
 
         return self._read(stream_key(name), first_look, now)
+
+    def _create_own(self, request: RequestId, mine: StreamDefinition, now: Millis) -> list[Effect]:
+        """Of results: nobody else has its name, so there is nothing to look for, and all is written at once."""
+        writes: list[Event] = []
+
+        def written(event: Event, now: Millis) -> list[Effect]:
+            writes.append(event)
+            failed = next((each for each in writes if isinstance(each, StoreFailed)), None)
+            if len(writes) < 2:
+                return []
+            if failed is not None:
+                return [_unavailable(request, mine.name, failed.reason)]
+            replicas = min(each.replicas for each in writes if isinstance(each, StoreWritten))
+            return [Reply(request, Done(stamp=self.clock.tick(now), replicas=replicas))]
+
+        effects = self._write(stream_key(mine.name), _DEFINITION, _encode(mine), 0, written, now)
+        return effects + self._write(_shard_of(mine.name), mine.name, _encode(mine), 0, written, now)
 
     def _drop(self, request: RequestId, name: StreamName, now: Millis) -> list[Effect]:
         def looked(event: Event, now: Millis) -> list[Effect]:
@@ -269,12 +288,16 @@ class CatalogueMachine:
             effects += self._read(Key.of("derived", str(shard)), read, now)
         return effects
 
-    def _show(self, request: RequestId, name: StreamName, now: Millis) -> list[Effect]:
+    def _show(self, request: RequestId, command: ShowStream, now: Millis) -> list[Effect]:
+        name = command.name
+
         def looked(event: Event, now: Millis) -> list[Effect]:
             if isinstance(event, StoreFailed):
                 return [_unavailable(request, name, event.reason)]
             assert isinstance(event, StoreRead)
             found = _stream_in(event.entries, name, ())
+            if found.definition is None and command.exactly:
+                return [Reply(request, unknown_stream(name, None))]
             if found.definition is None:
                 return self._refuse_unknown(request, name, now)
             publishers = tuple(_shown(entry) for entry in found.publishers)

@@ -29,6 +29,7 @@ class ShowStream(Command, frozen=True, kw_only=True, tag="SHOW_STREAM"):
     """Tell all about one stream."""
 
     name: StreamName
+    exactly: bool = False  # Where there is none, it does not matter which one was meant.
 
 
 class StreamsListed(Answer, frozen=True, kw_only=True, tag="STREAMS"):

@@ -223,6 +223,7 @@ class OpenSubscription(Command, frozen=True, kw_only=True, tag="OPEN"):
     positions: tuple[Position, ...] = ()  # What the client itself remembers; the further of both counts.
     keep: bool = False  # Keep it, and what arrives, while the client is away.
     witness: Stamp = 0
+    known: tuple[Origin, ...] = ()  # Who publishes to it, of a stream on disk: then nothing is looked up before.
 
 
 class Opened(Answer, frozen=True, kw_only=True, tag="OPENED"):

@@ -332,6 +332,20 @@ class Publisher:
         outbox.readers = readers
         return [*effects, AfterSync(tuple(self._advertise(outbox, "open", now)))]
 
+    def open_own(self, definition: StreamDefinition, now: Millis) -> list[Effect]:
+        """Be ready to publish to a stream that a role of this peer makes, and nobody else publishes to."""
+        outbox = self._open(definition, now, None, LogBounds(0, 0))
+        outbox.is_open = True
+        return [Append(_opened(outbox)), AfterSync(tuple(self._advertise(outbox, "open", now)))]
+
+    def close_own(self, stream: StreamName, now: Millis) -> list[Effect]:
+        """It never came to be: whoever asks the catalogue whether it was removed would not hear of it."""
+        return self._close(stream, now) if stream in self.outboxes else []
+
+    def own_origins(self, stream: StreamName) -> tuple[Origin, ...]:
+        outbox = self.outboxes.get(stream)
+        return (outbox.feed.origin,) if outbox is not None else ()
+
     def _open(self, definition: StreamDefinition, epoch: Millis, backup: PeerId | None, bounds: LogBounds) -> Outbox:
         name = definition.name
         known = self.outboxes.get(name)

@@ -9,6 +9,7 @@ from protocols.catalogue.events import (
     Advertised,
     AdvertiseFailed,
     LookupFailed,
+    PublisherEntry,
     StreamFound,
     SubscriberEntry,
 )
@@ -139,6 +140,11 @@ class Subscriber:
                 # A publisher that looked before we were listed, and was listed after we had looked, is found now.
                 again = self.catalogue.lookup(known.stream, (ROLE, "poll", subscription), now)
                 return [*self._advertised(known), *again]
+            case Advertised(token=(_, "listed", str(subscription))) if subscription in self.subscriptions:
+                stream = self.subscriptions[subscription].stream
+                return self.catalogue.lookup(stream, (ROLE, "poll", subscription), now)
+            case AdvertiseFailed(token=(_, "listed", str(subscription))) if subscription in self.subscriptions:
+                self.subscriptions[subscription].advertised_at = 0  # The next look around tries again.
             case (
                 LookupFailed(token=(_, "open", str(subscription)), reason=reason)
                 | AdvertiseFailed(token=(_, "open", str(subscription)), reason=reason)
@@ -191,7 +197,15 @@ class Subscriber:
             known.doubts.passed(position.origin, position.next)
         known.attach(request)
         self._requests[request] = known.subscription
+        if command.known and not known.keep and not known.is_open:
+            return [*effects, *self._open_known(known, command.known, now)]
         return [*effects, *self.catalogue.lookup(known.stream, (ROLE, "open", known.subscription), now)]
+
+    def _open_known(self, subscription: Subscription, origins: tuple[Origin, ...], now: Millis) -> list[Effect]:
+        """Read from these at once: their logs keep what is published until we are listed, and look for others."""
+        subscription.publishers = {each: PublisherEntry(peer=each.publisher, epoch=each.epoch) for each in origins}
+        effects = [*self._ask_all(subscription), *self._advertised(subscription)]
+        return [*effects, *self._advertise(subscription, "listed", now)]
 
     def _found(self, subscription: Subscription, event: StreamFound, now: Millis) -> list[Effect]:
         if event.definition is None:
@@ -219,7 +233,7 @@ class Subscriber:
         return self.limits.advertisement_life_ms if subscription.keep else self.limits.passing_life_ms
 
     def _advertised(self, subscription: Subscription) -> list[Effect]:
-        """The client may rely on it now: nothing published from here on is missed."""
+        """The client may rely on it: nothing published from here on is missed."""
         subscription.is_open = True
         if subscription.request is None:
             return []

@@ -7,11 +7,12 @@ from typing import Final
 
 import msgspec
 
-from protocols.catalogue.messages import ShowStream, StreamShown
+from protocols.catalogue.messages import ListStreams, ShowStream, StreamShown
 from protocols.clock import HybridClock
+from protocols.delivery.messages import Origin
 from protocols.effects import Effect
-from protocols.execution.cut import Cut, cut, indexed
-from protocols.execution.placing import Choice, Decision, decide, no_engine, too_far
+from protocols.execution.cut import Cut, cut, indexed, introduced
+from protocols.execution.placing import Choice, Decision, Provisional, decide, no_engine, too_far
 from protocols.execution.questions import Purpose, Questions
 from protocols.execution.running import Running
 from protocols.ids import Millis, PeerId
@@ -22,11 +23,12 @@ from protocols.placement.delay import Infeasible
 from protocols.placement.events import OperatorsPlaced
 from protocols.placement.sight import NetworkSeen
 from queries.plan import sources
+from queries.query import likely_streams
 
 SHUN_MS: Final = 30_000  # A host that was lost is not chosen again for a while.
 
-Outcome = list[Effect] | Choice | Refused
-"""What is still to be asked; or where the query is to run; or why it cannot."""
+Outcome = list[Effect] | Choice | Provisional | Refused
+"""What is still to be asked; or where the query is to run, for certain or until others agree; or why it cannot."""
 
 
 @dataclass(slots=True)
@@ -46,18 +48,35 @@ class Chooser:
         self.lost = {each: at for each, at in self.lost.items() if now - at < SHUN_MS}
         self.lost[peer] = now
 
-    def find_publishers(self, query: Running) -> list[Effect]:
-        """Ask where its streams are published, to begin it or to weigh it again."""
-        assert query.parsed is not None
+    def look_up(self, query: Running) -> list[Effect]:
+        """Ask for the streams that its text seems to name, and who publishes them."""
+        names = likely_streams(query.text)
         query.placing.streams.clear()
-        names = query.looking_for = dict.fromkeys(source.stream for source in sources(query.parsed.plan))
-        purpose: Purpose = "rates" if query.state == "running" else "stream"
-        return [effect for name in names for effect in self.questions.ask(query, purpose, ShowStream(name=name))]
+        query.likely = len(names)
+        if not names:
+            return self.questions.ask(query, "streams", ListStreams())
+        shows = [ShowStream(name=name, exactly=True) for name in names]
+        return [effect for show in shows for effect in self.questions.ask(query, "likely", show)]
+
+    def find_publishers(self, query: Running) -> Outcome:
+        """Ask where its streams are published, unless that is known, to begin it or to weigh it again."""
+        assert query.parsed is not None
+        names = dict.fromkeys(source.stream for source in sources(query.parsed.plan))
+        is_running = query.state == "running"
+        shown = {} if is_running else query.placing.streams
+        query.placing.streams = {name: shown[name] for name in names if name in shown}
+        query.looking_for = {name: None for name in names if name not in shown}
+        purpose: Purpose = "rates" if is_running else "stream"
+        asked = [self.questions.ask(query, purpose, ShowStream(name=name)) for name in query.looking_for]
+        return [effect for effects in asked for effect in effects] if asked else self._known(query)
 
     def found(self, query: Running, shown: StreamShown) -> Outcome:
         """Where a stream is published, and how much of it."""
         query.placing.streams[shown.definition.name] = shown
         query.looking_for.pop(shown.definition.name, None)
+        return self._known(query)
+
+    def _known(self, query: Running) -> Outcome:
         if query.engine in ALGORITHMS and not query.looking_for:
             return Choice(self.peer_id, {}, "the join index finds its peers by keys")
         return [] if query.looking_for else query.placing.look(query.stream)
@@ -77,6 +96,8 @@ class Chooser:
         if query.state != "starting":
             return [] if stays else found.choice
         if placing.is_distributed and not stays and not query.only_plan:
+            if found.parts.work is None:  # Soon begun, and soon begun anew: no engine has to start for it.
+                return Provisional(found)
             return placing.ask(query.stream, found, self.clock.tick(now), now)
         return found.choice
 
@@ -86,7 +107,12 @@ class Chooser:
         if asked is None or asked.attempt != event.attempt:
             return []
         choice = asked.decision.parts.choice(event.hosts, f"{query.placing.placement}, by its coordinators")
-        return msgspec.structs.replace(choice, is_by_coordinators=True)
+        choice = msgspec.structs.replace(choice, is_by_coordinators=True)
+        if query.cut is None:
+            return choice
+        if query.placing.choice is not None and choice.is_as(query.placing.choice):
+            query.placing.choice = choice
+        return []  # It runs: of the same tree and distances they make what we have made, or it stays as it is.
 
     def await_coordinators(self, query: Running, now: Millis) -> Outcome:
         """They take too long: place it from here."""
@@ -99,7 +125,7 @@ class Chooser:
         plan, inserted_at = query.parsed.plan, query.inserted_at
         if query.engine in ALGORITHMS:
             return indexed(plan, inserted_at, self.peer_id, query.engine)
-        return cut(
+        made = cut(
             query.query,
             plan,
             inserted_at,
@@ -109,6 +135,14 @@ class Chooser:
             query.engine,
             choice.joins,
         )
+        return introduced(made, {name: _on_disk(shown) for name, shown in query.placing.streams.items()})
+
+
+def _on_disk(shown: StreamShown) -> tuple[Origin, ...]:
+    """Who publishes to a stream, where reading can begin before the catalogue knows that we read."""
+    name = shown.definition.name
+    is_kept = shown.definition.durability != "memory"
+    return tuple(Origin(each.peer, name, each.epoch) for each in shown.publishers) if is_kept else ()
 
 
 def adopt_join(query: Running) -> str:

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from protocols.clock import Stamp
+from protocols.delivery.messages import Origin
 from protocols.execution.apart import (
     Aliases,
     Renaming,
@@ -178,6 +179,20 @@ class _Cutting:
         made = Subgraph(number, part, inputs, "spark", consumer, whole.alias, derived_name(whole), tells_old=True)
         self.made.append((made, host))
         return source_of(part, f"{self.query}.{number}")
+
+
+def introduced(made: Cut, known: Mapping[StreamName, tuple[Origin, ...]]) -> Cut:
+    """The same parts, each told who publishes the streams it reads."""
+
+    def introduce(each: Input) -> Input:
+        if not isinstance(each, StreamInput):
+            return each
+        return msgspec.structs.replace(each, known=known.get(each.stream, ()))
+
+    parts = (
+        msgspec.structs.replace(part, inputs=tuple(introduce(each) for each in part.inputs)) for part in made.subgraphs
+    )
+    return Cut(tuple(parts), made.hosts)
 
 
 def derived_name(plan: Operator) -> StreamName:

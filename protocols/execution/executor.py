@@ -191,6 +191,7 @@ class Executor:
             subscription=f"{hosted.run.run_id}/{each.alias}",
             since=each.since,
             positions=hosted.run.start_positions(each.alias),
+            known=each.known,
         )
         request, effect = self.inside.ask(ROLE, command)
         self._requests[request] = (key, each.alias)

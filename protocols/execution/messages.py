@@ -52,6 +52,7 @@ class StreamInput(msgspec.Struct, frozen=True, array_like=True, tag="stream", ta
     since: Stamp
     event_time: str | None
     lateness_ms: Millis
+    known: tuple[Origin, ...] = ()  # Who publishes to it, if it is on disk.
 
 
 class FlowInput(msgspec.Struct, frozen=True, array_like=True, tag="flow", tag_field="node"):
@@ -239,6 +240,7 @@ class QueryAccepted(Answer, frozen=True, kw_only=True, tag="ACCEPTED"):
     stamp: Stamp
     schema: Schema
     envelope: tuple[str, ...] = ()  # XML elements around the results of a WXQuery.
+    known: tuple[Origin, ...] = ()  # Who publishes them: whoever reads them at this peer need not look it up.
 
 
 class StopQuery(Command, frozen=True, kw_only=True, tag="STOP"):

@@ -91,6 +91,13 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
+class Provisional:
+    """What this peer would choose, begun before the coordinators have said the same."""
+
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
 class NoEngine:
     """No peer that says of itself that it can run what has state is to be seen; or, if it must be `here`, not we."""
 

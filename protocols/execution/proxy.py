@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-import msgspec
-
 from protocols.catalogue.messages import CreateStream, DropStream, ListStreams, StreamShown, StreamsListed
-from protocols.catalogue.refusals import clock_is_off
 from protocols.catalogue.streams import StreamDefinition
 from protocols.clock import HybridClock
 from protocols.delivery.messages import Publish, Published
@@ -50,9 +47,10 @@ from protocols.execution.messages import (
     SubmitQuery,
     Undeploy,
 )
-from protocols.execution.placing import BETTER_PLACED, Choice, Placing, unreadable, without_form
+from protocols.execution.placing import BETTER_PLACED, Choice, Placing, Provisional, without_form
 from protocols.execution.questions import ROLE, Questions
 from protocols.execution.running import RETRY_MIN_MS, Running, stream_of, unknown_query
+from protocols.execution.submission import objection
 from protocols.ids import Key, Millis, PeerId, RequestId, StreamName
 from protocols.inside import Inside
 from protocols.join_index.messages import ALGORITHMS
@@ -72,11 +70,8 @@ RESEND_MS: Final = 2000
 SILENT_MS: Final = 5000  # A host that has not said a word for so long is taken for lost.
 START_MS: Final = 240_000  # The engine may have to start first, on a machine that has much else to do.
 RETRY_MAX_MS: Final = 15_000
-QUERIES_MAX: Final = 1000
 PUBLISH_BYTES: Final = 512 << 10
 PUBLISH_RETRY_MS: Final = 50
-
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
 @dataclass(slots=True)
@@ -111,7 +106,7 @@ class QueryProxy:
                 self.running.pop(record.query, None)
             case QueryInstalled():
                 query = self.running.setdefault(
-                    record.query, Running(record.query, record.text, record.engine, record.inserted_at)
+                    record.query, Running(record.query, record.text, record.engine, record.inserted_at, self.peer_id)
                 )
                 query.placing = Placing(record.placement, record.within_ms, record.statistics)
                 query.is_begun, query.is_installed = True, record.state == "acknowledged"
@@ -174,40 +169,31 @@ class QueryProxy:
         self.clock.witness(command.witness)
         inserted_at = self.clock.tick(now)
         name = command.name or f"q-{Key.of('query', self.peer_id, str(inserted_at)).hex()[:8]}"
-        if not _NAME.fullmatch(name):
-            error = f'"{name}" cannot name a query'
-            return [Reply(request, Refused(code="invalid", error=error, hint="Letters, digits, _ and -; up to 64."))]
-        if self.clock.is_off:
-            error = f'query "{name}" cannot begin here now: the clock of this peer is wrong'
-            return [Reply(request, msgspec.structs.replace(clock_is_off(name, self.clock), error=error))]
-        if objection := unreadable(command.statistics):
-            return [Reply(request, objection)]
-        if name in self.running:
-            error = f'query "{name}" exists already at this peer'
-            hint = f"peer query attach {name} reads its results; peer query stop {name} ends it."
-            return [Reply(request, Refused(code="exists", error=error, hint=hint))]
-        if len(self.running) >= QUERIES_MAX:
-            error = f'query "{name}" has no room: this peer runs {QUERIES_MAX} queries already'
-            hint = "peer query stop NAME ends one (peer query ls lists them), or submit it at another peer."
-            return [Reply(request, Refused(code="full", error=error, hint=hint))]
-        query = Running(name, command.text, command.engine, inserted_at, request=request, only_plan=command.only_plan)
+        if refusal := objection(name, command.statistics, self.running, self.clock, self.publisher):
+            return [Reply(request, refusal)]
+        query = Running(name, command.text, command.engine, inserted_at, self.peer_id, request=request)
+        query.only_plan = command.only_plan
         query.placing = Placing(command.placement, command.within_ms, command.statistics)
         self.running[name] = query
-        return [*self._questions.ask(query, "streams", ListStreams()), *self._start_ticking()]
+        return [*self._chooser.look_up(query), *self._start_ticking()]
 
     def _answered(self, request: RequestId, answer: Answer, now: Millis) -> list[Effect]:
         query, purpose = self._questions.take(request)
         if query is None or self.running.get(query.query) is not query:
             return []  # It has ended; another may have its name.
-        if purpose in ("results", "open"):
+        if purpose == "results":
             return self._made(query, answer, now)
         match purpose, answer:
+            case "likely", StreamShown() | Refused():
+                return self._found_likely(query, answer, now)
             case "streams", StreamsListed():
-                return self._plan(query, answer, now)
+                return self._plan(query, answer.streams, now)
             case "stream" | "rates", StreamShown():
                 return self._act(query, self._chooser.found(query, answer), now)
-            case "drop", Done() | Refused(code="unknown"):
+            case "drop", Done():
                 return self._ended(query, now)
+            case "drop", Refused(code="unknown"):  # It may never have been there, but for us.
+                return [*self.publisher.close_own(query.stream, now), *self._ended(query, now)]
             case "drop", Refused():
                 query.retry_at = now + max(answer.retry_after_ms, RETRY_MIN_MS)
                 return []
@@ -219,11 +205,24 @@ class QueryProxy:
                 return self._give_up(query, answer, now)
         return []
 
-    def _plan(self, query: Running, listed: StreamsListed, now: Millis) -> list[Effect]:
-        streams = {each.name: stream_of(each) for each in listed.streams if each.name != query.stream}
+    def _found_likely(self, query: Running, answer: StreamShown | Refused, now: Millis) -> list[Effect]:
+        """A stream that its text seems to name is there, or is not. All of them may tell what it means."""
+        query.likely -= 1
+        if isinstance(answer, StreamShown):
+            query.placing.streams[answer.definition.name] = answer
+        if query.likely:
+            return []
+        return self._plan(query, [each.definition for each in query.placing.streams.values()], now, are_all=False)
+
+    def _plan(
+        self, query: Running, definitions: Iterable[StreamDefinition], now: Millis, *, are_all: bool = True
+    ) -> list[Effect]:
+        streams = {each.name: stream_of(each) for each in definitions if each.name != query.stream}
         try:
             query.parsed = parse(query.text, streams)
         except QueryError as error:
+            if not are_all:
+                return self._questions.ask(query, "streams", ListStreams())
             said = str(error).removesuffix(f"\nhint: {error.hint}")
             refusal = Refused(code="invalid", error=said, hint=error.hint)
             return self._give_up(query, refusal, now)
@@ -232,27 +231,26 @@ class QueryProxy:
             said = f'query "{query.query}" cannot run as {query.engine}: {objection}'
             return self._give_up(query, Refused(code="invalid", error=said, hint=instead_of_join(query)), now)
         if query.only_plan:
-            return self._chooser.find_publishers(query)
+            return self._act(query, self._chooser.find_publishers(query), now)
         schema = output_schema(query.parsed.plan)
         if query.is_begun:
             if schema != self._schema_of_results(query, schema):
                 refusal = Refused(code="invalid", error="its streams no longer have the columns they had")
                 return self._give_up(query, refusal, now)
             query.results.schema = schema
-            return self._chooser.find_publishers(query)
+            return self._act(query, self._chooser.find_publishers(query), now)
         query.results.schema = schema
         query.is_begun = query.is_creating = True
-        definition = StreamDefinition(name=query.stream, schema=query.results.schema, query=query.query)
+        definition = StreamDefinition(
+            name=query.stream, schema=schema, query=query.query, created_at=self.clock.tick(now)
+        )
         create = self._questions.ask(query, "results", CreateStream(definition=definition))
+        effects = [Append(query.record("begun")), AfterSync(tuple(create)), *self.publisher.open_own(definition, now)]
         # Hosts keep nothing that would outlive us: they need not wait for the stream of the results.
-        return [Append(query.record("begun")), AfterSync(tuple(create)), *self._chooser.find_publishers(query)]
+        return effects + self._act(query, self._chooser.find_publishers(query), now)
 
     def _made(self, query: Running, answer: Answer, now: Millis) -> list[Effect]:
-        """The stream of its results is there; then this peer is ready to publish to it, so that the first can go."""
-        if isinstance(answer, Done) and query.state != "ending":
-            assert query.results.schema is not None
-            nothing = Publish(stream=query.stream, rows=query.results.schema.encode([]), count=0)
-            return self._questions.ask(query, "open", nothing)
+        """The stream of its results is there."""
         query.is_creating = False
         if query.state == "ending":
             return []
@@ -273,6 +271,10 @@ class QueryProxy:
                 return self._give_up(query, outcome, now)
             case Choice() if query.state == "starting":
                 return self._deploy(query, outcome, now)
+            case Provisional(decision):
+                effects = self._deploy(query, decision.choice, now)
+                asks = query.placing.ask(query.stream, decision, query.attempt, now) if query.cut is not None else []
+                return effects + asks
             case Choice():
                 effects = self._wait(query, f"{BETTER_PLACED}; {outcome.why}", now)
                 query.retry_at = now
@@ -362,6 +364,7 @@ class QueryProxy:
                 stamp=self.clock.tick(now),
                 schema=query.results.schema,
                 envelope=query.envelope,
+                known=self.publisher.own_origins(query.stream),
             )
             effects.append(AfterSync((Reply(query.request, accepted),)))
             query.request = None
@@ -461,7 +464,7 @@ class QueryProxy:
             if now < query.retry_at or query.results.in_flight is not None:
                 return []
             query.state = "starting"
-            return self._questions.ask(query, "streams", ListStreams())
+            return self._chooser.look_up(query)
         effects = self._publish(query, now)
         if query.cut is None:
             return effects + self._act(query, self._chooser.await_coordinators(query, now), now)
@@ -482,7 +485,7 @@ class QueryProxy:
             is_placed = query.engine not in ALGORITHMS
             if is_placed and query.placing.is_due(query.parsed.plan, query.attempted_at, now):
                 query.placing.weighed_at = now
-                effects += self._chooser.find_publishers(query)
+                effects += self._act(query, self._chooser.find_publishers(query), now)
         effects += self._derived.renew(query, now)
         if now - query.leased_at >= LEASE_EVERY_MS:
             query.leased_at = now

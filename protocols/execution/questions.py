@@ -13,7 +13,7 @@ from protocols.messages import Command
 
 ROLE: Final = "queries"
 
-Purpose = Literal["", "streams", "stream", "rates", "results", "open", "publish", "drop"]
+Purpose = Literal["", "likely", "streams", "stream", "rates", "results", "publish", "drop"]
 
 
 @dataclass(slots=True)
@@ -35,5 +35,5 @@ class Questions:
     def stop(self, query: Running) -> None:
         """Answers still to come are of no use any more; that to a publish or a creation is."""
         for request, (asker, purpose) in list(self._asked.items()):
-            if asker is query and purpose in ("streams", "stream", "rates"):
+            if asker is query and purpose in ("likely", "streams", "stream", "rates"):
                 del self._asked[request]

@@ -19,7 +19,7 @@ from protocols.execution.messages import (
 )
 from protocols.execution.placing import Placing
 from protocols.execution.results import QueryResults
-from protocols.ids import Millis, RequestId, StreamName
+from protocols.ids import Millis, PeerId, RequestId, StreamName
 from protocols.messages import Refused
 from queries.catalogue import Stream
 from queries.plan import Restructure, Union
@@ -36,6 +36,7 @@ class Running:
     text: str
     engine: str
     inserted_at: Stamp
+    proxy: PeerId
     results: QueryResults = field(init=False)
     state: str = "starting"  # Then running; waiting after a loss, until the next attempt; ending.
     request: RequestId | None = None  # The client that waits for the acknowledgement.
@@ -58,6 +59,7 @@ class Running:
     lives: dict[int, Millis] = field(default_factory=dict)
     status: dict[int, SubgraphStatus] = field(default_factory=dict)
     looking_for: dict[str, None] = field(default_factory=dict)  # Streams whose publishers are being looked up.
+    likely: int = 0  # Streams that its text seems to name, and that are not looked up yet.
     resumed_from: Progress = field(default_factory=Progress)  # By this attempt.
     publish_at: Millis = 0  # Not before.
 
@@ -66,8 +68,8 @@ class Running:
 
     @property
     def stream(self) -> StreamName:
-        """Of its results: never one that an earlier query of the same name had."""
-        return f"{self.query}.{self.inserted_at:x}"
+        """Of its results: never one that an earlier query of the same name had, or one of another peer."""
+        return f"{self.query}.{self.inserted_at:x}-{self.proxy.short}"
 
     @property
     def envelope(self) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ cost(o, v) = Σ over children c of min over u of cost(c, u) + β(c) · d(u, v). 
 
 Half of the time goes into moving numbers, so a first pass reckons with short ones. What it finds to be the cheapest is
 so up to rounding; every peer that rounding may have put behind another is tried again, with long numbers, in a second
-pass over those few.
+pass over those few. Where there are few operators and peers, reckoning by hand is done before numpy would be loaded.
 """
 
 from __future__ import annotations
@@ -23,15 +23,38 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.floating]
     Places = NDArray[np.intp]
 
+FEW: Final = 40_000  # Operators times peers times peers: some ten milliseconds without numpy.
 _BLOCK: Final = 128  # Rows at a time: what is written stays near the processor until it is read again.
 _ROUNDING: Final = 2.0**-24  # Of one operation on short numbers.
 
 
 def place_exactly(tree: ProcessingTree, view: NetworkView) -> tuple[PeerId, ...]:
     """Where each vertex goes."""
+    if len(tree.operators) * len(view.peers) ** 2 <= FEW:
+        return _by_hand(tree, view)
     rough = _rough_costs(tree, view)
     candidates = _candidates(tree, view, rough)
     return _hosts(tree, view, candidates)
+
+
+def _by_hand(tree: ProcessingTree, view: NetworkView) -> tuple[PeerId, ...]:
+    """For each place of the operator above, where one is cheapest and what that costs; then from the delivery down."""
+    everywhere = range(len(view.peers))
+    best: list[list[tuple[float, int]]] = [[] for _ in tree.vertices]
+    for number in range(tree.root):
+        vertex = tree.vertices[number]
+        places: Sequence[int] = everywhere
+        if vertex.peer is not None:
+            places = [view.index[vertex.peer]]
+        elif vertex.able is not None:
+            places = [view.index[peer] for peer in vertex.able if peer in view.index]
+        costs = [(sum(best[child][place][0] for child in vertex.children), place) for place in places]
+        for row in view.rows:
+            best[number].append(min((cost + row[place] * vertex.beta, place) for cost, place in costs))
+    chosen = [view.index[tree.proxy]] * len(tree.vertices)
+    for number in reversed(range(tree.root)):
+        chosen[number] = best[number][chosen[tree.parents[number]]][1]
+    return tuple(view.peers[place] for place in chosen)
 
 
 def _rough_costs(tree: ProcessingTree, view: NetworkView) -> list[Numbers | None]:

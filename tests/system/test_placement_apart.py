@@ -34,6 +34,7 @@ NEAR = (15, 11)  # To the publishers; with Spark.
 SPARK_S = 300.0  # To start, on a machine that does other things too.
 GOAL_MS = 500
 PLACEMENTS: tuple[PlacementName, ...] = ("baseline", "in-network", "exact")
+FIRST_ROWS: tuple[PlacementName, ...] = ("auto", "in-network", "exact")
 BASE = datetime(2026, 5, 1, tzinfo=UTC)
 ROWS = "k int, text string, at timestamp"
 LATE = "SELECT k FROM a WHERE text = 'late' UNION ALL SELECT k FROM b WHERE text = 'late'"
@@ -192,7 +193,9 @@ async def test_less_travels_where_the_network_places_a_join_on_spark(apart: Apar
 
 
 async def test_rows_flow_soon_after_a_query_is_submitted(apart: Apart):
-    took_ms: list[float] = []
+    rtts = [2 * each for each in apart.delays.values()]
+    print(f"round trips up to {max(rtts)} ms, {statistics.median(rtts):.0f} in the median; goal {GOAL_MS} ms")
+    soonest_ms: list[float] = []
     async with client(apart.cluster, PUBLISHERS["a"]) as one:
 
         async def publish() -> None:
@@ -201,19 +204,24 @@ async def test_rows_flow_soon_after_a_query_is_submitted(apart: Apart):
                 await asyncio.sleep(0.01)
 
         publishing = asyncio.create_task(publish())
-        for number in range(2, PEERS + 1):
-            async with client(apart.cluster, number) as two:
-                started_at = time.perf_counter()
-                async with two.query("SELECT k FROM a WHERE text = 'late'") as results:
-                    assert (await anext(aiter(results))).k == -1
-                    took_ms.append((time.perf_counter() - started_at) * 1000)
+        for placement in FIRST_ROWS:
+            took_ms = [await first_row_ms(apart, number, placement) for number in range(2, PEERS + 1)]
+            print(
+                f"first row after subscribe, {placement}: {min(took_ms):.0f} to {max(took_ms):.0f} ms, "
+                f"{statistics.median(took_ms):.0f} in the median"
+            )
+            soonest_ms.append(min(took_ms))
         publishing.cancel()
-    rtts = [2 * each for each in apart.delays.values()]
-    print(
-        f"first row after subscribe: {min(took_ms):.0f} to {max(took_ms):.0f} ms, {statistics.median(took_ms):.0f} in "
-        f"the median; goal {GOAL_MS} ms; round trips up to {max(rtts)} ms, {statistics.median(rtts):.0f} in the median"
-    )
-    assert min(took_ms) < 10 * GOAL_MS  # Others use this machine, too.
+    assert max(soonest_ms) < 4 * GOAL_MS  # Others use this machine, too.
+
+
+async def first_row_ms(apart: Apart, number: int, placement: PlacementName) -> float:
+    """How long it takes from the text of a query, at one daemon, to the first of its rows."""
+    async with client(apart.cluster, number) as two:
+        started_at = time.perf_counter()
+        async with two.query("SELECT k FROM a WHERE text = 'late'", placement=placement) as results:
+            assert (await anext(aiter(results))).k == -1
+            return (time.perf_counter() - started_at) * 1000
 
 
 async def test_a_join_whose_host_is_killed_goes_on_at_a_warm_peer_with_exact_results(apart: Apart):

@@ -125,24 +125,21 @@ class Proxy:
             self.happen(Answered(request, shown(command.name, publishers.get(command.name)), last=True))
 
     def create(self) -> None:
-        """The stream of the results is made, and this peer is ready to publish to it."""
+        """The stream of the results is made."""
         self.answer(CreateStream, Done(stamp=1))
-        self.answer(Publish, Published(first=0, count=0, stamp=1))
 
     def begin_placed(self, placement: PlacementName) -> PlacementAsked | None:
         """Submit a join that is to be placed so; what is asked of the coordinators."""
         self.happen(Requested(7, SubmitQuery(text=JOIN, name="q", placement=placement)))
-        self.list_streams()
-        self.create()
         self.show_streams(left=NORTH, right=SOUTH)
+        self.create()
         return self.coordinated
 
     def begin(self, text: str = SELECT, **publishers: PeerId) -> list[Deploy]:
         """Submit a query, and answer all it asks until it is deployed."""
         self.submit(text)
-        self.list_streams()
-        self.create()
         self.show_streams(**publishers)
+        self.create()
         return self.deploys()
 
     def deploys(self) -> list[Deploy]:
@@ -176,7 +173,6 @@ class Proxy:
         """Lose a host, and begin anew."""
         self.happen(PeerDown(NORTH))
         self.tick(SHUN_MS)
-        self.list_streams()
         self.show_streams(left=NORTH)
         return self.deploys()
 

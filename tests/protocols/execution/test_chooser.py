@@ -21,7 +21,7 @@ from protocols.execution.proxy import TICK_MS
 from protocols.ids import PeerId
 from protocols.messages import Refused
 from protocols.placement.events import OperatorsPlaced
-from tests.protocols.execution.parts import JOIN, NORTH, PROXY, SOUTH, WORKER
+from tests.protocols.execution.parts import JOIN, NORTH, PROXY, SELECT, SOUTH, WORKER
 from tests.protocols.execution.proxied import Proxy, running
 
 
@@ -48,6 +48,23 @@ def test_coordinators_place_what_asks_for_their_algorithms():
     proxy.happen(OperatorsPlaced(asked.placement, asked.attempt, tuple(hosts)))
     assert proxy.proxy.running["q"].placing.choice.worker == SOUTH
     assert 1 in [each.subgraph.number for each in proxy.deploys()]
+
+
+def test_what_has_no_state_begins_before_its_coordinators_have_agreed():
+    proxy = Proxy()
+    proxy.happen(Requested(7, SubmitQuery(text=SELECT, name="q", placement="in-network")))
+    proxy.show_streams(left=NORTH)
+    asked = proxy.coordinated
+    assert asked is not None
+    deploys = proxy.deploys()
+    assert [each.subgraph.number for each in deploys] == [0, 1]
+    query = proxy.proxy.running["q"]
+    for hosts in ([PROXY, PROXY, PROXY], [NORTH, NORTH, PROXY]):  # Others than ours, then the same.
+        assert not query.placing.is_by_coordinators
+        query.placing.ask(query.stream, query.placing.asked.decision, asked.attempt, proxy.now)
+        proxy.happen(OperatorsPlaced(asked.placement, asked.attempt, tuple(hosts)))
+    assert query.placing.is_by_coordinators
+    assert (proxy.deploys(), query.attempt) == ([], deploys[0].attempt)
 
 
 def test_coordinators_that_take_too_long_are_not_waited_for():
@@ -92,9 +109,8 @@ def test_a_running_query_is_weighed_again_and_stays_where_it_is_if_nothing_has_c
 def test_a_bound_that_cannot_be_kept_is_refused():
     proxy = Proxy()
     proxy.happen(Requested(7, SubmitQuery(text=JOIN, name="q", within_ms=5.0)))
-    proxy.list_streams()
-    proxy.create()
     proxy.show_streams(left=NORTH, right=SOUTH)
+    proxy.create()
     ((_, refusal),) = proxy.replies
     assert isinstance(refusal, Refused)
     assert refusal.error == 'query "q" cannot have its results within 5 ms'

@@ -5,6 +5,7 @@ from __future__ import annotations
 from protocols.catalogue.messages import (
     CreateStream,
     DropStream,
+    ListStreams,
     ShowStream,
 )
 from protocols.delivery.messages import Publish, Published
@@ -50,18 +51,13 @@ def test_a_query_is_acknowledged_once_all_its_hosts_run_it():
 def test_hosts_need_not_wait_for_the_stream_of_the_results_but_the_acknowledgement_does():
     proxy = Proxy()
     proxy.submit()
-    proxy.list_streams()
     proxy.show_streams(left=NORTH)
     deploys = proxy.deploys()
     proxy.host(deploys)
     proxy.results(deploys[0], [1], 1)
     assert not [each for _, each in proxy.replies if isinstance(each, QueryAccepted)]
-    proxy.answer(CreateStream, Done(stamp=1))
-    (opening,) = proxy.take(Publish)
-    command = proxy.asked[opening]
-    assert isinstance(command, Publish)
-    assert command.count == 0, "no result before its stream can take it"
-    proxy.answer(Publish, Published(first=0, count=0, stamp=1))
+    assert proxy.take(Publish) == [], "no result before its stream is known"
+    proxy.create()
     assert [each.query for _, each in proxy.replies if isinstance(each, QueryAccepted)] == ["q"]
     assert proxy.publish() == [1]
 
@@ -69,7 +65,6 @@ def test_hosts_need_not_wait_for_the_stream_of_the_results_but_the_acknowledgeme
 def test_a_query_whose_results_have_no_stream_is_taken_from_its_hosts():
     proxy = Proxy()
     proxy.submit()
-    proxy.list_streams()
     proxy.show_streams(left=NORTH)
     deploys = proxy.deploys()
     proxy.host(deploys)
@@ -93,7 +88,6 @@ def test_a_query_that_spark_has_no_form_for_is_refused_before_anybody_is_sent_an
 def test_a_query_that_is_only_planned_is_told_and_forgotten():
     proxy = Proxy()
     proxy.happen(Requested(1, SubmitQuery(text=SELECT, only_plan=True)))
-    proxy.list_streams()
     proxy.show_streams(left=NORTH)
     ((request, planned),) = proxy.replies
     assert isinstance(planned, QueryPlanned)
@@ -109,13 +103,9 @@ def test_hosts_know_a_query_by_its_stream_which_no_other_peer_has():
 def test_a_query_that_is_stopped_while_it_is_looked_up_does_not_begin():
     proxy = Proxy()
     proxy.submit(JOIN)
-    proxy.list_streams()
-    proxy.create()
     proxy.happen(Requested(2, StopQuery(query="q")))
     proxy.show_streams(left=NORTH)
-    assert proxy.deploys() == []
-    proxy.tick()
-    proxy.answer(DropStream, Done(stamp=1))
+    assert (proxy.deploys(), proxy.take(CreateStream), proxy.journal) == ([], [], [])
     assert proxy.replies[-1][0] == 2
     assert proxy.proxy.running == {}
 
@@ -125,7 +115,7 @@ def test_a_query_that_is_stopped_before_it_is_planned_leaves_nothing_to_make():
     proxy.submit()
     proxy.happen(Requested(2, StopQuery(query="q")))
     assert [type(each) for _, each in proxy.replies] == [Refused, Done]
-    proxy.list_streams()
+    proxy.show_streams(left=NORTH)
     assert proxy.take(CreateStream) == []
     assert proxy.journal == []
 
@@ -133,7 +123,7 @@ def test_a_query_that_is_stopped_before_it_is_planned_leaves_nothing_to_make():
 def test_a_stream_that_is_still_being_made_is_dropped_after_that():
     proxy = Proxy()
     proxy.submit()
-    proxy.list_streams()
+    proxy.show_streams(left=NORTH)
     proxy.happen(Requested(2, StopQuery(query="q")))
     proxy.tick()
     assert proxy.take(DropStream) == []
@@ -142,16 +132,34 @@ def test_a_stream_that_is_still_being_made_is_dropped_after_that():
     assert len(proxy.take(DropStream)) == 1
 
 
+def test_streams_that_the_text_does_not_name_as_they_are_called_are_looked_for_among_all():
+    proxy = Proxy()
+    proxy.submit(SELECT.replace("left", "LEFT"))
+    proxy.answer(ShowStream, Refused(code="unknown", error='stream "LEFT" is not known'))
+    proxy.list_streams()
+    proxy.show_streams(left=NORTH)
+    assert {each.query[:2] for each in proxy.deploys()} == {"q."}
+
+
 def test_a_query_refused_for_one_stream_is_not_deployed_when_another_is_found():
     proxy = Proxy()
     proxy.submit(JOIN)
-    proxy.list_streams()
-    proxy.create()
     proxy.answer(ShowStream, UNAVAILABLE)
-    assert proxy.replies == [(1, UNAVAILABLE)]
     proxy.show_streams(right=SOUTH)
-    assert proxy.deploys() == []
-    assert proxy.proxy.running["q"].state == "ending"
+    proxy.answer(ListStreams, UNAVAILABLE)
+    assert proxy.replies == [(1, UNAVAILABLE)]
+    assert (proxy.deploys(), proxy.proxy.running) == ([], {})
+
+
+def test_the_stream_of_results_that_was_never_made_is_forgotten_here_too():
+    proxy = Proxy()
+    proxy.submit()
+    proxy.show_streams(left=NORTH)
+    assert len(proxy.peer.publisher.outboxes) == 1
+    proxy.answer(CreateStream, UNAVAILABLE)
+    proxy.tick()
+    proxy.answer(DropStream, Refused(code="unknown", error="gone"))
+    assert (proxy.proxy.running, proxy.peer.publisher.outboxes) == ({}, {})
 
 
 def test_a_host_lost_before_the_acknowledgement_is_replaced():
@@ -160,7 +168,6 @@ def test_a_host_lost_before_the_acknowledgement_is_replaced():
     proxy.begin(left=NORTH)
     proxy.happen(PeerDown(NORTH))
     proxy.tick(RETRY_MIN_MS)
-    proxy.list_streams()
     assert proxy.take(CreateStream) == []
     proxy.show_streams()
     proxy.host(proxy.deploys())
@@ -196,7 +203,6 @@ def test_a_crash_after_the_stop_does_not_bring_a_query_back():
 def test_a_peer_that_says_it_has_no_spark_is_not_asked_for_it():
     proxy = Proxy(engines=(SOUTH,))
     proxy.submit(JOIN)
-    proxy.list_streams()
     proxy.show_streams()
     hosts = {message.subgraph.number: peer for peer, message in proxy.sent if isinstance(message, Deploy)}
     assert hosts == {0: PROXY, 1: SOUTH}
@@ -209,7 +215,6 @@ def test_where_nobody_has_spark_a_query_that_needs_it_is_refused_at_once():
     ):
         proxy = Proxy(engines=())
         proxy.happen(Requested(1, SubmitQuery(text=text, name="q", engine=engine)))
-        proxy.list_streams()
         proxy.show_streams()
         assert proxy.sent == []
         ((_, refused),) = proxy.replies
@@ -226,7 +231,7 @@ def test_statistics_outlive_a_crash_with_their_query_and_must_be_some():
     assert (refused.code, refused.error) == ("invalid", "the statistics of its streams cannot be read")
     known = '{"left": {"rate_per_s": 5, "row_bytes": 10, "retention_s": 60}}'
     proxy.happen(Requested(2, SubmitQuery(text=SELECT, name="q", statistics=known)))
-    proxy.list_streams()
+    proxy.show_streams(left=NORTH)
     proxy.start(proxy.journal)
     assert proxy.proxy.running["q"].placing.told["left"].rate_per_s == 5
 
@@ -237,13 +242,11 @@ def test_a_query_whose_last_peer_with_spark_is_gone_waits_for_one():
     proxy.engines = ()
     proxy.happen(PeerDown(SOUTH))
     proxy.tick(RETRY_MIN_MS)
-    proxy.list_streams()
     proxy.show_streams()
     query = proxy.proxy.running["q"]
     assert (query.state, query.reason) == ("waiting", 'query "q" cannot run: it needs Spark, and no peer here has it')
     proxy.engines = (NORTH,)
     proxy.tick(10 * RETRY_MIN_MS)
-    proxy.list_streams()
     proxy.show_streams()
     assert [peer for peer, message in proxy.sent[-2:] if isinstance(message, Deploy)] == [PROXY, NORTH]
 

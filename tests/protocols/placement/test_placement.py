@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from protocols.placement import exact
 from protocols.placement.configuration import Measure
 from protocols.placement.delay import Infeasible, place_within
 from protocols.placement.in_network import convex_set
@@ -21,6 +22,12 @@ from tests.protocols.placement.trees import all_mappings, peer, random_tree, ran
 
 SEED = 20
 CLOSE = 1e-9
+
+
+@pytest.fixture(params=[0, exact.FEW], ids=["with numpy", "by hand"])
+def few(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to reckon the optimum, whatever the size."""
+    monkeypatch.setattr(exact, "FEW", request.param)
 
 
 def on_a_line(*places: float) -> NetworkView:
@@ -146,6 +153,7 @@ def test_a_plan_becomes_a_tree_with_its_rates():
     assert {tree.vertices[operator].name for operator in tree.operators} == {"Select", "Join", "Project"}
 
 
+@pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("block", range(10))
 def test_exact_is_the_cheapest_of_all_mappings(block: int):
     """100 small cases for each block: 1,000 in all, with a bound and without."""
@@ -172,6 +180,7 @@ def test_exact_is_the_cheapest_of_all_mappings(block: int):
         assert bounded.cost == pytest.approx(min(within), rel=CLOSE), f"seed={seed}"
 
 
+@pytest.mark.usefixtures("few")
 def test_what_short_numbers_cannot_tell_apart_long_ones_can():
     """The first pass of the exact search rounds: peers that differ by less are all tried again."""
     for case in range(50):
