@@ -70,6 +70,10 @@ JOINS_OF_SEVERAL: Final = tuple(
         "SELECT a.number, d.number AS far FROM left_side a, right_side b, left_side c, far_side d "
         "WHERE a ~ b AND b ~ c AND c ~ d AND b.part <> 1",
         "SELECT c.part FROM far_side a, far_side b, far_side c WHERE a ~ b AND a.part = c.part",
+        "SELECT l.number, f.number AS far FROM left_side l [RANGE 3 SECONDS], right_side r [RANGE 2 SECONDS], "
+        "far_side f [RANGE 4 SECONDS] WHERE l.part = r.part AND r.part <> f.part",
+        "SELECT a.number, b.number AS next, d.part FROM left_side a [RANGE 2 SECONDS], left_side b [RANGE 1 SECOND], "
+        "right_side c, far_side d [RANGE 3 SECONDS] WHERE a.part <> b.part AND c ~ b AND d.part = a.part",
     )
 )
 PLAIN: Final = {

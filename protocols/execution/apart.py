@@ -3,20 +3,27 @@
 What an inner join makes flows to the next as the rows of one source. An engine tells only what new rows bring about;
 the next join needs what old rows have made as well, for its state. So below the last join every row has a field that
 says whether it is new, engines there are fed all rows as new ones, and a pair is new where one of its rows is.
+
+A window is a stretch of time for each row, and a result has an instant in all stretches. Such stretches have one in
+common if each two of them have. So a pair also tells the times of its rows that are in windows, and who joins it with
+another row asks of each whether that row came while it was there.
 """
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Final, cast
 
 import msgspec
 
-from queries.expressions import TIME, Column, Expression, Named, columns_of, rewritten
+from queries.expressions import TIME, Column, Constant, Expression, Named, columns_of, conjunction, rewritten
 from queries.functions import call
-from queries.plan import Join, Operator, Project, Select, Source, sources, walk
+from queries.plan import Join, Operator, Project, Select, Source, Window, sources, walk
 from queries.schema import FIELDS_MAX, Field, FieldType, Schema
 
 NEW: Final = "is_new"  # The field, unless a stream has one of that name.
+
+CALENDAR_US: Final = 1 << 59  # More than lies between any two times.
 
 Aliases = tuple[str, ...]
 """A join, by the sources below it in the order of the plan."""
@@ -32,15 +39,14 @@ def aliases_of(plan: Operator) -> Aliases:
 def inner_joins(plan: Operator) -> dict[Aliases, Join]:
     """The joins below other joins that can run apart; those that are read before those that read them.
 
-    Every pair of rows of such a join stays for as long as its rows do: there are no windows. A join without a condition
-    makes more than it reads, and stays with the next.
+    Windows may be of time, and not slide. A join without a condition makes more than it reads, and stays with the next.
     """
     operators = list(walk(plan))
     body = operators[:-1] if isinstance(plan, Project) else operators
     if not all(isinstance(each, Source | Select | Join) for each in body):
         return {}
     inputs = sources(plan)
-    if any(each.window is not None or len(each.schema.fields) == FIELDS_MAX for each in inputs):
+    if not all(_has_stretches(each.window) and len(each.schema.fields) < FIELDS_MAX for each in inputs):
         return {}
     joins = [each for each in body if isinstance(each, Join)][:-1]
     return {
@@ -50,11 +56,16 @@ def inner_joins(plan: Operator) -> dict[Aliases, Join]:
     }
 
 
+def _has_stretches(window: Window | None) -> bool:
+    """Whether its rows are in it from their own time on, for as long as it says, or for ever."""
+    return window is None or (window.kind == "time" and window.slide is None)
+
+
 def needed_above(plan: Operator, join: Join) -> list[Column]:
     """What operators above a join read of the rows of its sources, each once."""
     below = aliases_of(join)
     inside = list(walk(join))
-    needed: dict[Place, Column] = {}
+    needed = {(each.alias, TIME): each.columns[len(each.schema.fields)] for each in sources(join) if _ends(each)}
     for operator in walk(plan):
         if operator in inside:
             continue
@@ -90,12 +101,26 @@ class Renaming:
 
     def __init__(self) -> None:
         self._columns: dict[Place, tuple[str, str]] = {}
+        self._windows: dict[str, list[tuple[Column, Window]]] = {}  # Of what a join hands on: times of rows.
 
     def add(self, made: Project) -> None:
         """From now on what a join hands on is read under its own names."""
         for each in made.outputs:
             if isinstance(each.expression, Column):
                 self._columns[each.expression.input, each.expression.path[0]] = (made.alias, each.name)
+        times = ((Column(each.alias, (TIME,), "timestamp"), each.window) for each in sources(made) if _ends(each))
+        self._windows[made.alias] = [(time, window) for time, window in times if window is not None]
+
+    def joined(self, left: Operator, right: Operator, predicate: Expression | None) -> Join:
+        """Rows that meet a predicate, and that have come while those of before were in their windows."""
+        parts = [] if predicate is None else [self.renamed(predicate)]
+        for one, other in ((left, right), (right, left)):
+            for source in sources(one):
+                for time, window in self._windows.get(source.alias, []):
+                    since = call("-", time_of(other), self.renamed(time))
+                    within = Constant.of(timedelta(microseconds=int(window.size)))
+                    parts.append(call("<=", since, within))
+        return Join(left, right, conjunction(tuple(parts)))
 
     def renamed(self, expression: Expression) -> Expression:
         def change(node: Expression) -> Expression:
@@ -121,13 +146,19 @@ def handing_on_marks(made: Project) -> Project:
     return msgspec.structs.replace(made, outputs=(*outputs, Named(_unlike(names), is_new), time))
 
 
-def source_of(made: Project, stream: str) -> Source:
-    """What a join hands on, as the next one reads it."""
+def source_of(made: Project, stream: str, join: Join) -> Source:
+    """What a join hands on, as the next one reads it: in a window no shorter than its rows are in theirs together."""
+    windows = [each.window for each in sources(join) if each.window is not None]
     fields = tuple(
         Field(column.path[0], cast("FieldType", column.type), column.nullable, column.fields)
         for column in made.columns[:-1]
     )
-    return Source(stream, made.alias, Schema(fields))
+    return Source(stream, made.alias, Schema(fields), min(windows, key=lambda each: each.size, default=None))
+
+
+def _ends(source: Source) -> bool:
+    """Whether its window is shorter than the calendar."""
+    return source.window is not None and source.window.size < CALENDAR_US
 
 
 def _mark(fields: tuple[Field, ...]) -> Field:

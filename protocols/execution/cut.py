@@ -145,7 +145,7 @@ class _Cutting:
             maker = self.joins.get(aliases, host) if aliases in self._inner else host
             return None if maker == host else self._joined_at(maker, join, number)
 
-        return _replaced(plan, _Moves(move_chain, move_join, self._renaming.renamed))
+        return _replaced(plan, _Moves(move_chain, move_join, self._renaming.renamed, self._renaming.joined))
 
     def inputs(self, plan: Operator) -> tuple[Input, ...]:
         return _inputs(plan, self.since, self._flows)
@@ -178,7 +178,7 @@ class _Cutting:
         self._flows[whole.alias] = FlowInput(whole.alias, number, is_mixed=True)
         made = Subgraph(number, part, inputs, "spark", consumer, whole.alias, derived_name(whole), tells_old=True)
         self.made.append((made, host))
-        return source_of(part, f"{self.query}.{number}")
+        return source_of(part, f"{self.query}.{number}", join)
 
 
 def introduced(made: Cut, known: Mapping[StreamName, tuple[Origin, ...]]) -> Cut:
@@ -251,6 +251,7 @@ class _Moves(NamedTuple):
     chain: Callable[[Operator, Source], Operator]  # A source, with the selections on it.
     join: Callable[[Join], Operator | None] = lambda _: None  # None: it stays.
     expression: Callable[[Expression], Expression] = lambda expression: expression
+    joined: Callable[[Operator, Operator, Expression | None], Join] = Join
 
 
 def _replaced(plan: Operator, moves: _Moves) -> Operator:
@@ -275,7 +276,7 @@ def _replaced(plan: Operator, moves: _Moves) -> Operator:
             if (moved := moves.join(plan)) is not None:
                 return moved
             left, right = _replaced(plan.left, moves), _replaced(plan.right, moves)
-            return Join(left, right, None if plan.predicate is None else moves.expression(plan.predicate))
+            return moves.joined(left, right, plan.predicate)
         case Nest():
             input_, nested = _replaced(plan.input, moves), _replaced(plan.nested, moves)
             return msgspec.structs.replace(plan, input=input_, nested=nested)

@@ -38,6 +38,8 @@ class InputClock:
     said: Progress | None = None  # By the subgraph that makes the flow.
     latest_us: int = 0  # Of the rows of the flow.
     _origins: dict[Origin, _Heard] = field(default_factory=dict)
+    # What a join elsewhere, which makes the flow, needs no more of its sources once no row before a time is to come.
+    _joined: deque[tuple[int, tuple[Reach, ...]]] = field(default_factory=deque)
 
     def note(self, origin: Origin, after: int, time_us: int, now: Millis) -> None:
         """Rows of an origin have come, up to a position; the latest of them is of this time."""
@@ -49,13 +51,17 @@ class InputClock:
         if self.horizon_us is not None:
             heard.spans.append((after, heard.time_us))
 
-    def note_flow(self, progress: Progress, latest_us: int, now: Millis) -> None:
+    def note_flow(self, alias: str, progress: Progress, latest_us: int, now: Millis) -> None:
         """Rows of a flow have come, the latest of this time. They may be in more messages than say how far it got."""
         assert self.said is not None
         self.said = merged(self.said, progress)
         self.latest_us = max(self.latest_us, latest_us)
         for reach in progress.covers:
-            self.note(reach.origin, reach.next, self.latest_us, now)
+            if reach.alias == alias:
+                self.note(reach.origin, reach.next, self.latest_us, now)
+        joined = tuple(reach for reach in progress.lows if reach.alias != alias)
+        if joined and progress.floor_us is not None and self.horizon_us is not None:
+            self._joined.append((progress.floor_us, joined))
 
     def is_idle(self, now: Millis) -> bool:
         if self.said is not None:
@@ -86,7 +92,9 @@ class InputClock:
         """The places below which no row of this source can meet one still to come."""
         if self.horizon_us is None or floor_us is None:
             return ()
-        found = []
+        found: list[Reach] = []
+        while self._joined and self._joined[0][0] <= floor_us:
+            found = [*self._joined.popleft()[1]]
         for origin, heard in self._origins.items():
             low = None
             while heard.spans and heard.spans[0][1] + self.horizon_us < floor_us:

@@ -177,7 +177,6 @@ class Run:
         rows = decode_rows(self.sources[alias].columns, flow.rows)
         time_at = len(self.sources[alias].schema.fields)
         latest_us = max(((row[time_at] - EPOCH) // MICROSECOND for row in rows), default=0)
-        self.clocks[alias].note_flow(flow.progress, latest_us, now)
         effects: list[Effect] = []
         results: list[Results] = []
         if alias in self._mixed and not self._tells_old:
@@ -185,6 +184,7 @@ class Run:
             if old:
                 self._in_parts[alias] = True
                 effects, results = self._feed(alias, old, False, Progress(), (), now)
+        self.clocks[alias].note_flow(alias, flow.progress, latest_us, now)
         self._in_parts[alias] = not flow.is_whole
         more_effects, more_results = self._feed(alias, rows, flow.is_new, flow.progress, flow.sequence + 1, now)
         return effects + more_effects, results + more_results

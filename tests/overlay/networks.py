@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Container
 
 from overlay.identity import Identity, Network, PeerRecord
 from overlay.overlay import Overlay
@@ -38,14 +38,14 @@ async def until(condition: Callable[[], object], what: str) -> float:
 
 @contextlib.asynccontextmanager
 async def started(
-    count: int, *, shaped: bool = False, seed: int = 0, has_engine: bool = False
+    count: int, *, shaped: bool = False, seed: int = 0, engines: Container[int] = ()
 ) -> AsyncIterator[list[Overlay]]:
     """A network of so many peers on loopback, all in this process, joined one after the other."""
     network = Network.create("test")
     rng = random.Random(seed)
     peers: list[Overlay] = []
     try:
-        for _ in range(count):
+        for place in range(count):
             seeds = [rng.choice(peers).address] if peers else []
             shaper = Shaper(random.Random(rng.random())) if shaped else None
             peer = Overlay(
@@ -53,7 +53,7 @@ async def started(
                 network,
                 port=0,
                 version="test",
-                has_engine=has_engine,
+                has_engine=place in engines,
                 seeds=seeds,
                 shaper=shaper,
             )

@@ -81,7 +81,7 @@ class Reader:
 
 async def test_a_query_without_state_makes_no_engine(tmp_path: Path):
     engines: list[TellingEngine] = []
-    async with started(1, has_engine=True) as (overlay,), running(overlay, tmp_path, engines) as desk:
+    async with started(1, engines=[0]) as (overlay,), running(overlay, tmp_path, engines) as desk:
         await desk.answer(create("a"))
         results = Reader(desk, await submitted(desk, "SELECT n * 2 AS twice FROM a WHERE n > 1"))
         await desk.answer(publish("a", 1, 2, 3))
@@ -92,7 +92,7 @@ async def test_a_query_without_state_makes_no_engine(tmp_path: Path):
 
 async def test_a_join_goes_on_after_its_engine_died_and_tells_nothing_twice(tmp_path: Path):
     engines: list[TellingEngine] = []
-    async with started(1, has_engine=True) as (overlay,), running(overlay, tmp_path, engines) as desk:
+    async with started(1, engines=[0]) as (overlay,), running(overlay, tmp_path, engines) as desk:
         await desk.answer(create("a"))
         await desk.answer(create("b"))
         results = Reader(desk, await submitted(desk, JOIN))

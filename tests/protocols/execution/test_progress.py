@@ -74,8 +74,8 @@ def test_without_a_horizon_nothing_is_kept():
 def test_a_flow_in_parts_is_as_late_as_its_latest_row():
     """The last message alone says how far the flow got; rows of the first may be later than its own."""
     clock = InputClock(lateness_us=0, follows_clock=False, horizon_us=3 * SECOND, said=Progress())
-    clock.note_flow(Progress(), 20 * SECOND, now=0)
-    clock.note_flow(Progress((reach("l", LEFT, 9),)), 2 * SECOND, now=0)
+    clock.note_flow("l", Progress(), 20 * SECOND, now=0)
+    clock.note_flow("l", Progress((reach("l", LEFT, 9),)), 2 * SECOND, now=0)
     assert clock.lows("l", 10 * SECOND) == ()
     assert clock.lows("l", 24 * SECOND) == (reach("l", LEFT, 9),)
 
