@@ -25,6 +25,7 @@ class Limits:
     advertise_every_ms: Millis = 10_000  # Live statistics.
     advertisement_life_ms: Millis = 24 * 3600 * 1000
     passing_life_ms: Millis = 60_000  # The advertisement of a subscription that is not kept; renewed while it lasts.
+    late_join_ms: Millis = 30_000  # How late a tuple may be for a window of a join without reading again; at first.
     subscriptions_max: int = 10_000
     dead_letters_max: int = 1000  # Kept for one subscription; all are counted.
     dead_letter_bytes_max: int = 4 << 20

@@ -117,7 +117,7 @@ class Peer:
         self.queries = QueryProxy(peer_id, self.inside, self.clock, self.publisher, limits)
         self.weigher = Weigher(peer_id, self.inside)
         self.placement = PlacementMachine(peer_id)
-        self.joins = Joins(peer_id, self.inside, lambda: self.store.neighbours)
+        self.joins = Joins(peer_id, self.inside, lambda: self.store.neighbours, limits.late_join_ms)
         self._store_alone: tuple[Role, ...] = (self.store,)
         self._busy: dict[type[Role], Role] = {}  # Who has had anything to do since it stated what must hold.
         self._by_name: dict[str, tuple[Role, ...]] = {

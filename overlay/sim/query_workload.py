@@ -80,11 +80,19 @@ PLAIN: Final = {
     "left_side": Stream("left_side", Schema.parse("number int, part int, at timestamp")),
     "right_side": Stream("right_side", Schema.parse("number int, part float, at timestamp")),
 }
+WINDOWED: Final = (
+    "SELECT l.number, r.number AS other FROM left_side l [RANGE 3 SECONDS], right_side r [RANGE 2 SECONDS] "
+    "WHERE l.part = r.part",
+    "SELECT l.number, r.number AS other FROM left_side l [RANGE 1 SECOND], right_side r [RANGE 6 SECONDS] "
+    "WHERE l.part = r.part AND r.number <> 3",
+    "SELECT a.number, b.number AS other FROM left_side a [RANGE 2 SECONDS], left_side b [RANGE 4 SECONDS] "
+    "WHERE a.part = b.part AND a.number <> b.number",
+    "SELECT l.number, r.number AS other FROM left_side l [RANGE 2 SECONDS], right_side r WHERE l.part = r.part",
+)
 JOINS: Final = (
     "SELECT l.number, r.number AS other FROM left_side l, right_side r WHERE l.part = r.part AND r.number <> 3",
     "SELECT r.number, l.part FROM left_side l, right_side r WHERE r.number = l.number",
-    "SELECT l.number, r.number AS other FROM left_side l [RANGE 3 SECONDS], right_side r [RANGE 2 SECONDS] "
-    "WHERE l.part = r.part",
+    WINDOWED[0],
     "SELECT a.number, b.number AS other FROM left_side a, left_side b WHERE a.part = b.part AND a.number < b.number",
     "SELECT a.number, b.part FROM right_side a, right_side b WHERE a.number = b.number",
     "SELECT l.number, r.part FROM left_side l, right_side r WHERE l.number + 1 = r.number - 2",
@@ -112,7 +120,8 @@ class QueriesWorkload(
     only_stateful: bool = False  # Only queries of which something could be better placed elsewhere.
     several: bool = False  # Only joins of three streams or more, of which each join can be placed.
     changes_pace: bool = False  # Half-way, each source draws anew how often it publishes.
-    join: Literal["", Algorithm] = ""  # Only joins, through the join index, of streams with several publishers.
+    join: Literal["", Algorithm] = ""  # Only joins, through the join index, of streams with several publishers;
+    windowed: bool = False  # only those with windows.
 
     @property
     def streams(self) -> dict[str, Stream]:
@@ -126,6 +135,8 @@ class QueriesWorkload(
             return JOINS_OF_SEVERAL
         if not self.join:
             return tuple(text for text in QUERIES if not self.only_stateful or is_stateful(parse(text, STREAMS).plan))
+        if self.windowed:
+            return WINDOWED
         return JOINS + JOINS_OF_VALUES if self.join == "dai-v" else JOINS
 
 

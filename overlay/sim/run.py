@@ -44,6 +44,7 @@ SMALL_LIMITS: Final = Limits(
     credit_bytes=64,
     client_bytes_max=48,
     memory_stream_bytes_max=96,
+    late_join_ms=200,
 )
 SMALL_STORE_LIMITS: Final = StoreLimits(versions_max=2, message_bytes=256, operations_max=24)
 SMALL_SEGMENT_BYTES: Final = 2_048

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -56,3 +57,10 @@ class Recently(Generic[T]):
             if self._until.get(name, now + 1) <= now:
                 del self._until[name]
         return not self._until
+
+
+def less(counter: Counter[T], name: T) -> None:
+    """One fewer; none are not counted."""
+    counter[name] -= 1
+    if not counter[name]:
+        del counter[name]

@@ -87,6 +87,7 @@ class JoinQuery(msgspec.Struct, frozen=True, array_like=True):
     is_set: bool = False  # Equal results may be told once: so DAI-T sends a rewritten query once, as in the paper.
     known: tuple[Reach, ...] = ()  # Two tuples that are both below these have met already: their result is known.
     life: Millis = 0  # Of the subscriber: what is told to it is numbered for each of its lives.
+    late_ms: Millis = 0  # How long after its window, or after it came, a tuple is kept for one that is late.
 
 
 class Rewritten(msgspec.Struct, frozen=True, array_like=True):
@@ -277,7 +278,6 @@ class Load(msgspec.Struct, frozen=True, array_like=True):
     schema: Schema
     origin: Origin
     published_at: Stamp
-    keep_ms: Millis  # How long after their publication they can be needed.
     sequences: tuple[int, ...]
     values: tuple[ValueText, ...]
     rows: bytes  # A batch of them.
@@ -337,6 +337,7 @@ class JoinResults(Message, frozen=True, kw_only=True, tag="JOIN_RESULTS"):
     subscriber_life: Millis
     sequence: int  # Among all that is told to this life of the subscriber: from 1, none is left out.
     results: tuple[Results, ...]
+    late: tuple[QueryId, ...] = ()  # Queries for which a tuple came too late: what it might have met is gone.
 
 
 class Notified(Message, frozen=True, kw_only=True, tag="NOTIFIED"):

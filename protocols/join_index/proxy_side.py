@@ -35,7 +35,7 @@ from protocols.execution.messages import (
 )
 from protocols.execution.progress import Vector
 from protocols.execution.results import DIGEST_BYTES
-from protocols.ids import Millis, PeerId, RequestId
+from protocols.ids import Millis, PeerId, RequestId, StreamName
 from protocols.inside import Inside
 from protocols.join_index.attribute_level import ROLE
 from protocols.join_index.condition import NotIndexed, Prepared
@@ -157,10 +157,12 @@ class IndexedQueries:
     peer_id: PeerId
     inside: Inside
     neighbours: Callable[[], tuple[PeerId, ...]]
+    late_ms: Millis = 0  # How late a tuple may be for a window of a join; an attempt that sees it later ends.
     life: Millis = 0
     attempts: dict[QueryId, _Attempt] = field(default_factory=dict)
     _asked: dict[RequestId, _Attempt] = field(default_factory=dict)
     _shunned: dict[PeerId, Millis] = field(default_factory=dict)
+    _late: dict[StreamName, tuple[Millis, Millis]] = field(default_factory=dict)  # For queries that ended so, and when.
     _readers: dict[str, _Seen] = field(default_factory=dict)
     _lives: dict[PeerId, Millis] = field(default_factory=dict)  # Of evaluators.
     _mouths: dict[tuple[PeerId, Millis], _Mouth] = field(default_factory=dict)
@@ -186,6 +188,7 @@ class IndexedQueries:
             DAY_MS,
             known=message.resume.covers,
             life=self.life,
+            late_ms=self._late_ms(message.query, now),
         )
         try:
             prepared = Prepared.of(query)
@@ -199,6 +202,14 @@ class IndexedQueries:
             self._asked[request] = attempt
             effects.append(effect)
         return effects
+
+    def _late_ms(self, query: StreamName, now: Millis) -> Millis:
+        """How late tuples may be: twice as much as in an attempt that ended since some were later."""
+        going_on = {attempt.deploy.query: None for attempt in self.attempts.values()} | {query: None}
+        self._late = {
+            name: (late_ms, at) for name, (late_ms, at) in self._late.items() if name in going_on or now - at < DAY_MS
+        }
+        return self._late.get(query, (self.late_ms, now))[0]
 
     def _evaluators(self, now: Millis) -> tuple[PeerId, ...]:
         """All rewriters of an attempt must agree who evaluates a value, so it is decided here, and for the attempt."""
@@ -319,12 +330,23 @@ class IndexedQueries:
             return [Send(sender, notified)]
         effects = self._meet(sender, message.life, now)
         if self._mouths.setdefault((sender, message.life), _Mouth()).say(message.sequence):
+            for query in message.late:
+                effects += self._is_late(query, now)
             for each in message.results:
                 attempt = self.attempts.get(each.query)
                 if attempt is not None:
                     effects += self._hand_on(attempt, each)
         self._owed.append((sender, notified))
         return effects + self._pay() + self._go_on(now)
+
+    def _is_late(self, query: QueryId, now: Millis) -> list[Effect]:
+        """A tuple may have missed others, which were out of their windows: read them again, and keep them longer."""
+        attempt = self.attempts.get(query)
+        if attempt is None:
+            return []
+        late_ms = attempt.prepared.query.late_ms
+        self._late[attempt.deploy.query] = (min(max(2 * late_ms, 1), DAY_MS), now)
+        return self._lose(attempt, f"a tuple was more than {late_ms} ms late for its windows", now)
 
     def _hand_on(self, attempt: _Attempt, results: Results) -> list[Effect]:
         """Those that were not told before."""

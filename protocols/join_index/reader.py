@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -13,6 +13,7 @@ from protocols.clock import Stamp
 from protocols.delivery.messages import Batch, Origin
 from protocols.ids import Millis, PeerId, RequestId
 from protocols.join_index.condition import Prepared, time_of
+from protocols.join_index.expiry import less
 from protocols.join_index.keys import NULL, value_text
 from protocols.join_index.messages import Attribute, JoinQuery, Load, Query, QueryId, Side, ValueText
 from protocols.join_index.selections import Member, Selections, getter
@@ -27,7 +28,6 @@ PIECE_BYTES: Final = 256 << 10  # Of rows in one load,
 PIECE_ROWS: Final = 2000  # and how many.
 TUPLE_BYTES_MAX: Final = 512 << 10
 
-T = TypeVar("T")
 HeldName = tuple[QueryId, Side]
 Ear = tuple[PeerId, Millis]  # A subscriber in one of its lives.
 
@@ -75,10 +75,6 @@ class Held:
         """Whether tuples of this side go to the value level as they are."""
         return self.member.algorithm in ("dai-q", "dai-t") or not self.message.rewrites
 
-    @property
-    def keep_ms(self) -> Millis:
-        return self.member.keep_ms(self.message.side)
-
 
 @dataclass(slots=True, eq=False)
 class _Rewriting:
@@ -88,7 +84,7 @@ class _Rewriting:
     opens: Attribute | None  # The attribute that stays open; None: DAI-V.
     value: OnRow
     wanted: Selections
-    keep_ms: Counter[Millis] = field(default_factory=Counter)
+    queries: int = 0
 
     @classmethod
     def of(cls, held: Held) -> _Rewriting:
@@ -129,7 +125,7 @@ class Reader:
     tuples: int = 0
     messages: int = 0
     _rewritings: dict[tuple[bytes, Side], _Rewriting] = field(default_factory=dict)
-    _indexing: Counter[Millis] = field(default_factory=Counter)  # How long tuples are to be found, for how many.
+    _indexing: int = 0  # For how many tuples go to the value level as they are.
     _queries: Counter[QueryId] = field(default_factory=Counter)  # How many sides of each are held.
     _recent_bytes: int = 0
     _value: OnRow = field(init=False)
@@ -148,23 +144,23 @@ class Reader:
             if name not in self._rewritings:
                 self._rewritings[name] = _Rewriting.of(held)
             self._rewritings[name].wanted.add(held.member)
-            self._rewritings[name].keep_ms[held.keep_ms] += 1
+            self._rewritings[name].queries += 1
         if held.indexes:
-            self._indexing[held.keep_ms] += 1
+            self._indexing += 1
 
     def remove(self, name: HeldName) -> None:
         held = self.held.pop(name)
         self.joining.pop(name, None)
-        _less(self.ears, held.ear)
+        less(self.ears, held.ear)
         if held.message.rewrites:
             group = (held.member.group, held.message.side)
             self._rewritings[group].wanted.remove(held.member)
-            _less(self._rewritings[group].keep_ms, held.keep_ms)
-            if not self._rewritings[group].keep_ms:
+            self._rewritings[group].queries -= 1
+            if not self._rewritings[group].queries:
                 del self._rewritings[group]
         if held.indexes:
-            _less(self._indexing, held.keep_ms)
-        _less(self._queries, name[0])
+            self._indexing -= 1
+        less(self._queries, name[0])
         if name[0] not in self._queries:
             for queries in self.told.values():
                 queries.pop(name[0], None)
@@ -194,34 +190,33 @@ class Reader:
 
     def loads(self, batches: Iterable[Batch]) -> Iterator[Load]:
         """What tuples mean for the value level."""
-        keep_ms = max(self._indexing, default=-1)
         for batch in (piece for each in batches for piece in _pieces(each)):
             rows = self._rows(batch)
-            if keep_ms >= 0:
-                yield from self._indexed(batch, rows, keep_ms)
+            if self._indexing:
+                yield from self._indexed(batch, rows)
             for rewriting in self._rewritings.values():
-                yield from _rewritten(self.schema, batch, rows, rewriting, max(rewriting.keep_ms))
+                yield from _rewritten(self.schema, batch, rows, rewriting)
 
     def loads_for(self, held: Held, batches: Iterable[Batch]) -> Iterator[Load]:
         """What tuples mean for one query alone."""
         for batch in (piece for each in batches for piece in _pieces(each)):
             rows = self._rows(batch)
             if held.indexes:
-                yield from self._indexed(batch, rows, held.keep_ms)
+                yield from self._indexed(batch, rows)
             if held.message.rewrites:
                 alone = _Rewriting.of(held)
                 alone.wanted.add(held.member)
-                yield from _rewritten(self.schema, batch, rows, alone, held.keep_ms)
+                yield from _rewritten(self.schema, batch, rows, alone)
 
     def _rows(self, batch: Batch) -> list[Row]:
         """The rows of a batch with TIME."""
         time = (time_of(batch.published_at),)
         return [row + time for row in self.schema.decode(batch.rows)]
 
-    def _indexed(self, batch: Batch, rows: Sequence[Row], keep_ms: Millis) -> Iterator[Load]:
+    def _indexed(self, batch: Batch, rows: Sequence[Row]) -> Iterator[Load]:
         values = [value_text(value) for value in map(self._value, rows)]
         wanted = [value != NULL for value in values]  # Null equals nothing.
-        yield from _load(self.schema, batch, self.at, b"", 0, values, wanted, keep_ms)
+        yield from _load(self.schema, batch, self.at, b"", 0, values, wanted)
 
     # Two readings.
 
@@ -277,16 +272,14 @@ def _piece(batch: Batch, first: int, raw: list[msgspec.Raw]) -> Batch:
     return Batch(batch.origin, batch.first + first, len(raw), batch.published_at, msgspec.msgpack.encode(raw))
 
 
-def _rewritten(
-    schema: Schema, batch: Batch, rows: Sequence[Row], rewriting: _Rewriting, keep_ms: Millis
-) -> Iterator[Load]:
+def _rewritten(schema: Schema, batch: Batch, rows: Sequence[Row], rewriting: _Rewriting) -> Iterator[Load]:
     values = [value_text(value) for value in map(rewriting.value, rows)]
     wanted = [value != NULL for value in values]
     if not rewriting.wanted.anything:
         is_wanted = rewriting.wanted.is_wanted
         wanted = [good and is_wanted(row) for good, row in zip(wanted, rows, strict=True)]
     side = rewriting.wanted.side
-    yield from _load(schema, batch, rewriting.opens, rewriting.group, side, values, wanted, keep_ms)
+    yield from _load(schema, batch, rewriting.opens, rewriting.group, side, values, wanted)
 
 
 def _load(
@@ -297,7 +290,6 @@ def _load(
     side: Side,
     values: Sequence[ValueText],
     wanted: Sequence[bool],
-    keep_ms: Millis,
 ) -> Iterator[Load]:
     """Those of a batch that are wanted, if any."""
     sequences = range(batch.first, batch.next)
@@ -310,12 +302,5 @@ def _load(
     else:
         sequences_left = list(sequences)
     if values:
-        place = (batch.origin, batch.published_at, keep_ms, tuple(sequences_left), tuple(values), rows)
+        place = (batch.origin, batch.published_at, tuple(sequences_left), tuple(values), rows)
         yield Load(at, group, side, schema, *place)
-
-
-def _less(counter: Counter[T], name: T) -> None:
-    """One fewer; none are not counted."""
-    counter[name] -= 1
-    if not counter[name]:
-        del counter[name]

@@ -56,6 +56,7 @@ class Joins:
     peer_id: PeerId
     inside: Inside
     neighbours: Callable[[], tuple[PeerId, ...]]
+    late_ms: Millis
     limits: JoinLimits = LIMITS
     attributes: AttributeLevel = field(init=False)
     values: ValueLevel = field(init=False)
@@ -65,7 +66,7 @@ class Joins:
     def __post_init__(self) -> None:
         self.attributes = AttributeLevel(self.peer_id, self.limits, self.inside)
         self.values = ValueLevel(self.peer_id, self.limits)
-        self.queries = IndexedQueries(self.peer_id, self.inside, self.neighbours)
+        self.queries = IndexedQueries(self.peer_id, self.inside, self.neighbours, self.late_ms)
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:
         effects = [self._shortened(effect) for effect in self._handle(event, now)]

@@ -8,6 +8,7 @@ Whoever is found still has to look at the whole condition: the file only leaves 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from dataclasses import dataclass, field
 from decimal import Decimal
 from hashlib import sha256
@@ -17,6 +18,7 @@ from typing import Any, Final, NamedTuple
 from protocols.clock import Stamp
 from protocols.ids import Millis
 from protocols.join_index.condition import JoinCondition, Meeting, NotIndexed, check
+from protocols.join_index.expiry import less
 from protocols.join_index.keys import at_path, value_text
 from protocols.join_index.messages import LEFT, RIGHT, Algorithm, JoinQuery, QueryId, Side, ValueText
 from queries.compile import OnRow
@@ -39,6 +41,8 @@ class Member:
         "group",
         "has_window",
         "inserted_at",
+        "is_late",
+        "known_since",
         "query",
         "rest",
         "sources",
@@ -63,6 +67,8 @@ class Member:
         # Queries whose tuples go the same ways, and meet in the same way, are one group.
         self.group = sha256(query.algorithm.encode() + condition.signature).digest()[:GROUP_BYTES]
         self.rest = condition.rest
+        self.known_since = 0  # By an evaluator: a number of what it has taken.
+        self.is_late = False
         self._ready: Meeting | None = None
 
     @property
@@ -207,6 +213,7 @@ class Group:
 
     sides: tuple[Selections, Selections]
     members: dict[QueryId, Member] = field(default_factory=dict)
+    windows: tuple[Counter[Millis], Counter[Millis]] = field(default_factory=lambda: (Counter(), Counter()))
 
     @classmethod
     def of(cls, member: Member) -> Group:
@@ -217,11 +224,17 @@ class Group:
         self.members[member.query.id] = member
         for side in self.sides:
             side.add(member)
+        for window, windows in zip(member.windows, self.windows, strict=True):
+            if window is not None:
+                windows[window] += 1
 
     def remove(self, query: QueryId) -> None:
         member = self.members.pop(query)
         for side in self.sides:
             side.remove(member)
+        for window, windows in zip(member.windows, self.windows, strict=True):
+            if window is not None:
+                less(windows, window)
 
     def concerned(self, left: Row, right: Row) -> list[Member]:
         """The queries that two tuples may concern."""

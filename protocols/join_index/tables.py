@@ -6,7 +6,6 @@ however many tuples trigger them. When two tuples meet, the group says whom they
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -20,6 +19,7 @@ from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import LEFT, RIGHT, Algorithm, Attribute, JoinQuery, Load, QueryId, Results, Side
 from protocols.join_index.messages import ValueText as Value
 from protocols.join_index.selections import Group, Member
+from protocols.join_index.stays import Shelf, Stays
 from queries.schema import Row, Schema
 
 ROWS_MAX: Final = 1000  # Of one query in one piece of results,
@@ -31,13 +31,14 @@ _Key = tuple[int, int]  # The number of an origin, and the sequence.
 class _Item:
     """A tuple, read: its row with TIME."""
 
-    __slots__ = ("key", "published_at", "row", "until", "wall")
+    __slots__ = ("came", "key", "published_at", "row", "until", "wall")
 
-    def __init__(self, key: _Key, published_at: Stamp, wall: Millis, row: Row, until: Millis) -> None:
+    def __init__(self, key: _Key, published_at: Stamp, wall: Millis, row: Row, came: int, until: Millis) -> None:
         self.key = key
         self.published_at = published_at
         self.wall = wall
         self.row = row
+        self.came = came  # With which of the loads.
         self.until = until
 
 
@@ -64,24 +65,29 @@ class _Made:
 class Tables:
     """What an evaluator knows.
 
-    Keeps:     queries; tuples and triggers, for as long as they can meet something, however late it comes
-    Invariant: two tuples that came for a query, here and while it was known, have met, unless one was too old by then
+    Keeps:     queries; tuples and triggers, for as long as they can meet something that is as late as queries allow
+    Invariant: two tuples that came for a query, here and while it was known, have met, unless it is among the late
     """
 
     limits: JoinLimits
     queries: dict[QueryId, Member] = field(default_factory=dict)
     stored: int = 0  # Tuples and triggers.
     refused: int = 0  # What a full table had no room for.
+    late: dict[QueryId, Member] = field(default_factory=dict)  # For which a tuple came too late, since last asked.
+    _loads: int = 0  # Taken so far.
+    _stays: Stays = field(init=False)
     _groups: dict[bytes, Group] = field(default_factory=dict)
     _attempts: dict[str, QueryId] = field(default_factory=dict)  # The one attempt of each query that is known.
     _removed: Recently[QueryId] = field(default_factory=Recently)
     _places: dict[Attribute | None, dict[Value, _Place]] = field(default_factory=dict)
-    _groups_at: Counter[Attribute | None] = field(default_factory=Counter)  # Without any, tuples are of no use.
     _schemas: dict[Schema, Schema] = field(default_factory=dict)
     _origins: list[Origin] = field(default_factory=list)
     _numbers: dict[Origin, int] = field(default_factory=dict)
     _old: Expiry[tuple[Load, int]] = field(default_factory=Expiry)
     _made: dict[QueryId, _Made] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._stays = Stays(self.limits.late_ms)
 
     # Queries.
 
@@ -97,6 +103,8 @@ class Tables:
         if before is not None and not is_earlier_attempt(before, query.id):
             return None
         member = Member(query)
+        member.known_since = self._loads + 1
+        self._stays.add(member)
         if before is not None:
             self.end(before, now)
         self._attempts[name] = query.id
@@ -104,7 +112,6 @@ class Tables:
         group = self._groups.get(member.group)
         if group is None:
             group = self._groups[member.group] = Group.of(member)
-            self._groups_at.update(member.attributes)
         group.add(member)
         return before
 
@@ -120,17 +127,18 @@ class Tables:
             return
         del self._attempts[query.rpartition("~")[0] or query]
         self._made.pop(query, None)
+        self.late.pop(query, None)
+        self._stays.remove(member)
         group = self._groups[member.group]
         group.remove(query)
         if not group.members:
             del self._groups[member.group]
-            self._groups_at -= Counter(member.attributes)
             self._take_away(member.group)
 
     def _take_away(self, group: bytes) -> None:
         """Let go of a group's triggers, and of tuples that nobody waits for now: whoever comes brings its own."""
         for at in list(self._places):
-            is_useless = at not in self._groups_at
+            is_useless = Shelf(at, b"", LEFT) not in self._stays
             for value, place in list(self._places[at].items()):
                 if group in place.triggers:
                     self.stored -= sum(map(len, place.triggers.pop(group)))
@@ -145,16 +153,22 @@ class Tables:
 
     def take(self, load: Load, now: Millis) -> None:
         """Let tuples meet what is here, and keep them for what comes."""
-        group = self._groups.get(load.group)
-        if group is None and (load.group or load.at not in self._groups_at):
+        shelf = Shelf(load.at, load.group, load.side)
+        if shelf not in self._stays:
             return  # The queries have ended.
+        group = self._groups.get(load.group)
+        self._loads += 1
         schema = self._schemas.setdefault(load.schema, load.schema)
         wall, time = wall_ms(load.published_at), (time_of(load.published_at),)
-        until = max(now, wall + load.keep_ms) + self.limits.late_ms
+        for member in self._stays.late(shelf, wall, self._groups):
+            if not member.is_late:
+                member.is_late = True
+                self.late[member.query.id] = member
+        until = self._stays.until(shelf, wall, now)
         origin, refused = self._number(load.origin), self.refused
         places = self._places.setdefault(load.at, {})
         for sequence, value, row in zip(load.sequences, load.values, schema.decode(load.rows), strict=True):
-            item = _Item((origin, sequence), load.published_at, wall, row + time, until)
+            item = _Item((origin, sequence), load.published_at, wall, row + time, self._loads, until)
             place = places.get(value)
             if place is None:
                 place = places[value] = _Place()
@@ -179,7 +193,7 @@ class Tables:
     def _keep(self, items: dict[_Key, _Item], item: _Item) -> None:
         known = items.get(item.key)
         if known is not None:
-            known.until = max(known.until, item.until)
+            known.came, known.until = item.came, max(known.until, item.until)
         elif self.stored >= self.limits.tuples_max:
             self.refused += 1
         else:
@@ -291,6 +305,7 @@ class Tables:
                 if item is not None and item.until <= now:
                     del items[item.key]
                     self.stored -= 1
+                    self._stays.drop(Shelf(load.at, load.group, load.side), item.came, item.wall)
                     self._tidy(load.at, value)
         self._removed.sweep(now)
 
@@ -312,6 +327,8 @@ class Tables:
     def validate(self) -> None:
         assert len(self._attempts) == len(self.queries) == sum(len(group.members) for group in self._groups.values())
         assert not self._made, "what is made is told at once"
+        assert not self.late, "who is late is told so"
+        assert self.queries or self._stays.is_empty()
         assert self.stored <= self.limits.tuples_max
 
 

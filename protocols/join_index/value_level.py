@@ -147,14 +147,24 @@ class ValueLevel:
         found: dict[_Ear, list[Results]] = {}
         for member, results in self.tables.results():
             found.setdefault((member.query.subscriber, member.query.life), []).append(results)
-        for ear, every in found.items():
+        late: dict[_Ear, list[QueryId]] = {}
+        for name, member in self.tables.late.items():
+            late.setdefault((member.query.subscriber, member.query.life), []).append(name)
+        self.tables.late.clear()
+        for ear in found | dict.fromkeys(late):
             if ear not in self._telling:
                 for before in [each for each in self._telling if each[0] == ear[0] and each[1] < ear[1]]:
                     del self._telling[before]
             telling = self._telling.setdefault(ear, _Telling())
-            for some in _portions(every):
+            for some in _portions(found.get(ear, [])) or [()]:
                 telling.sequence += 1
-                message = JoinResults(life=self.life, subscriber_life=ear[1], sequence=telling.sequence, results=some)
+                message = JoinResults(
+                    life=self.life,
+                    subscriber_life=ear[1],
+                    sequence=telling.sequence,
+                    results=some,
+                    late=tuple(late.pop(ear, ())),
+                )
                 telling.unheard[telling.sequence] = (message, now)
                 telling.size += _size(some)
                 yield ear, message

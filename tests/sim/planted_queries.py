@@ -19,6 +19,7 @@ from protocols.join_index.attribute_level import AttributeLevel
 from protocols.join_index.condition import Meeting
 from protocols.join_index.messages import Covered
 from protocols.join_index.proxy_side import IndexedQueries
+from protocols.join_index.stays import Stays
 from protocols.join_index.value_level import ValueLevel
 from protocols.messages import Record
 from tests.sim.bugs import Patch, bug
@@ -234,3 +235,9 @@ def pairs_of_before_told_again() -> Patch:
 def covered_before_the_state_is_back() -> Patch:
     """The next attempt says how far it is though tuples that the last one had are still to be read again."""
     return patch.object(IndexedQueries, "_has_all", lambda queries, attempt, now: True)
+
+
+@bug("join-windows", seeds=10)
+def tuples_too_late_pass_unnoticed() -> Patch:
+    """A tuple whose partners were let go, for they were out of their windows, is taken as if nothing were missing."""
+    return patch.object(Stays, "late", lambda stays, shelf, wall, groups: [])

@@ -8,16 +8,27 @@ from pathlib import Path
 
 import pytest
 
+from overlay.sim.query_workload import WINDOWED
 from overlay.sim.run import Run, Verdict, run, run_many
 from overlay.sim.scenario import Scenario, parse_scenario
 from protocols.execution.messages import StopQuery
+from protocols.ids import Millis
 from protocols.join_index.attribute_level import OVER_MS
+from protocols.join_index.messages import Load
+from protocols.join_index.tables import Tables
 from protocols.join_index.value_level import LAPSE_MS
 from protocols.messages import Answer, Done
 from protocols.peer import Peer
 
 HERE = Path(__file__).parent / "scenarios"
 ALGORITHMS = ("sai", "dai-q", "dai-t", "dai-v")
+HOUR = """
+peers = 5
+for_s = 3600
+workload = { name = "queries", join = "sai", windowed = true, queries = 3, rows = 900, every_ms = 4000 }
+faults = []
+small_limits_share = 0.0
+"""
 COUNT = int(os.environ.get("PEER_SIM_JOIN_SEEDS", "500"))  # Of each algorithm.
 
 
@@ -75,6 +86,36 @@ def test_queries_that_are_stopped_leave_nothing_at_any_machine(algorithm: str, w
         assert [type(answer) for answer in answers] == [Done] * len(answers), f"seed={seed}"
         left = {name: found for name, peer in machines(trial).items() if (found := left_behind(peer))}
         assert not left, f"seed={seed}: {left}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_joins_with_windows_are_exact_though_evaluators_keep_little_more(algorithm: str):
+    text = (HERE / "join-windows.toml").read_text().replace('"sai"', f'"{algorithm}"')
+    for outcome in run_many(text, range(1, COUNT // 10 + 1), jobs=2):
+        problem = f"peer simulate join-windows --seed {outcome.seed}, by {algorithm}: {outcome.problem}"
+        assert outcome.verdict is Verdict.OK, problem
+
+
+@pytest.mark.slow
+def test_for_an_hour_evaluators_keep_no_more_than_windows_allow(monkeypatch: pytest.MonkeyPatch):
+    """Windows are of 6 s at most, and then there are 30 s for those who are late."""
+    most = 0
+    take = Tables.take
+
+    def taken(tables: Tables, load: Load, now: Millis) -> None:
+        nonlocal most
+        take(tables, load, now)
+        most = max(most, tables.stored)
+
+    monkeypatch.setattr(Tables, "take", taken)
+    monkeypatch.setattr("overlay.sim.query_workload.WINDOWED", WINDOWED[:3])  # Where both sides have one.
+    outcome = run(parse_scenario(HOUR), 1)
+    assert outcome.verdict is Verdict.OK, outcome.problem
+    assert outcome.accepted == 2 * (900 + 450), "two publishers of each stream"
+    rows = 2 * 2 * (6 + 30 + 2) / 4  # A row in four seconds of each; tables are swept once a second.
+    # Three queries, and all may be at one evaluator.
+    assert 10 < most <= 3 * rows, f"{most} tuples and triggers at one evaluator"
 
 
 @pytest.mark.slow

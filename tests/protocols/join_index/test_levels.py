@@ -13,7 +13,7 @@ from protocols.effects import Effect, Route, Send, Tell
 from protocols.events import Received, Requested
 from protocols.execution.executor import AttemptLost, ResultsReady, ResultsSafe
 from protocols.execution.messages import Deploy, Deployed, Progress, Reach, StreamInput, Subgraph, SubgraphStatus
-from protocols.ids import PeerId, RequestId
+from protocols.ids import Millis, PeerId, RequestId
 from protocols.inside import Inside
 from protocols.join_index.attribute_level import LEASE_MS, OVER_MS, SILENT_MS, AttributeLevel, nearest
 from protocols.join_index.condition import Prepared
@@ -73,7 +73,7 @@ def value_level(limits: JoinLimits = LIMITS) -> ValueLevel:
 def load(stream: str, row: tuple[int, int], value: int, *, group: bytes = b"", sequence: int = 0, at: int = 1) -> Load:
     """One tuple, or one trigger on the left, under a value of S.E."""
     schema, origin = STREAMS[stream].schema, Origin(PUBLISHER, stream, 1)
-    place = (origin, at << 16, 1000, (sequence,), (value_text(value),), schema.encode([row]))
+    place = (origin, at << 16, (sequence,), (value_text(value),), schema.encode([row]))
     return Load(S_E, group, 0, schema, *place)
 
 
@@ -421,24 +421,30 @@ def test_a_query_is_refused_where_there_is_no_room_or_no_evaluator():
 # The proxy's part.
 
 
-def in_place(resume: Progress | None = None) -> IndexedQueries:
-    """A query whose rewriters have it."""
-    queries = IndexedQueries(SUBSCRIBER, Inside(), lambda: (EVALUATOR, REWRITER))
+def deployment(attempt: int = 1, resume: Progress | None = None) -> Deploy:
     plan = sql.plan(EQUI_JOIN, STREAMS).plan
     inputs = tuple(StreamInput(name, name, 0, None, 0) for name in ("R", "S"))
-    deploy = Deploy(
-        query="q", attempt=1, subgraph=Subgraph(0, plan, inputs, "sai"), consumer_host=None, resume=resume or Progress()
-    )
-    asked = queries.deploy(deploy, now=0)
-    refused = Refused(code="unavailable", error="")
-    routed: list[Effect] = []
+    subgraph = Subgraph(0, plan, inputs, "sai")
+    return Deploy(query="q", attempt=attempt, subgraph=subgraph, consumer_host=None, resume=resume or Progress())
+
+
+def routed(queries: IndexedQueries, asked: list[Effect]) -> list[Query]:
+    """What becomes of a query when nobody knows the rates of its streams."""
+    effects: list[Effect] = []
     for each in asked:
         assert isinstance(each, Tell)
         assert isinstance(each.event, Requested)
         assert isinstance(each.event.command, ShowStream)
-        routed = queries.answered(each.event.request, refused, now=0)
-    assert [each.key for each in routed if isinstance(each, Route)] == [attribute_key(R_B), attribute_key(S_E)]
-    assert [each.message.rewrites for each in routed if isinstance(each, Route)] == [True, False]  # type: ignore[attr-defined]
+        effects = queries.answered(each.event.request, Refused(code="unavailable", error=""), now=0)
+    assert [each.key for each in effects if isinstance(each, Route)] == [attribute_key(R_B), attribute_key(S_E)]
+    return [each.message for each in effects if isinstance(each, Route) and isinstance(each.message, Query)]
+
+
+def in_place(resume: Progress | None = None, late_ms: Millis = 0) -> IndexedQueries:
+    """A query whose rewriters have it."""
+    queries = IndexedQueries(SUBSCRIBER, Inside(), lambda: (EVALUATOR, REWRITER), late_ms)
+    asked = queries.deploy(deployment(resume=resume), now=0)
+    assert [each.rewrites for each in routed(queries, asked)] == [True, False]
     assert queries.indexed(REWRITER, indexed_by(0), now=0) == []
     effects = queries.indexed(EVALUATOR, indexed_by(1), now=0)
     told = [each.event.message for each in effects if isinstance(each, Tell) and isinstance(each.event, Received)]

@@ -1,0 +1,163 @@
+"""How long tuples and triggers stay at an evaluator, and for whom something that is gone may be missing.
+
+A window says how long a tuple can meet later ones, not when the last of those will have come: their publisher may be
+away. So a tuple stays for as long after its window as others may be late, and who is later still is noticed, by what
+has been let go since its query was known here: the query begins anew, and allows for more.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from protocols.ids import Millis
+from protocols.join_index.expiry import less
+from protocols.join_index.messages import LEFT, RIGHT, Attribute, Side
+from protocols.join_index.selections import Group, Member
+
+NEVER: Final[Millis] = -(1 << 62)
+
+
+class Shelf(NamedTuple):
+    """The tuples of an attribute; with a group, its triggers that wait for the attribute and take a side."""
+
+    at: Attribute | None
+    group: bytes
+    side: Side
+
+
+@dataclass(slots=True)
+class Dropped:
+    """Of things that came one after the other, were of some time each and are gone: the latest time.
+
+    >>> dropped = Dropped()
+    >>> for came, wall in ((1, 50), (3, 20), (2, 30), (4, 10)):
+    ...     dropped.add(came, wall)
+    >>> dropped.latest(), dropped.latest(2), dropped.latest(4), dropped.latest(5) == NEVER
+    (50, 30, 10, True)
+    """
+
+    _came: list[int] = field(default_factory=list)  # Rising;
+    _walls: list[Millis] = field(default_factory=list)  # falling: who came earlier and is older is not remembered.
+
+    def add(self, came: int, wall: Millis) -> None:
+        place = bisect_left(self._came, came)
+        if place < len(self._came) and self._walls[place] >= wall:
+            return
+        if place < len(self._came) and self._came[place] == came:
+            place += 1
+        first = place
+        while first and self._walls[first - 1] <= wall:
+            first -= 1
+        self._came[first:place] = [came]
+        self._walls[first:place] = [wall]
+
+    def latest(self, since: int = 0) -> Millis:
+        """Among those that came then or later; NEVER: none is gone."""
+        place = bisect_left(self._came, since)
+        return self._walls[place] if place < len(self._walls) else NEVER
+
+
+@dataclass(slots=True, eq=False)
+class _Wishes:
+    """How long the queries of one shelf want what lies there."""
+
+    keep_ms: Counter[Millis] = field(default_factory=Counter)  # After its publication,
+    late_ms: Counter[Millis] = field(default_factory=Counter)  # and then for those who are late.
+    longest: tuple[Millis, Millis] = (0, 0)
+
+    def add(self, keep_ms: Millis, late_ms: Millis) -> None:
+        self.keep_ms[keep_ms] += 1
+        self.late_ms[late_ms] += 1
+        self.longest = (max(self.keep_ms), max(self.late_ms))
+
+    def remove(self, keep_ms: Millis, late_ms: Millis) -> None:
+        less(self.keep_ms, keep_ms)
+        less(self.late_ms, late_ms)
+        self.longest = (max(self.keep_ms, default=0), max(self.late_ms, default=0))
+
+
+@dataclass(slots=True)
+class Stays:
+    """The shelves of an evaluator.
+
+    Keeps:     of each how long its queries want what lies there, and the latest that was let go
+    Invariant: what comes while a query is known stays as long as that query wants
+    """
+
+    late_ms: Millis  # For sides without a window.
+    _wishes: dict[Shelf, _Wishes] = field(default_factory=dict)
+    _dropped: dict[Attribute | None, dict[Shelf, Dropped]] = field(default_factory=dict)
+
+    def __contains__(self, shelf: object) -> bool:
+        """Whether anybody wants what lies there."""
+        return shelf in self._wishes
+
+    def add(self, member: Member) -> None:
+        for shelf, side in _shelves(member):
+            self._wishes.setdefault(shelf, _Wishes()).add(*self._wish(member, side))
+
+    def remove(self, member: Member) -> None:
+        for shelf, side in _shelves(member):
+            self._wishes[shelf].remove(*self._wish(member, side))
+            if not self._wishes[shelf].keep_ms:
+                del self._wishes[shelf]
+                dropped = self._dropped.get(shelf.at, {})
+                if dropped.pop(shelf, None) is not None and not dropped:
+                    del self._dropped[shelf.at]
+
+    def _wish(self, member: Member, side: Side) -> tuple[Millis, Millis]:
+        has_window = member.windows[side] is not None
+        return member.keep_ms(side), member.query.late_ms if has_window else self.late_ms
+
+    def until(self, shelf: Shelf, wall: Millis, now: Millis) -> Millis:
+        """When something of this time can go that comes now."""
+        keep_ms, late_ms = self._wishes[shelf].longest
+        return max(now, wall + keep_ms) + late_ms
+
+    def drop(self, shelf: Shelf, came: int, wall: Millis) -> None:
+        """Something is let go."""
+        self._dropped.setdefault(shelf.at, {}).setdefault(shelf, Dropped()).add(came, wall)
+
+    def late(self, shelf: Shelf, wall: Millis, groups: Mapping[bytes, Group]) -> list[Member]:
+        """Queries for which something of this time that comes now may have missed what was let go."""
+        found: list[Member] = []
+        for other, dropped in self._dropped.get(shelf.at, {}).items():
+            if not shelf.group and other.group:  # Tuples meet triggers,
+                found += _missing(groups[other.group], other.side, wall, dropped)
+            elif shelf.group and not other.group:  # triggers tuples,
+                found += _missing(groups[shelf.group], _other(shelf.side), wall, dropped)
+            elif shelf.at is None and other == Shelf(None, shelf.group, _other(shelf.side)):  # in DAI-V triggers.
+                found += _missing(groups[shelf.group], other.side, wall, dropped)
+        return found
+
+    def is_empty(self) -> bool:
+        return not self._wishes and not self._dropped
+
+
+def _missing(group: Group, side: Side, wall: Millis, dropped: Dropped) -> list[Member]:
+    """Queries with a window on a side some of which is gone: something of this time may have met it."""
+    if dropped.latest() < wall - max(group.windows[side], default=0):
+        return []
+    return [
+        member
+        for member in group.members.values()
+        if (window := member.windows[side]) is not None and dropped.latest(member.known_since) >= wall - window
+    ]
+
+
+def _shelves(member: Member) -> Iterator[tuple[Shelf, Side]]:
+    """Where tuples of each side may lie for a query."""
+    for side in (LEFT, RIGHT):
+        if member.algorithm == "dai-v":
+            yield Shelf(None, member.group, side), side
+        else:
+            yield Shelf(member.attributes[side], b"", LEFT), side
+            yield Shelf(member.attributes[_other(side)], member.group, side), side
+
+
+def _other(side: Side) -> Side:
+    return RIGHT if side == LEFT else LEFT
