@@ -6,12 +6,12 @@ import gc
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 SYSTEM = Path(__file__).parent / "system"
 
 # A busy machine makes an example slow, not wrong; a failure prints the line that repeats it.
-settings.register_profile("peerd", deadline=None, print_blob=True)
+settings.register_profile("peerd", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("peerd")
 
 
