@@ -21,6 +21,12 @@ from tests.protocols.execution.parts import JOIN, NORTH, PROXY, SCHEMA, SELECT, 
 
 NARROW = "SELECT l.number FROM left l [RANGE 1 SECOND], right r [RANGE 1 SECOND] WHERE l.part = r.part AND l.number < 3"
 
+# Two sources at one peer, the third at another.
+THREE = (
+    "SELECT a.number FROM left a [RANGE 1 SECOND], left b [RANGE 1 SECOND], right c [RANGE 1 SECOND] "
+    "WHERE a.part = b.part AND b.part = c.part"
+)
+
 
 def stream(name: str, *publishers: tuple[PeerId, float]) -> StreamShown:
     fields = (FieldStatistics(name="part", distinct=100_000.0, frequent=()),)
@@ -174,3 +180,48 @@ def test_a_query_is_weighed_again_now_and_then_once_it_has_settled():
 def test_what_the_worker_narrows_itself_is_no_other_place():
     assert Choice(WORKER, {}).is_as(Choice(WORKER, {"l": WORKER}))
     assert not Choice(WORKER, {}).is_as(Choice(WORKER, {"l": NORTH}))
+
+
+def test_each_join_of_three_streams_goes_where_its_rows_are():
+    for placement in ("auto", "exact", "in-network", "edge+", "edge"):
+        found = decided(placing(placement), THREE)
+        assert (found.worker, found.joins) == (SOUTH, {("a", "b"): NORTH}), placement
+    assert decided(placing("baseline"), THREE).joins == {}
+
+
+def test_auto_takes_joins_apart_only_where_that_saves_more_than_a_move_must():
+    how = placing("auto")
+    how.streams["right"] = stream("right", (SOUTH, 300.0))
+    together = decided(how, THREE)
+    assert (together.worker, together.joins) == (NORTH, {}), "what it would save is not worth an engine"
+    how.placement = "exact"
+    assert decided(how, THREE).joins == {("a", "b"): NORTH}
+    how = placing("auto", rate=5.0)
+    assert (decided(how, THREE).worker, decided(how, THREE).joins) == (PROXY, {})
+
+
+def test_a_join_elsewhere_is_another_placement_and_a_move_tells_of_it():
+    apart = Choice(SOUTH, {"a": NORTH, "c": SOUTH}, joins={("a", "b"): NORTH})
+    assert not apart.is_as(Choice(SOUTH, {"a": NORTH, "c": SOUTH}))
+    assert apart.is_as(Choice(SOUTH, {}, joins={("a", "b"): NORTH}))
+    how = placing("exact")
+    how.settle(Choice(SOUTH, {}, joins={("a", "b"): WORKER}), "", now=0)
+    how.settle(apart, "it is better placed elsewhere", now=5)
+    assert [(each.before, each.after) for each in how.moves] == [(WORKER, NORTH)]
+    assert decided(how, THREE, lost=(NORTH,)).joins.get(("a", "b")) != NORTH
+
+
+def test_a_choice_is_found_again_in_the_tree_it_was_made_for():
+    how = placing("exact")
+    parts = parts_of(parse(THREE, STREAMS).plan, how.streams, PROXY, (PROXY, NORTH, SOUTH))
+    choice = decided(how, THREE)
+    hosts = parts.hosts(choice)
+    assert hosts is not None
+    assert parts.choice(hosts, choice.why) == choice
+    assert parts.hosts(Choice(WORKER, {})) is None, "it has no engine"
+    names = [(each.name, host) for each, host in zip(parts.tree.vertices, hosts, strict=True) if each.children]
+    assert [each for each in names if "narrow" not in each[0]] == [
+        ("join a+b", NORTH),
+        ("work", SOUTH),
+        ("delivery", PROXY),
+    ]
