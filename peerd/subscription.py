@@ -67,7 +67,7 @@ class Subscription:
         since: Literal["now", "start"] | Stamp,
         keep: bool,
         positions: dict[Origin, int],
-        known: tuple[Origin, ...],
+        known: tuple[Origin, ...] = (),
         witness: Callable[[Stamp], Stamp],
     ) -> None:
         self.name = name

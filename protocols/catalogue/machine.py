@@ -213,21 +213,19 @@ class CatalogueMachine:
         return self._read(stream_key(name), first_look, now)
 
     def _create_own(self, request: RequestId, mine: StreamDefinition, now: Millis) -> list[Effect]:
-        """Of results: nobody else has its name, so there is nothing to look for, and all is written at once."""
-        writes: list[Event] = []
+        """Of results: nobody else has its name, so there is nothing to look for, and all is written at once.
 
-        def written(event: Event, now: Millis) -> list[Effect]:
-            writes.append(event)
-            failed = next((each for each in writes if isinstance(each, StoreFailed)), None)
-            if len(writes) < 2:
-                return []
-            if failed is not None:
-                return [_unavailable(request, mine.name, failed.reason)]
-            replicas = min(each.replicas for each in writes if isinstance(each, StoreWritten))
-            return [Reply(request, Done(stamp=self.clock.tick(now), replicas=replicas))]
+        Whoever knows the name finds it by its definition; the directory is for those who look around.
+        """
 
-        effects = self._write(stream_key(mine.name), _DEFINITION, _encode(mine), 0, written, now)
-        return effects + self._write(_shard_of(mine.name), mine.name, _encode(mine), 0, written, now)
+        def defined(event: Event, now: Millis) -> list[Effect]:
+            if isinstance(event, StoreFailed):
+                return [_unavailable(request, mine.name, event.reason)]
+            assert isinstance(event, StoreWritten)
+            return [Reply(request, Done(stamp=self.clock.tick(now), replicas=event.replicas))]
+
+        effects = self._write(stream_key(mine.name), _DEFINITION, _encode(mine), 0, defined, now)
+        return effects + self._write(_shard_of(mine.name), mine.name, _encode(mine), 0, lambda *_: [], now)
 
     def _drop(self, request: RequestId, name: StreamName, now: Millis) -> list[Effect]:
         def looked(event: Event, now: Millis) -> list[Effect]:

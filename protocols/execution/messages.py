@@ -194,6 +194,7 @@ class QueryInstalled(Record, frozen=True, kw_only=True, tag="QUERY"):
     text: str
     engine: str
     inserted_at: Stamp
+    stream: StreamName
     state: Literal["begun", "acknowledged", "ended"]
     placement: PlacementName = "auto"
     within_ms: float | None = None

@@ -49,7 +49,7 @@ from protocols.execution.messages import (
 )
 from protocols.execution.placing import BETTER_PLACED, Choice, Placing, Provisional, without_form
 from protocols.execution.questions import ROLE, Questions
-from protocols.execution.running import RETRY_MIN_MS, Running, stream_of, unknown_query
+from protocols.execution.running import RETRY_MIN_MS, Running, results_stream, stream_of, unknown_query
 from protocols.execution.submission import objection
 from protocols.ids import Key, Millis, PeerId, RequestId, StreamName
 from protocols.inside import Inside
@@ -106,7 +106,7 @@ class QueryProxy:
                 self.running.pop(record.query, None)
             case QueryInstalled():
                 query = self.running.setdefault(
-                    record.query, Running(record.query, record.text, record.engine, record.inserted_at, self.peer_id)
+                    record.query, Running(record.query, record.text, record.engine, record.inserted_at, record.stream)
                 )
                 query.placing = Placing(record.placement, record.within_ms, record.statistics)
                 query.is_begun, query.is_installed = True, record.state == "acknowledged"
@@ -171,7 +171,8 @@ class QueryProxy:
         name = command.name or f"q-{Key.of('query', self.peer_id, str(inserted_at)).hex()[:8]}"
         if refusal := objection(name, command.statistics, self.running, self.clock, self.publisher):
             return [Reply(request, refusal)]
-        query = Running(name, command.text, command.engine, inserted_at, self.peer_id, request=request)
+        stream = results_stream(name, inserted_at, self.peer_id, self.publisher.catalogue.store.is_nearest)
+        query = Running(name, command.text, command.engine, inserted_at, stream, request=request)
         query.only_plan = command.only_plan
         query.placing = Placing(command.placement, command.within_ms, command.statistics)
         self.running[name] = query

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from protocols.catalogue.streams import StreamDefinition
+from protocols.catalogue.streams import StreamDefinition, stream_key
 from protocols.clock import Stamp
 from protocols.execution.cut import Cut
 from protocols.execution.messages import (
@@ -19,13 +20,14 @@ from protocols.execution.messages import (
 )
 from protocols.execution.placing import Placing
 from protocols.execution.results import QueryResults
-from protocols.ids import Millis, PeerId, RequestId, StreamName
+from protocols.ids import Key, Millis, PeerId, RequestId, StreamName
 from protocols.messages import Refused
 from queries.catalogue import Stream
 from queries.plan import Restructure, Union
 from queries.query import Query
 
 RETRY_MIN_MS: Final = 500
+NAMES_TRIED: Final = 64  # Each peer of a small network has one of them; some milliseconds.
 
 
 @dataclass(slots=True)
@@ -36,7 +38,7 @@ class Running:
     text: str
     engine: str
     inserted_at: Stamp
-    proxy: PeerId
+    stream: StreamName  # Of its results.
     results: QueryResults = field(init=False)
     state: str = "starting"  # Then running; waiting after a loss, until the next attempt; ending.
     request: RequestId | None = None  # The client that waits for the acknowledgement.
@@ -67,11 +69,6 @@ class Running:
         self.results = QueryResults(self.query)
 
     @property
-    def stream(self) -> StreamName:
-        """Of its results: never one that an earlier query of the same name had, or one of another peer."""
-        return f"{self.query}.{self.inserted_at:x}-{self.proxy.short}"
-
-    @property
     def envelope(self) -> tuple[str, ...]:
         plan = self.parsed.plan if self.parsed is not None else None
         if isinstance(plan, Union):  # Of XML, all branches are in the same elements.
@@ -84,6 +81,7 @@ class Running:
             text=self.text,
             engine=self.engine,
             inserted_at=self.inserted_at,
+            stream=self.stream,
             state=state,
             placement=self.placing.placement,
             within_ms=self.placing.within_ms,
@@ -119,6 +117,15 @@ class Running:
             why=self.placing.choice.why if self.placing.choice is not None else "",
             moves=tuple(self.placing.moves),
         )
+
+
+def results_stream(query: QueryId, inserted_at: Stamp, proxy: PeerId, is_nearest: Callable[[Key], bool]) -> StreamName:
+    """A name that no other query has, earlier or of another peer; one whose key is ours, if that is soon found.
+
+    Then all that is said of the stream has only to reach the other owners of its key.
+    """
+    names = [f"{query}.{inserted_at:x}-{proxy.short}-{turn:x}" for turn in range(NAMES_TRIED)]
+    return next((name for name in names if is_nearest(stream_key(name))), names[0])
 
 
 def stream_of(definition: StreamDefinition) -> Stream:

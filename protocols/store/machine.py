@@ -92,6 +92,10 @@ class StoreMachine:
 
     # What other roles ask.
 
+    def is_nearest(self, key: Key) -> bool:
+        """Whether nobody we know is nearer to a key: then we are asked, and ask the other owners, ourselves."""
+        return self._neighbourhood.owners(key)[0] == self.peer_id
+
     def read(self, key: Key, token: Token, now: Millis) -> list[Effect]:
         """Everything under a key; told with StoreRead or StoreFailed."""
         return self._open(self._clock.tick(now), _Operation(token, key, None, *self._times(now)))

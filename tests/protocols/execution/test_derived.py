@@ -7,7 +7,7 @@ from protocols.catalogue.messages import DerivedListed, ListDerived
 from protocols.execution.derived import LIFE_MS, RENEW_MS, DerivedStreams
 from protocols.execution.messages import Progress, SubgraphStatus
 from protocols.execution.running import Running
-from tests.protocols.execution.parts import JOIN, NORTH, PROXY, PUBLISHERS, SOUTH, WORKER, cut_of
+from tests.protocols.execution.parts import JOIN, NORTH, PUBLISHERS, SOUTH, WORKER, cut_of
 from tests.protocols.test_peer import Lone
 
 
@@ -25,7 +25,7 @@ def settled() -> Lone:
 
 
 def running() -> Running:
-    query = Running("q", JOIN, "auto", 7, PROXY, state="running")
+    query = Running("q", JOIN, "auto", 7, "q.7", state="running")
     query.cut, query.attempt = cut_of(JOIN, worker=WORKER, publishers=PUBLISHERS), 1
     return query
 
