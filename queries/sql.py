@@ -47,6 +47,7 @@ OPTIONS: Final[dict[str, tuple[str, ...]]] = {
         "exact",
         "relaxation",
     ),
+    "skew": ("auto", "split", "whole"),
     "routing": ("auto", "t", "q", "sc", "wsc", "scq", "wscq"),
     "within": (),
 }

@@ -121,7 +121,9 @@ class QueriesWorkload(
     several: bool = False  # Only joins of three streams or more, of which each join can be placed.
     changes_pace: bool = False  # Half-way, each source draws anew how often it publishes.
     join: Literal["", Algorithm] = ""  # Only joins, through the join index, of streams with several publishers;
-    windowed: bool = False  # only those with windows.
+    windowed: bool = False  # only those with windows;
+    splits: bool = False  # with heavy values spread over evaluators, however few tuples they bring.
+    asked_within_ms: Millis = 6000
 
     @property
     def streams(self) -> dict[str, Stream]:
@@ -135,9 +137,8 @@ class QueriesWorkload(
             return JOINS_OF_SEVERAL
         if not self.join:
             return tuple(text for text in QUERIES if not self.only_stateful or is_stateful(parse(text, STREAMS).plan))
-        if self.windowed:
-            return WINDOWED
-        return JOINS + JOINS_OF_VALUES if self.join == "dai-v" else JOINS
+        texts = WINDOWED if self.windowed else JOINS + JOINS_OF_VALUES if self.join == "dai-v" else JOINS
+        return tuple(f"{text} WITH (skew = split)" for text in texts) if self.splits else texts
 
 
 @dataclass(slots=True)
@@ -402,7 +403,7 @@ class QueryWorkload:
         for number, text in enumerate(texts):
             self._askers.append(_Asker(self, f"query-{number}", text, self.rng.choice(peers)))
         for asker in self._askers:
-            self.later(self.rng.randrange(6000), asker.submit)
+            self.later(self.rng.randrange(self.shape.asked_within_ms), asker.submit)
         for source in self._sources:
             self.later(self.rng.randrange(4000), source.publish)
 

@@ -362,6 +362,7 @@ def _index_record(status: SubgraphStatus) -> dict[str, Any]:
         ],
         "evaluators": [peer.hex() for peer in index.evaluators],
         "evaluators_used": index.used,
+        "heavy_values": [{"value": value, "evaluators": count} for value, count in index.heavy],
         "messages_per_tuple": index.parts / status.rows_in if status.rows_in else None,
     }
 
@@ -377,7 +378,8 @@ def index_sentence(status: SubgraphStatus | None) -> str:
     )
     cost = index["messages_per_tuple"]
     seen = "" if cost is None else f"; {cost:.2f} messages per tuple"
-    return f"{said}; {index['evaluators_used']} of {len(index['evaluators'])} evaluators in use{seen}"
+    heavy = f", {count} values at several" if (count := len(index["heavy_values"])) else ""
+    return f"{said}; {index['evaluators_used']} of {len(index['evaluators'])} evaluators in use{heavy}{seen}"
 
 
 def _lag_ms(watermark_us: int | None, now: float) -> float | None:

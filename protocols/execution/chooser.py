@@ -12,6 +12,7 @@ from protocols.clock import HybridClock
 from protocols.delivery.messages import Origin
 from protocols.effects import Effect
 from protocols.execution.cut import Cut, cut, indexed, introduced
+from protocols.execution.messages import SKEWS
 from protocols.execution.placing import Choice, Decision, Provisional, decide, no_engine, too_far
 from protocols.execution.questions import Purpose, Questions
 from protocols.execution.running import Running
@@ -124,7 +125,9 @@ class Chooser:
         assert query.parsed is not None
         plan, inserted_at = query.parsed.plan, query.inserted_at
         if query.engine in ALGORITHMS:
-            return indexed(plan, inserted_at, self.peer_id, query.engine)
+            asked = dict(query.parsed.options).get("skew", "auto")
+            skew = next(each for each in SKEWS if each == asked)
+            return indexed(plan, inserted_at, self.peer_id, query.engine, skew)
         made = cut(
             query.query,
             plan,

@@ -27,7 +27,7 @@ from protocols.execution.apart import (
     source_of,
     time_of,
 )
-from protocols.execution.messages import Engine, FlowInput, Input, Progress, QueryId, StreamInput, Subgraph
+from protocols.execution.messages import Engine, FlowInput, Input, Progress, QueryId, Skew, StreamInput, Subgraph
 from protocols.ids import PeerId, StreamName
 from queries.canonical import digest
 from queries.expressions import TIME, Expression, Named, columns_of
@@ -227,9 +227,9 @@ def _derived(source: Source, stream: str, part: Project) -> Source:
     return Source(stream, source.alias, Schema(fields), source.window, None, source.lateness_ms)
 
 
-def indexed(plan: Operator, since: Stamp, proxy: PeerId, algorithm: Engine) -> Cut:
+def indexed(plan: Operator, since: Stamp, proxy: PeerId, algorithm: Engine, skew: Skew) -> Cut:
     """The whole of a plan in the join index, which finds its peers itself."""
-    return Cut((Subgraph(0, plan, _inputs(plan, since, {}), algorithm),), (proxy,))
+    return Cut((Subgraph(0, plan, _inputs(plan, since, {}), algorithm, skew=skew),), (proxy,))
 
 
 def _engine(plan: Operator, engine: str) -> Engine:

@@ -10,7 +10,7 @@ and the stream of its results can be computed again, so a query that loses a hos
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal, get_args
 
 import msgspec
 
@@ -22,6 +22,8 @@ from queries.plan import Operator
 from queries.schema import Schema
 
 QueryId = str
+Skew = Literal["auto", "split", "whole"]  # Values of a join that bring much: spread where it matters, always, never.
+SKEWS: Final[tuple[Skew, ...]] = get_args(Skew)
 Engine = Literal["inline", "spark", "sai", "dai-q", "dai-t", "dai-v"]  # The last four are the join index's.
 PlacementName = Literal["auto", "baseline", "edge", "edge+", "in-network", "exact"]
 
@@ -77,6 +79,7 @@ class Subgraph(msgspec.Struct, frozen=True, array_like=True):
     consumer_alias: str = ""
     derived: StreamName = ""  # The name of what it makes for its consumer, whichever query wants it.
     tells_old: bool = False  # What comes of old rows alone, too; the last field of its rows says which are new.
+    skew: Skew = "auto"  # In the join index.
 
 
 # From peer to peer.
@@ -166,6 +169,7 @@ class IndexStatus(msgspec.Struct, frozen=True, array_like=True):
     evaluators: tuple[PeerId, ...]  # That may have something of it,
     used: int  # and how many have.
     parts: int  # That tuples have become: JOIN and VL_INDEX.
+    heavy: tuple[tuple[str, int], ...] = ()  # Values that have several evaluators, and how many.
 
 
 class SubgraphStatus(Message, frozen=True, kw_only=True, tag="SUBGRAPH_STATUS"):

@@ -16,16 +16,16 @@ import msgspec
 from protocols.delivery.messages import Batch, Missed, Opened, OpenSubscription, Origin, Position, Rows, Seen
 from protocols.effects import Effect, Send, Tell
 from protocols.events import Abandoned
-from protocols.ids import Key, Millis, PeerId, RequestId
+from protocols.ids import Millis, PeerId, RequestId
 from protocols.inside import Inside
 from protocols.join_index.condition import NotIndexed
 from protocols.join_index.expiry import Recently
-from protocols.join_index.keys import value_key
+from protocols.join_index.heavy import Spread
 from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import (
-    Attribute,
     Covered,
     Heard,
+    Heavy,
     JoinQuery,
     KeepQueries,
     Load,
@@ -37,7 +37,6 @@ from protocols.join_index.messages import (
     QueryRefused,
     Receipt,
     RemoveQuery,
-    ValueText,
 )
 from protocols.join_index.reader import Held, HeldName, Reader, Reading, TupleTooLarge
 from protocols.join_index.selections import Member
@@ -51,7 +50,6 @@ REPORT_MS: Final = 100  # Between two reports of a reader that gets on.
 OVER_MS: Final = 30_000  # How long evaluators are told what is over: some of it may get lost,
 GONE_MS: Final = 120_000  # and how much longer some of it may be on its way.
 PARCEL_BYTES: Final = 256 << 10
-PLACES_MAX: Final = 100_000  # Evaluators of values, remembered.
 
 
 @dataclass(slots=True, eq=False)
@@ -88,7 +86,7 @@ class AttributeLevel:
     _seen_at: dict[PeerId, Millis] = field(default_factory=dict)  # When an evaluator last said a word.
     _released: dict[PeerId, dict[QueryId, Millis]] = field(default_factory=dict)  # Until when evaluators are told so,
     _gone: Recently[QueryId] = field(default_factory=Recently)  # and the same a while longer.
-    _places: dict[tuple[PeerId, ...], dict[tuple[Attribute | None, ValueText], PeerId]] = field(default_factory=dict)
+    _spreads: dict[tuple[tuple[PeerId, ...], tuple[Heavy, ...]], Spread] = field(default_factory=dict)
 
     def begin(self, now: Millis) -> None:
         """Number parcels as no earlier life of this peer has."""
@@ -131,15 +129,17 @@ class AttributeLevel:
     def _reader_for(self, held: Held) -> tuple[Reader, list[Effect]]:
         """One that still has what it read since the query was posed, or a new one."""
         inserted_at = held.member.inserted_at
+        agreed = (held.message.evaluators, held.message.heavy)
+        spread = self._spreads.setdefault(agreed, Spread(*agreed))
         for reader in self.readers.values():
-            is_alike = reader.at == held.attribute and reader.evaluators == held.message.evaluators
+            is_alike = reader.at == held.attribute and reader.spread is spread
             if is_alike and reader.schema == held.source.schema and reader.since <= inserted_at > reader.forgotten:
                 return reader, []
         self._last_number += 1
         name = f"join/{held.attribute}/{self.peer_id.short}/{self.life:x}-{self._last_number:x}"
         command = OpenSubscription(stream=held.source.stream, subscription=name, since=inserted_at)
         request, effect = self.inside.ask(ROLE, command)
-        reader = Reader(name, held.attribute, held.source.schema, request, inserted_at, held.message.evaluators)
+        reader = Reader(name, held.attribute, held.source.schema, request, inserted_at, spread)
         self.readers[name] = self._requests[request] = reader
         return reader, [effect]
 
@@ -173,11 +173,13 @@ class AttributeLevel:
             if (query, 0) in self._held_by or (query, 1) in self._held_by:
                 continue
             self._gone.add(query, now + GONE_MS)
-            for peer in reader.evaluators:
+            for peer in reader.spread.evaluators:
                 self._released.setdefault(peer, {})[query] = now + OVER_MS
 
     def _close(self, reader: Reader) -> list[Effect]:
         del self.readers[reader.name]
+        if not any(each.spread is reader.spread for each in self.readers.values()):
+            del self._spreads[reader.spread.evaluators, reader.spread.heavy]
         self._requests.pop(reader.request, None)
         for name in reader.held:
             del self._held_by[name]
@@ -240,8 +242,8 @@ class AttributeLevel:
         """One parcel for each evaluator, unless it would be too large; new queries go with what comes first."""
         by_peer: dict[PeerId, list[Load]] = {}
         for load in loads:
-            reader.messages += len(load.sequences)
-            for peer, share in self._by_evaluator(reader, load):
+            for peer, share in _by_evaluator(reader.spread, load):
+                reader.messages += len(share.sequences)
                 by_peer.setdefault(peer, []).append(share)
         effects: list[Effect] = []
         for to, every in by_peer.items():
@@ -262,32 +264,6 @@ class AttributeLevel:
                 self._carried[parcel.number] = _Carried(reader, reading, parcel, to, now)
                 effects.append(Send(to, parcel))
         return effects
-
-    def _by_evaluator(self, reader: Reader, load: Load) -> Iterator[tuple[PeerId, Load]]:
-        """A load taken apart by who evaluates each value."""
-        places = self._places.setdefault(reader.evaluators, {})
-        if len(places) > PLACES_MAX:
-            places.clear()
-        shares: dict[PeerId, list[int]] = {}
-        for number, value in enumerate(load.values):
-            peer = places.get((load.at, value))
-            if peer is None:
-                peer = places[load.at, value] = nearest(value_key(load.at, value), reader.evaluators)
-            shares.setdefault(peer, []).append(number)
-        raw = msgspec.msgpack.decode(load.rows, type=list[msgspec.Raw]) if len(shares) > 1 else []
-        for peer, numbers in shares.items():
-            if len(shares) == 1:
-                yield peer, load
-                continue
-            yield (
-                peer,
-                msgspec.structs.replace(
-                    load,
-                    sequences=tuple([load.sequences[number] for number in numbers]),
-                    values=tuple([load.values[number] for number in numbers]),
-                    rows=msgspec.msgpack.encode([raw[number] for number in numbers]),
-                ),
-            )
 
     # What evaluators say.
 
@@ -432,10 +408,27 @@ class AttributeLevel:
             assert carried.reading.parcels > 0
 
 
-def nearest(key: Key, peers: tuple[PeerId, ...]) -> PeerId:
-    """Of some peers the one that a key belongs to."""
-    point = int.from_bytes(key, "big")
-    return min(peers, key=lambda peer: peer.number ^ point)
+def _by_evaluator(spread: Spread, load: Load) -> Iterator[tuple[PeerId, Load]]:
+    """A load taken apart by who evaluates each value."""
+    shares: dict[PeerId, list[int]] = {}
+    for number in range(len(load.values)):
+        for peer in spread.peers(load, number):
+            shares.setdefault(peer, []).append(number)
+    raw: list[msgspec.Raw] = []
+    for peer, numbers in shares.items():
+        if len(numbers) == len(load.values):
+            yield peer, load
+            continue
+        raw = raw or msgspec.msgpack.decode(load.rows, type=list[msgspec.Raw])
+        yield (
+            peer,
+            msgspec.structs.replace(
+                load,
+                sequences=tuple([load.sequences[number] for number in numbers]),
+                values=tuple([load.values[number] for number in numbers]),
+                rows=msgspec.msgpack.encode([raw[number] for number in numbers]),
+            ),
+        )
 
 
 def _indexed(reader: Reader, every: Iterable[Held]) -> list[Effect]:

@@ -130,6 +130,15 @@ class VlIndex(Message, frozen=True, kw_only=True, tag="VL_INDEX"):
 # Queries.
 
 
+class Heavy(msgspec.Struct, frozen=True, array_like=True):
+    """A value, at an attribute or in DAI-V, whose evaluators form a grid."""
+
+    at: Attribute | None
+    value: ValueText
+    rows: int
+    columns: int
+
+
 class Query(Message, frozen=True, kw_only=True, tag="QUERY"):
     """Index a query by one of its sides, at one of the rewriters of an attribute."""
 
@@ -138,6 +147,7 @@ class Query(Message, frozen=True, kw_only=True, tag="QUERY"):
     replica: int
     rewrites: bool = True  # Else its tuples only go to their evaluators: SAI rewrites by one side.
     evaluators: tuple[PeerId, ...] = ()  # Of these the nearest to a value's key evaluates it; none: the nearest of all.
+    heavy: tuple[Heavy, ...] = ()  # Values that have several. All this is the same on both sides.
 
 
 class QueryIndexed(Message, frozen=True, kw_only=True, tag="QUERY_INDEXED"):

@@ -16,6 +16,7 @@ from hashlib import sha256
 from typing import Final
 
 from protocols.catalogue.messages import ShowStream, StreamShown
+from protocols.catalogue.statistics import StreamStatistics
 from protocols.catalogue.streams import DAY_MS
 from protocols.delivery.messages import Origin
 from protocols.effects import Effect, Route, Send, Tell
@@ -39,7 +40,9 @@ from protocols.ids import Millis, PeerId, RequestId, StreamName
 from protocols.inside import Inside
 from protocols.join_index.attribute_level import ROLE
 from protocols.join_index.condition import NotIndexed, Prepared
+from protocols.join_index.heavy import heavy_values
 from protocols.join_index.keys import attribute_key
+from protocols.join_index.known import both
 from protocols.join_index.messages import (
     ALGORITHMS,
     LEFT,
@@ -118,7 +121,7 @@ class _Attempt:
     evaluators: tuple[PeerId, ...]
     began_at: Millis
     unknown: dict[RequestId, Side] = field(default_factory=dict)  # Streams whose rates are being asked for.
-    rates: dict[Side, float] = field(default_factory=dict)
+    statistics: dict[Side, list[StreamStatistics]] = field(default_factory=dict)
     queries: dict[Side, Query] = field(default_factory=dict)
     readers: dict[Side, str] = field(default_factory=dict)
     posed_at: Millis = 0
@@ -223,17 +226,23 @@ class IndexedQueries:
             return []
         side = attempt.unknown.pop(request)
         if isinstance(answer, StreamShown):
-            known = [each.statistics.rate_per_s for each in answer.publishers if each.statistics is not None]
-            attempt.rates[side] = sum(known)
+            found = [each.statistics for each in answer.publishers if each.statistics is not None]
+            attempt.statistics[side] = found
         return [] if attempt.unknown else self._pose_first(attempt, now)
 
     def _pose_first(self, attempt: _Attempt, now: Millis) -> list[Effect]:
         """SAI rewrites by the side whose tuples are fewer (section 4.1), the others by both."""
-        slower = LEFT if attempt.rates.get(LEFT, 0.0) <= attempt.rates.get(RIGHT, 0.0) else RIGHT
+        query, known = attempt.prepared.query, both(attempt.prepared, attempt.statistics)
+        subgraph = attempt.deploy.subgraph
+        assert subgraph.engine in ALGORITHMS
+        slower = LEFT if known[LEFT].rate_per_s <= known[RIGHT].rate_per_s else RIGHT
+        rewrites = (subgraph.engine != "sai" or slower == LEFT, subgraph.engine != "sai" or slower == RIGHT)
+        left, right = (attempt.prepared.side(side).attribute for side in SIDES)
+        peers = attempt.evaluators
+        heavy = heavy_values(subgraph.engine, (left, right), rewrites, known, len(peers), subgraph.skew)
         for side in SIDES:
-            rewrites = attempt.prepared.query.algorithm != "sai" or side == slower
             attempt.queries[side] = Query(
-                query=attempt.prepared.query, side=side, replica=0, rewrites=rewrites, evaluators=attempt.evaluators
+                query=query, side=side, replica=0, rewrites=rewrites[side], evaluators=peers, heavy=heavy
             )
         return self._pose(attempt, now)
 
@@ -532,6 +541,7 @@ class IndexedQueries:
                 attempt.evaluators,
                 len({heard.peer: None for report in reports.values() for heard in report.heard}),
                 sum(report.messages for report in reports.values()),
+                tuple((each.value, each.rows * each.columns) for each in attempt.queries[LEFT].heavy),
             ),
         )
 

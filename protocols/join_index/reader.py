@@ -14,6 +14,7 @@ from protocols.delivery.messages import Batch, Origin
 from protocols.ids import Millis, PeerId, RequestId
 from protocols.join_index.condition import Prepared, time_of
 from protocols.join_index.expiry import less
+from protocols.join_index.heavy import Spread
 from protocols.join_index.keys import NULL, value_text
 from protocols.join_index.messages import Attribute, JoinQuery, Load, Query, QueryId, Side, ValueText
 from protocols.join_index.selections import Member, Selections, getter
@@ -106,7 +107,7 @@ class Reader:
     schema: Schema
     request: RequestId
     since: Stamp
-    evaluators: tuple[PeerId, ...]
+    spread: Spread
     is_open: bool = False
     held: dict[HeldName, Held] = field(default_factory=dict)
     joining: dict[HeldName, Held] = field(default_factory=dict)  # Those that are not in place yet.
@@ -225,7 +226,7 @@ class Reader:
 
         What it reads again for them is told again, and dropped by their subscribers.
         """
-        is_alike = self.at == other.at and self.evaluators == other.evaluators and self.schema == other.schema
+        is_alike = self.at == other.at and self.spread is other.spread and self.schema == other.schema
         if not is_alike or not self.is_open or not other.is_open or self.since > other.since:
             return False
         if other.readings or other.joining or self.read.keys() != other.covers.keys():

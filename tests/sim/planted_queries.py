@@ -17,7 +17,7 @@ from protocols.execution.run import Run as ExecutionRun
 from protocols.ids import Millis, PeerId
 from protocols.join_index.attribute_level import AttributeLevel
 from protocols.join_index.condition import Meeting
-from protocols.join_index.messages import Covered
+from protocols.join_index.messages import LEFT, Covered, Query
 from protocols.join_index.proxy_side import IndexedQueries
 from protocols.join_index.stays import Stays
 from protocols.join_index.value_level import ValueLevel
@@ -241,3 +241,15 @@ def covered_before_the_state_is_back() -> Patch:
 def tuples_too_late_pass_unnoticed() -> Patch:
     """A tuple whose partners were let go, for they were out of their windows, is taken as if nothing were missing."""
     return patch.object(Stays, "late", lambda stays, shelf, wall, groups: [])
+
+
+@bug("join-skew", seeds=10)
+def one_side_does_not_know_of_heavy_values() -> Patch:
+    """The rewriter of the right side takes all values for light ones."""
+    index = AttributeLevel.index
+
+    def ignorant(level: AttributeLevel, sender: PeerId, message: Query, now: Millis) -> list[Effect]:
+        heavy = message.heavy if message.side == LEFT else ()
+        return index(level, sender, msgspec.structs.replace(message, heavy=heavy), now)
+
+    return patch.object(AttributeLevel, "index", ignorant)

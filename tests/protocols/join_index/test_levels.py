@@ -15,8 +15,9 @@ from protocols.execution.executor import AttemptLost, ResultsReady, ResultsSafe
 from protocols.execution.messages import Deploy, Deployed, Progress, Reach, StreamInput, Subgraph, SubgraphStatus
 from protocols.ids import Millis, PeerId, RequestId
 from protocols.inside import Inside
-from protocols.join_index.attribute_level import LEASE_MS, OVER_MS, SILENT_MS, AttributeLevel, nearest
+from protocols.join_index.attribute_level import LEASE_MS, OVER_MS, SILENT_MS, AttributeLevel
 from protocols.join_index.condition import Prepared
+from protocols.join_index.heavy import evaluators_of
 from protocols.join_index.keys import attribute_key, value_key, value_text
 from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import (
@@ -260,7 +261,9 @@ def test_what_is_read_is_covered_once_everything_of_it_is_unpacked():
     level = AttributeLevel(REWRITER, LIMITS, Inside())
     request = opened(level, posed())
     sent = parcels(level.answered(request, rows(7, 8, 9, 10), now=1))
-    places = {value: nearest(value_key(S_E, value_text(value)), (EVALUATOR, REWRITER)) for value in (7, 8, 9, 10)}
+    places = {
+        value: evaluators_of(value_key(S_E, value_text(value)), (EVALUATOR, REWRITER))[0] for value in (7, 8, 9, 10)
+    }
     assert {each.peer for each in sent} == set(places.values())
     loads = [each for send in sent for each in send.message.loads]  # type: ignore[attr-defined]
     assert sorted(sequence for each in loads for sequence in each.sequences) == [0, 1, 2, 3]

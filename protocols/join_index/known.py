@@ -1,0 +1,72 @@
+"""What the catalogue knows of the two sides of a join: how many tuples come, and which values are frequent there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from protocols.catalogue.statistics import StreamStatistics
+from protocols.join_index.condition import Prepared
+from protocols.join_index.keys import NULL, value_text
+from protocols.join_index.messages import LEFT, RIGHT, Side, ValueText
+from protocols.join_index.selections import getter
+from queries.compile import OnRow
+from queries.expressions import columns_of
+from queries.schema import Row, Schema
+
+_PLAIN: Final = {"int": int, "float": float, "string": str, "bool": bool}  # In JSON they are what they are.
+
+
+@dataclass(frozen=True, slots=True)
+class SideKnown:
+    """One side; shares are of its tuples, and values that are not frequent are left out."""
+
+    rate_per_s: float = 0.0
+    own: Mapping[ValueText, float] = field(default_factory=dict)  # By the attribute that a tuple is looked for by,
+    asked: Mapping[ValueText, float] = field(default_factory=dict)  # and by the value it looks for.
+
+    @classmethod
+    def of(cls, prepared: Prepared, side: Side, publishers: Iterable[StreamStatistics]) -> SideKnown:
+        """From what the publishers of its stream have advertised."""
+        publishers = list(publishers)
+        rate = sum(each.rate_per_s for each in publishers)
+        if not rate:
+            return cls()
+        condition = prepared.side(side)
+        schema, own = condition.source.schema, condition.attribute.path
+
+        def shares(path: tuple[str, ...], value: OnRow) -> dict[ValueText, float]:
+            found: dict[ValueText, float] = {}
+            for each in publishers:
+                for row, share in _frequent(schema, path, each):
+                    text = value_text(value(row))
+                    if text != NULL:
+                        found[text] = found.get(text, 0.0) + share * each.rate_per_s / rate
+            return found
+
+        paths = list(dict.fromkeys(column.path for column in columns_of(condition.expression)))
+        asked = shares(paths[0], prepared.values[side]) if len(paths) == 1 else {}
+        return cls(rate, shares(own, getter(schema, own)), asked)
+
+
+def _frequent(schema: Schema, path: tuple[str, ...], statistics: StreamStatistics) -> Iterator[tuple[Row, float]]:
+    """Rows that have nothing but one of the frequent values of a field, and their share."""
+    place = next((place for place, each in enumerate(schema.fields) if (each.name,) == path), None)
+    if place is None or schema.fields[place].type not in _PLAIN:
+        return
+    nothing: list[Any] = [None] * (len(schema.fields) + 1)  # With TIME.
+    for text, share in (each for known in statistics.fields if (known.name,) == path for each in known.frequent):
+        try:
+            value: Any = msgspec.json.decode(text, type=_PLAIN[schema.fields[place].type])
+        except msgspec.DecodeError:  # Null, or too long to be told whole.
+            continue
+        yield (*nothing[:place], value, *nothing[place + 1 :]), share
+
+
+def both(prepared: Prepared, streams: Mapping[Side, Iterable[StreamStatistics]]) -> tuple[SideKnown, SideKnown]:
+    """Both sides; a stream of which nothing is known says nothing."""
+    left, right = (SideKnown.of(prepared, side, streams.get(side, ())) for side in (LEFT, RIGHT))
+    return left, right
