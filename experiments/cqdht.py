@@ -10,7 +10,7 @@ weighs less beside the 20 messages that index a tuple at any scale, and ratios o
 
 Hops are counted by a model, not by routing: a message to a key costs half of log2(peers), as a lookup in Chord does
 on average, one to a known peer costs 1. Counted are AL_INDEX, VL_INDEX and JOIN, as the paper counts what it takes to
-index a tuple and evaluate the queries (of ours: BUNDLE, SPLIT_VALUE, MOVED); not FINGER and NOTIFY. Bytes are those
+index a tuple and evaluate the queries (of ours: all but FINGER); not FINGER and NOTIFY. Bytes are those
 of the same messages as they are encoded for the wire, once for each message; of many JOINs every 61st is encoded.
 DAI-T runs with results as sets: a rewritten query is sent once. No tuple has come when queries are posed, so SAI
 indexes them by their left attribute, that of the small relation; DAI-V indexes no values.
@@ -50,12 +50,15 @@ from protocols.join_index.machine import JoinIndex
 from protocols.join_index.messages import (
     AlIndex,
     AnyAlgorithm,
+    AskLoad,
     Attribute,
     Bundle,
+    Halved,
+    HandedOn,
     Join,
     JoinQuery,
     Moved,
-    SplitValue,
+    PeerLoad,
     StreamTuple,
     TupleId,
     VlIndex,
@@ -80,7 +83,7 @@ SAMPLED: Final = 61  # one of so many.
 SAY_EVERY_S: Final = 10.0
 SCHEMA: Final = Schema.parse(", ".join(f"a{number} int" for number in range(ATTRIBUTES)))
 _FIRST_BITS: Final = 32
-COUNTED: Final = frozenset((AlIndex, VlIndex, Join, Bundle, SplitValue, Moved))
+COUNTED: Final = frozenset((AlIndex, VlIndex, Join, Bundle, Moved, HandedOn, Halved, AskLoad, PeerLoad))
 
 
 class Size(NamedTuple):
@@ -328,8 +331,8 @@ def limits_of(
         fingers_max=1 << 40,
         replicas=replicas,
         groups=groups,
-        split_above=round(part * by_attribute),
-        split_ms=DAY_MS,
+        busy_above=round(part * by_attribute),
+        load_ms=DAY_MS,
     )
 
 

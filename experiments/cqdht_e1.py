@@ -22,6 +22,7 @@ MEASURED: Final = 100 * (BOS + 1)
 PAPERS: Final[tuple[AnyAlgorithm, ...]] = ("sai", "dai-q", "dai-t", "dai-v")
 ALL: Final[tuple[AnyAlgorithm, ...]] = (*PAPERS, "cells")
 WHOLE_BELOW: Final = 0.3  # Smaller ones run in one part.
+KEPT_BELOW: Final = 0.1  # There cells keep what comes, so that what they hand on (MOVED) has its bytes.
 FEW, MANY = 0.08, 1.28  # Of the queries: 8 K and 128 K.
 
 Point = dict[str, float]
@@ -41,7 +42,8 @@ def cell(
     size = Size.of(scale)
     size = size._replace(queries=round(size.queries * queries))
     part = len(attributes) / ATTRIBUTES  # It has its part of the load.
-    limits = limits_of(size, is_kept=False, groups=groups, part=part)
+    is_kept = algorithm == "cells" and scale < KEPT_BELOW
+    limits = limits_of(size, is_kept=is_kept, groups=groups, part=part)
     run = Run(algorithm, size, seed, limits, part=frozenset(attributes))
     run.pose()
     points: list[Point] = []

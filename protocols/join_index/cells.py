@@ -1,15 +1,18 @@
-"""Cells: the evaluators that share one value, more of them the heavier it is.
+"""Cells: what is looked for in one attribute by one value; a busy peer hands cells on, and halves heavy ones.
 
-Ours, beyond the paper. A light value has one evaluator for all attributes that are looked for by it, so what a tuple
-has for many of them travels in one BUNDLE. A heavy one is split: its attributes are spread over 2^depth cells by their
-hash. Every attribute of a value is in exactly one cell, and its tuples and rewritten queries meet there:
+Ours, beyond the paper. All cells of a value, one for each attribute, begin at one evaluator, so what a tuple has for
+many of them travels in one BUNDLE. A peer that has more to do than others hands cells on to peers that have less, and
+as long as it has, it gives them those that are new. A cell that is more than a peer should have is halved: queries are
+spread over its parts by their hash, tuples go to each part. A part that is cut off has a first holder of its own.
 
-- A cell that gets too much has the first cell raise the depth; the first cell tells all the others.
-- A cell whose depth rises hands over (MOVED) what belongs to a new cell; what had met there does not meet again.
-- What comes to a cell by an older depth is passed on to the cell it belongs to, and its sender is told the new depth.
+What is much goes by the mean of a few peers, asked whenever the own load has grown by half. Load is what the cells that
+are here now have had to compare, wherever they were, and the tuples that came to the rewriter: so it tells what is
+still to come. Peers count anew from time to time.
 
-So no order of arrival loses a pair, or has it meet twice: what comes to the new cell before that which is handed over
-meets it then.
+What leaves a holder goes with all that is in it (MOVED), and what had met there does not meet again. What comes to
+where a cell was is passed on to where it is, and its sender is told: HANDED_ON, HALVED. So no order of arrival loses a
+pair, or has it meet twice: what comes to the new holder before that which is handed over meets it then. Holders of a
+cell are numbered, and it is only halved, never joined: nothing is passed on in circles.
 """
 
 from __future__ import annotations
@@ -17,42 +20,64 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, TypeVar
+from typing import Final
 
-from protocols.ids import Key, Millis
-from protocols.join_index.limits import JoinLimits
-from protocols.join_index.messages import Asked, Attribute, JoinQuery, Opened, Rewritten, Side, ValueText
+from protocols.ids import Key, PeerId
+from protocols.join_index.messages import Asked, CellName, JoinQuery, Opened, QueryId, Rewritten, Side, ValueText
 from queries.plan import Operator
 
-DEPTH_MAX: Final = 12
-FIRST: Final = 0
-STEP: Final = 2  # Four cells for one: those who send have less to relearn than if it were two.
 _KEYS_MAX: Final = 1 << 18
-T = TypeVar("T")
 
 
 @lru_cache(maxsize=_KEYS_MAX)
-def cell_key(value: ValueText, cell: int) -> Key:
-    """Whose cell it is: the peer nearest to this key."""
-    return Key.of("cell", value, str(cell))
+def _key(value: ValueText) -> Key:
+    return Key.of("cells", value)
+
+
+def cell_key(value: ValueText, cell: CellName) -> Key:
+    """The peer nearest to it is the first holder: one for all cells of a value that have not been cut off."""
+    return _key(value) if not cell.part else Key.of("cell", value, cell.at.relation, *cell.at.path, str(cell.part))
 
 
 @lru_cache(maxsize=_KEYS_MAX)
-def _bits(at: Attribute) -> int:
-    return int.from_bytes(Key.of("cell of", at.relation, *at.path)[:4], "big")
+def _bits(query: QueryId) -> int:
+    return int.from_bytes(Key.of("part", query)[:4], "big")
 
 
-def cell_of(at: Attribute, depth: int) -> int:
-    """The cell of an attribute among 2^depth."""
-    return _bits(at) & ((1 << depth) - 1)
+def part_of(query: QueryId, part: int, before: int, after: int) -> int:
+    """Where a query of a part that had been halved `before` times is when it has been so `after` times.
+
+    A part keeps the queries that agree with it in one bit more each time, and cuts off the others.
+    """
+    for bit in range(before, after):
+        if _bits(query) >> bit & 1:
+            return part | 1 << bit
+    return part
 
 
-def by_cell(parts: Iterable[tuple[Attribute, T]], depth: int) -> dict[int, tuple[tuple[Attribute, T], ...]]:
-    """What belongs to which cell."""
-    found: dict[int, list[tuple[Attribute, T]]] = {}
-    for part in parts:
-        found.setdefault(cell_of(part[0], depth), []).append(part)
-    return {cell: tuple(each) for cell, each in found.items()}
+def cut_off(part: int, before: int, after: int) -> list[int]:
+    """The parts that it has cut off meanwhile; each begins halved as often as it has digits."""
+    return [part | 1 << bit for bit in range(before, after)]
+
+
+@dataclass(slots=True)
+class Parts:
+    """The parts of an attribute's share of a value, and how often each has been halved, as far as somebody knows."""
+
+    bits: dict[int, int] = field(default_factory=lambda: {0: 0})
+
+    def learn(self, part: int, bits: int) -> None:
+        before = self.bits.setdefault(part, part.bit_length())
+        for other in cut_off(part, before, bits):
+            self.bits.setdefault(other, other.bit_length())
+        self.bits[part] = max(before, bits)
+
+    def of(self, query: QueryId) -> int:
+        """The part that a query belongs to."""
+        part = 0
+        while (deeper := part_of(query, part, part.bit_length(), self.bits[part])) != part:
+            part = deeper
+        return part
 
 
 def together(every: Iterable[Rewritten]) -> tuple[Opened, ...]:
@@ -77,34 +102,59 @@ def apart(every: Iterable[Opened]) -> tuple[Rewritten, ...]:
 
 
 @dataclass(slots=True, eq=False)
-class _Cell:
-    depth: int
-    since: Millis = 0
-    load: int = 0  # Since then.
+class Cell:
+    """A cell at one of its holders."""
+
+    value: ValueText
+    name: CellName
+    bits: int  # So often has it been halved.
+    holder: int = 0  # The how many-th this peer is,
+    next: PeerId | None = None  # and the one after it, if it has been handed on.
+    queries_load: int = 0  # Rewritten queries that were compared,
+    tuples_load: int = 0  # and tuples.
+    width: int = 0  # The most queries that one tuple has brought.
+
+    @property
+    def load(self) -> int:
+        return self.queries_load + self.tuples_load
 
 
 @dataclass(slots=True)
 class Cells:
-    """The cells of one peer: how deep their values are split, and how much comes to them."""
+    """The cells that are, or have been, at one peer."""
 
-    limits: JoinLimits
-    _cells: dict[tuple[ValueText, int], _Cell] = field(default_factory=dict)
+    load: int = 0  # Of those that are here.
+    _cells: dict[tuple[ValueText, CellName], Cell] = field(default_factory=dict)
 
-    def depth(self, value: ValueText, cell: int) -> int:
-        """How deep a value is split, as far as this cell knows; a cell is there from its own depth on."""
-        found = self._cells.get((value, cell))
-        return cell.bit_length() if found is None else found.depth
+    def __contains__(self, name: object) -> bool:
+        return name in self._cells
 
-    def deepen(self, value: ValueText, cell: int, depth: int) -> None:
-        found = self._cells.setdefault((value, cell), _Cell(depth))
-        found.depth, found.load = max(found.depth, depth), 0
-
-    def is_heavy(self, value: ValueText, cell: int, load: int, now: Millis) -> bool:
-        """Count what has come; whether it is too much for one cell."""
-        found = self._cells.get((value, cell))
+    def at(self, value: ValueText, name: CellName, holder: int) -> Cell:
+        """A cell that something has come for. Who comes for a later holder than this peer was, means it again."""
+        found = self._cells.get((value, name))
         if found is None:
-            found = self._cells[value, cell] = _Cell(cell.bit_length(), now)
-        if now - found.since > self.limits.split_ms:
-            found.since, found.load = now, 0
-        found.load += load
-        return found.load > self.limits.split_above and found.depth < DEPTH_MAX
+            found = self._cells[value, name] = Cell(value, name, name.part.bit_length())
+        if found.holder < holder:
+            found.holder, found.next = holder, None
+        return found
+
+    def add(self, cell: Cell, queries: int, tuples: int) -> None:
+        cell.queries_load += queries
+        cell.tuples_load += tuples
+        self.load += queries + tuples
+
+    def heaviest(self) -> list[Cell]:
+        """All that have had something to compare, the heaviest first."""
+        return sorted((cell for cell in self._cells.values() if cell.load), key=lambda cell: -cell.load)
+
+    def elsewhere(self) -> list[Cell]:
+        """Those that have been handed on."""
+        return [cell for cell in self._cells.values() if cell.next is not None]
+
+    def count_anew(self) -> None:
+        for cell in self._cells.values():
+            self.add(cell, -cell.queries_load, -cell.tuples_load)
+
+    def validate(self) -> None:
+        assert self.load == sum(cell.load for cell in self._cells.values())
+        assert not any(cell.load for cell in self.elsewhere())

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 from weakref import WeakValueDictionary
 
-import msgspec
-
 from protocols.clock import wall_ms
-from protocols.effects import Effect, Route, Send
-from protocols.events import Event, Received, Unreachable, Unroutable
+from protocols.effects import Effect, Send
+from protocols.events import Event, Received, Unreachable
 from protocols.ids import Millis, PeerId
-from protocols.join_index.cells import FIRST, STEP, Cells, apart, by_cell, cell_key, cell_of, together
 from protocols.join_index.condition import Item, Prepared
 from protocols.join_index.expiry import Expiry, Recently
 from protocols.join_index.keys import value_key
@@ -21,26 +18,22 @@ from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import (
     AnyAlgorithm,
     Attribute,
-    Bundle,
     Finger,
     ForgetQuery,
     Join,
     JoinQuery,
-    Moved,
     Notification,
     Notify,
-    Opened,
     QueryId,
     Rewritten,
     Side,
-    SplitValue,
     StreamTuple,
     TupleId,
     ValueText,
     VlIndex,
 )
 
-_Place = tuple[Attribute | None, ValueText, int]
+Place = tuple[Attribute | None, ValueText, int]  # The last: the part, where it is a cell.
 NO_CELL: Final = -1
 
 
@@ -56,8 +49,8 @@ class _Waiting:
 class Evaluator:
     """Evaluates rewritten queries, now simple selections, against the tuples of its values.
 
-    In:        JOIN, VL_INDEX, FORGET_QUERY, BUNDLE, SPLIT_VALUE, MOVED; Unreachable for what it sent
-    Out:       NOTIFY to subscribers, FINGER to a rewriter that came through the DHT; SPLIT_VALUE, MOVED, BUNDLE: cells
+    In:        JOIN, VL_INDEX, FORGET_QUERY; Unreachable for what it sent; what is done in cells (cell_holder.py)
+    Out:       NOTIFY to subscribers, FINGER to a rewriter that came through the DHT
     Keeps:     VLQT: rewritten queries, by value and query; VLTT: tuples, by value. For how long: the table below
     Invariant: two tuples make a notification of a query at one evaluator, once, whatever the order in which what they
                caused arrives
@@ -76,21 +69,17 @@ class Evaluator:
     """
 
     limits: JoinLimits
-    _queries: dict[_Place, dict[QueryId, _Waiting]] = field(default_factory=dict)
-    _tuples: dict[_Place, dict[TupleId, StreamTuple]] = field(default_factory=dict)
+    _queries: dict[Place, dict[QueryId, _Waiting]] = field(default_factory=dict)
+    _tuples: dict[Place, dict[TupleId, StreamTuple]] = field(default_factory=dict)
     _prepared: WeakValueDictionary[QueryId, Prepared] = field(default_factory=WeakValueDictionary)
-    _old_queries: Expiry[tuple[_Place, QueryId, Side, TupleId]] = field(default_factory=Expiry)
-    _old_tuples: Expiry[tuple[_Place, TupleId]] = field(default_factory=Expiry)
+    _old_queries: Expiry[tuple[Place, QueryId, Side, TupleId]] = field(default_factory=Expiry)
+    _old_tuples: Expiry[tuple[Place, TupleId]] = field(default_factory=Expiry)
     _removed: Recently[QueryId] = field(default_factory=Recently)
-    _keep_ms: dict[tuple[_Place, TupleId], Millis] = field(default_factory=dict)  # Of tuples that may be handed over.
-    cells: Cells = field(init=False)
+    _keep_ms: dict[tuple[Place, TupleId], Millis] = field(default_factory=dict)  # Of tuples that may be handed over.
     stored_queries: int = 0  # ES, the evaluator storage load, is the sum of
     stored_tuples: int = 0  # these two.
     filtered: int = 0  # EF, the evaluator filtering load: what arrived and was compared with what is stored.
     refused: int = 0  # What a full table had no room for: only what was there already could meet it.
-
-    def __post_init__(self) -> None:
-        self.cells = Cells(self.limits)
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:
         match event:
@@ -99,19 +88,12 @@ class Evaluator:
                 return [self._finger(sender, message), *effects] if message.asks_finger else effects
             case Received(message=VlIndex() as message):
                 return self._index(message, now)
-            case Received(sender=sender, message=Bundle() as message):
-                return self._bundle(sender, message, now)
-            case Received(message=ForgetQuery() as message):
-                return self._forget(message, now)
-            case Received(message=SplitValue(value=value, depth=depth, cell=cell)):
-                return self._deepen(value, cell, depth)
-            case Received(message=Moved() as message):
-                return self._take_in(message, now)
-            case Unroutable(key=key, message=SplitValue() | Moved() as message):
-                return [Route(key, message)]
+            case Received(message=ForgetQuery(query=query, at=at, value=value)):
+                self.forget(query, [(at, value, NO_CELL)], now)
+                return []
             case Unreachable(peer=peer, message=Notify() as message):
                 return [Send(peer, message)]
-            case Unreachable(message=Finger() | SplitValue()):
+            case Unreachable(message=Finger()):
                 return []  # The next JOIN asks again.
         raise AssertionError(f"no rule for {event}")
 
@@ -122,13 +104,14 @@ class Evaluator:
 
     def _join(self, message: Join, now: Millis) -> list[Effect]:
         place = (message.at, message.value, NO_CELL)
-        told = _Told()
-        self._rewritten(place, message.trigger, message.rewritten, told, now)
+        told = Telling()
+        self.rewritten(place, message.trigger, message.rewritten, told, now)
         return told.effects()
 
-    def _rewritten(
-        self, place: _Place, trigger: StreamTuple, every: tuple[Rewritten, ...], told: _Told, now: Millis
+    def rewritten(
+        self, place: Place, trigger: StreamTuple, every: tuple[Rewritten, ...], told: Telling, now: Millis
     ) -> None:
+        """Queries that a trigger has rewritten come to a place."""
         queries, tuples = self._queries.get(place), self._tuples.get(place)
         if not queries and not tuples and self.stored_queries >= self.limits.rewritten_max:
             self._refuse(every)
@@ -160,7 +143,7 @@ class Evaluator:
         return found
 
     def _met_by_query(
-        self, place: _Place, prepared: Prepared, item: Item, met: Collection[TupleId] = ()
+        self, place: Place, prepared: Prepared, item: Item, met: Collection[TupleId] = ()
     ) -> Iterator[Notification]:
         other: Side = 1 if item.side == 0 else 0
         if prepared.query.algorithm == "dai-v":
@@ -173,7 +156,7 @@ class Evaluator:
             if _is_told_here(prepared.query.algorithm, item, each) and (found := prepared.meet(item, each)):
                 yield found
 
-    def _keep_query(self, place: _Place, prepared: Prepared, item: Item, now: Millis) -> None:
+    def _keep_query(self, place: Place, prepared: Prepared, item: Item, now: Millis) -> None:
         if self.stored_queries >= self.limits.rewritten_max:
             self.refused += 1
             return
@@ -184,46 +167,33 @@ class Evaluator:
         until = max(now, wall_ms(item.tuple.published_at) + keep_ms) + self.limits.late_ms
         self._old_queries.add(until, (place, prepared.query.id, item.side, item.tuple.id))
 
-    def _forget(self, message: ForgetQuery, now: Millis) -> list[Effect]:
-        self._removed.add(message.query, now + self.limits.recent_ms)
-        self._take_away((message.at, message.value, message.cell), message.query)
-        if message.cell == NO_CELL:
-            return []
-        assert message.at is not None, "only an attribute is in a cell"
-        cell = cell_of(message.at, self.cells.depth(message.value, message.cell))
-        if cell == message.cell:
-            return []
-        return [Route(cell_key(message.value, cell), msgspec.structs.replace(message, cell=cell))]
+    def forget(self, query: QueryId, places: Iterable[Place], now: Millis) -> None:
+        """A query is over: what was made of it at these places is forgotten, and what comes of it is late."""
+        self._removed.add(query, now + self.limits.recent_ms)
+        for place in places:
+            self._take_away(place, query)
 
-    def _take_away(self, place: _Place, query: QueryId) -> None:
+    def _take_away(self, place: Place, query: QueryId) -> None:
         waiting = self._queries.get(place, {}).pop(query, None)
         if waiting is not None:
             self.stored_queries -= sum(map(len, waiting.triggers))
             if not self._queries[place]:
                 del self._queries[place]
 
-    def drop(self, query: QueryId, now: Millis) -> None:
-        """Forget a query wherever it is."""
-        self._removed.add(query, now + self.limits.recent_ms)
-        for place in [place for place, queries in self._queries.items() if query in queries]:
-            self._take_away(place, query)
-
-    def is_removed(self, query: QueryId) -> bool:
-        """Whether a query was here until lately."""
-        return query in self._removed
-
-    def queries_at(self, at: Attribute | None, value: ValueText) -> tuple[QueryId, ...]:
-        """The queries that wait for a value."""
-        return tuple(self._queries.get((at, value, NO_CELL), {}))
+    @property
+    def removed(self) -> tuple[QueryId, ...]:
+        """Queries that were here until lately."""
+        return tuple(self._removed)
 
     # Tuples.
 
     def _index(self, message: VlIndex, now: Millis) -> list[Effect]:
-        told = _Told()
-        self._indexed((message.at, message.value, NO_CELL), message.tuple, message.keep_ms, told, now)
+        told = Telling()
+        self.indexed((message.at, message.value, NO_CELL), message.tuple, message.keep_ms, told, now)
         return told.effects()
 
-    def _indexed(self, place: _Place, each: StreamTuple, keep_ms: Millis, told: _Told, now: Millis) -> None:
+    def indexed(self, place: Place, each: StreamTuple, keep_ms: Millis, told: Telling, now: Millis) -> None:
+        """A tuple comes to a place."""
         if each.id in self._tuples.get(place, {}):
             return
         is_compared = False
@@ -234,7 +204,7 @@ class Evaluator:
         self.filtered += is_compared
         self._keep_tuple(place, each, keep_ms, now)
 
-    def _keep_tuple(self, place: _Place, each: StreamTuple, keep_ms: Millis, now: Millis) -> None:
+    def _keep_tuple(self, place: Place, each: StreamTuple, keep_ms: Millis, now: Millis) -> None:
         if self.stored_tuples >= self.limits.tuples_max:
             self.refused += 1
             return
@@ -245,141 +215,47 @@ class Evaluator:
         until = max(now, wall_ms(each.published_at) + keep_ms) + self.limits.late_ms
         self._old_tuples.add(until, (place, each.id))
 
-    # Cells.
+    # Places that move.
 
-    def _bundle(self, sender: PeerId, message: Bundle, now: Millis) -> list[Effect]:
-        value, cell, each = message.value, message.cell, message.trigger
-        effects = self._deepen(value, cell, message.depth)
-        if message.asks_finger:
-            effects.append(Send(sender, Finger(key=cell_key(value, cell))))
-        depth = self.cells.depth(value, cell)
-        if message.depth < depth:
-            effects.append(Send(sender, SplitValue(value=value, depth=depth)))
-        opened = by_cell(self._wanted(message), depth)
-        indexed = by_cell(message.indexed, depth)
-        told = _Told()
-        before = self.filtered
-        is_divisible = len(opened.get(cell, ())) + len(indexed.get(cell, ())) > 1
-        for at, every in opened.pop(cell, ()):
-            self._rewritten((at, value, cell), each, apart(every), told, now)
-        for at, keep_ms in indexed.pop(cell, ()):
-            self._indexed((at, value, cell), each, keep_ms, told, now)
-        for other in sorted({**opened, **indexed}):  # They are elsewhere by now.
-            passed = msgspec.structs.replace(
-                message,
-                cell=other,
-                depth=depth,
-                opened=opened.get(other, ()),
-                indexed=indexed.get(other, ()),
-                asks_finger=False,
-            )
-            effects.append(Route(cell_key(value, other), passed))
-        is_heavy = self.cells.is_heavy(value, cell, self.filtered - before, now)
-        if is_heavy and is_divisible:
-            if cell == FIRST:
-                effects += self._deepen(value, cell, depth + STEP)
-            else:
-                effects.append(
-                    Route(cell_key(value, FIRST), SplitValue(value=value, depth=depth + STEP, cell=FIRST)),
-                )
-        return effects + told.effects()
+    def queries_at(self, place: Place) -> tuple[QueryId, ...]:
+        return tuple(self._queries.get(place, ()))
 
-    def _wanted(self, message: Bundle) -> list[tuple[Attribute, tuple[Opened, ...]]]:
-        """Without queries that are over: where it would be passed on to, nobody may know of that."""
-        if not len(self._removed):
-            return list(message.opened)
-        left = (
-            (at, together(each for each in apart(opened) if each.query.id not in self._removed))
-            for at, opened in message.opened
-        )
-        return [(at, opened) for at, opened in left if opened]
-
-    def _deepen(self, value: ValueText, cell: int, depth: int) -> list[Effect]:
-        """Hand over what belongs to other cells now; the first cell tells all others."""
-        before = self.cells.depth(value, cell)
-        if depth <= before:
-            return []
-        self.cells.deepen(value, cell, depth)
-        effects: list[Effect] = []
-        if cell == FIRST:
-            effects += [
-                Route(cell_key(value, other), SplitValue(value=value, depth=depth, cell=other))
-                for other in range(1, 1 << (depth - 1))  # Higher ones are as deep from the beginning.
-            ]
-        joins: list[Join] = []
-        tuples: list[VlIndex] = []
-        for at in self._attributes_at(value, cell):
-            if cell_of(at, depth) != cell:
-                place = (at, value, cell)
-                joins += self._handed_over_queries(place)
-                tuples += self._handed_over_tuples(place)
-        moved = Moved(
-            value=value, cell=cell, depth=before, joins=tuple(joins), tuples=tuple(tuples), removed=tuple(self._removed)
-        )
-        return effects + [
-            Route(cell_key(value, each.cell), each) for each in _shared(moved, depth) if each.cell != cell
-        ]
-
-    def _attributes_at(self, value: ValueText, cell: int) -> list[Attribute]:
-        places = (place for table in (self._queries, self._tuples) for place in table)
-        found = {at: None for at, of, where in places if of == value and where == cell and at is not None}
-        return sorted(found, key=str)
-
-    def _handed_over_queries(self, place: _Place) -> list[Join]:
+    def take_out(self, place: Place, queries: Iterable[QueryId]) -> tuple[Join, ...]:
+        """Rewritten queries that are somewhere else from now on."""
+        at, value, _ = place
         by_trigger: dict[TupleId, tuple[StreamTuple, list[Rewritten]]] = {}
-        for query, waiting in list(self._queries.get(place, {}).items()):
+        for query in queries:
+            waiting = self._queries[place][query]
             for side, triggers in enumerate(waiting.triggers):
                 for item in triggers.values():
                     _, every = by_trigger.setdefault(item.tuple.id, (item.tuple, []))
                     every.append(Rewritten(waiting.prepared.query, 0 if side == 0 else 1))
             self._take_away(place, query)
-        at, value, _ = place
-        return [
+        return tuple(
             Join(at=at, value=value, trigger=trigger, rewritten=tuple(every), asks_finger=False)
             for trigger, every in by_trigger.values()
-        ]
+        )
 
-    def _handed_over_tuples(self, place: _Place) -> list[VlIndex]:
+    def tuples_at(self, place: Place) -> tuple[VlIndex, ...]:
         at, value, _ = place
-        assert at is not None
-        tuples = self._tuples.pop(place, {})
-        self.stored_tuples -= len(tuples)
-        return [
-            VlIndex(tuple=each, at=at, value=value, keep_ms=self._keep_ms.pop((place, each.id)))
-            for each in tuples.values()
-        ]
+        assert at is not None, "only an attribute is in a cell"
+        return tuple(
+            VlIndex(tuple=each, at=at, value=value, keep_ms=self._keep_ms[place, each.id])
+            for each in self._tuples.get(place, {}).values()
+        )
 
-    def _take_in(self, message: Moved, now: Millis) -> list[Effect]:
-        """What was handed over meets what was here before, not each other: it has met."""
-        value, cell = message.value, message.cell
-        effects = self._deepen(value, cell, message.depth)
-        told = _Told()
-        for query in message.removed:
-            self._removed.add(query, now + self.limits.recent_ms)
-            for at in self._attributes_at(value, cell):
-                self._take_away((at, value, cell), query)
-        for each in _shared(message, self.cells.depth(value, cell)):
-            if each.cell == cell:
-                self._meet_and_keep(value, cell, each.joins, each.tuples, told, now)
-            else:
-                effects.append(Route(cell_key(value, each.cell), each))
-        return effects + told.effects()
+    def drop_tuples(self, place: Place) -> None:
+        for name in self._tuples.pop(place, {}):
+            del self._keep_ms[place, name]
+            self.stored_tuples -= 1
 
-    def _meet_and_keep(
-        self,
-        value: ValueText,
-        cell: int,
-        joins: tuple[Join, ...],
-        tuples: tuple[VlIndex, ...],
-        told: _Told,
-        now: Millis,
+    def take_in(
+        self, place: Place, joins: tuple[Join, ...], tuples: tuple[VlIndex, ...], told: Telling, now: Millis
     ) -> None:
-        kept: list[tuple[_Place, Prepared, Item]] = []
-        met: dict[Attribute | None, set[TupleId]] = {}  # A tuple of them may have come here, too.
-        for index in tuples:
-            met.setdefault(index.at, set()).add(index.tuple.id)
+        """What was taken out elsewhere meets what was here before, not each other: it has met."""
+        kept: list[tuple[Prepared, Item]] = []
+        met = {index.tuple.id for index in tuples}  # One of them may have come here, too.
         for join in joins:
-            place = (join.at, value, cell)
             for rewritten in join.rewritten:
                 query, side = rewritten.query, rewritten.side
                 known = self._queries.get(place, {}).get(query.id)
@@ -388,15 +264,14 @@ class Evaluator:
                     continue
                 prepared = self._prepare(query)
                 item = prepared.read(join.trigger, side)
-                told.add(query, self._met_by_query(place, prepared, item, met.get(join.at, ())))
-                kept.append((place, prepared, item))
+                told.add(query, self._met_by_query(place, prepared, item, met))
+                kept.append((prepared, item))
         for index in tuples:
-            place = (index.at, value, cell)
             if index.tuple.id not in self._tuples.get(place, {}):
                 for waiting in self._queries.get(place, {}).values():
                     told.add(waiting.prepared.query, _met_by_tuple(waiting, index.tuple))
                 self._keep_tuple(place, index.tuple, index.keep_ms, now)
-        for place, prepared, item in kept:
+        for prepared, item in kept:
             self._keep_query(place, prepared, item, now)
 
     # Time.
@@ -446,17 +321,6 @@ def _is_told_here(algorithm: AnyAlgorithm, trigger: Item, each: Item) -> bool:
     return True
 
 
-def _shared(moved: Moved, depth: int) -> list[Moved]:
-    """What each cell gets of that which belonged to one cell while the value was less deep."""
-    found: list[Moved] = []
-    for cell in range(moved.cell, 1 << depth, 1 << moved.depth):
-        joins = tuple(each for each in moved.joins if each.at is not None and cell_of(each.at, depth) == cell)
-        tuples = tuple(each for each in moved.tuples if cell_of(each.at, depth) == cell)
-        if joins or tuples or moved.removed:
-            found.append(msgspec.structs.replace(moved, cell=cell, depth=depth, joins=joins, tuples=tuples))
-    return found
-
-
 def _met_by_tuple(waiting: _Waiting, each: StreamTuple) -> Iterator[Notification]:
     prepared = waiting.prepared
     for side, triggers in enumerate(waiting.triggers):
@@ -469,7 +333,7 @@ def _met_by_tuple(waiting: _Waiting, each: StreamTuple) -> Iterator[Notification
 
 
 @dataclass(slots=True)
-class _Told:
+class Telling:
     """Notifications on their way: one message for each subscriber."""
 
     by_subscriber: dict[PeerId, list[Notification]] = field(default_factory=dict)

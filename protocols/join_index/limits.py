@@ -23,6 +23,6 @@ class JoinLimits:
     rewritten_max: int = 1_000_000  # In the VLQT.
     fingers_max: int = 100_000
     groups: bool = True  # One JOIN for all queries that have the same evaluator; else one for each.
-    split_above: int = 10_000  # Rewritten queries and tuples that one cell of a value may get
-    split_ms: Millis = 60_000  # in this time.
+    busy_above: int = 10_000  # A peer that has had less to compare keeps all its cells (cells.py);
+    load_ms: Millis = 60_000  # it counts anew after this time.
     choose_by: Literal["rate", "skew"] = "rate"  # SAI's index attribute: section 4.1.

@@ -12,6 +12,7 @@ from typing import Final
 from protocols.effects import Effect, SetTimer
 from protocols.events import Event, Received, Started, TimerFired, Unreachable, Unroutable
 from protocols.ids import Millis
+from protocols.join_index.cell_holder import CellHolder
 from protocols.join_index.evaluator import Evaluator
 from protocols.join_index.events import QueryPosed, QueryStopped, TuplePublished
 from protocols.join_index.indexer import TupleIndexer
@@ -19,19 +20,22 @@ from protocols.join_index.interests import Interests
 from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import (
     AlIndex,
+    AskLoad,
     AskRate,
     Bundle,
     Finger,
     ForgetQuery,
+    Halved,
+    HandedOn,
     Join,
     Moved,
     Notify,
+    PeerLoad,
     Query,
     QueryIndexed,
     QueryRefused,
     Rate,
     RemoveQuery,
-    SplitValue,
     VlIndex,
 )
 from protocols.join_index.rewriter import Rewriter
@@ -39,8 +43,9 @@ from protocols.join_index.subscriber import JoinSubscriber
 from protocols.messages import Message
 
 SWEEP: Final = "join_index.sweep"
-_FOR_EVALUATORS: Final = frozenset((VlIndex, Join, ForgetQuery, Bundle, Moved))
-_FOR_REWRITERS: Final = frozenset((AlIndex, Query, RemoveQuery, AskRate, Finger))
+_FOR_EVALUATORS: Final = frozenset((VlIndex, Join, ForgetQuery))
+_FOR_HOLDERS: Final = frozenset((Bundle, Moved, AskLoad, PeerLoad))
+_FOR_REWRITERS: Final = frozenset((AlIndex, Query, RemoveQuery, AskRate, Finger, HandedOn, Halved))
 _FOR_SUBSCRIBERS: Final = frozenset((Rate, QueryIndexed, QueryRefused, Notify))
 
 
@@ -60,12 +65,14 @@ class JoinIndex:
     subscriber: JoinSubscriber = field(init=False)
     rewriter: Rewriter = field(init=False)
     evaluator: Evaluator = field(init=False)
+    holder: CellHolder = field(init=False)
 
     def __post_init__(self) -> None:
         self.indexer = TupleIndexer(self.limits, self.interests)
         self.subscriber = JoinSubscriber(self.limits)
         self.rewriter = Rewriter(self.limits)
         self.evaluator = Evaluator(self.limits)
+        self.holder = CellHolder(self.limits, self.evaluator, self.rewriter)
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:
         match event:
@@ -86,10 +93,10 @@ class JoinIndex:
                 return self._sender(message).handle(event, now)
         raise AssertionError(f"no rule for {event}")
 
-    def _receiver(self, message: Message) -> JoinSubscriber | Rewriter | Evaluator:
+    def _receiver(self, message: Message) -> JoinSubscriber | Rewriter | Evaluator | CellHolder:
         kind = type(message)
-        if isinstance(message, SplitValue):
-            return self.rewriter if message.cell < 0 else self.evaluator
+        if kind in _FOR_HOLDERS or (isinstance(message, ForgetQuery) and message.part >= 0):
+            return self.holder
         if kind in _FOR_EVALUATORS:
             return self.evaluator
         if kind in _FOR_REWRITERS:
@@ -97,7 +104,7 @@ class JoinIndex:
         assert kind in _FOR_SUBSCRIBERS, f"no role for {message}"
         return self.subscriber
 
-    def _sender(self, message: Message) -> TupleIndexer | JoinSubscriber | Rewriter | Evaluator:
+    def _sender(self, message: Message) -> TupleIndexer | JoinSubscriber | Rewriter | Evaluator | CellHolder:
         match message:
             case AlIndex() | VlIndex():
                 return self.indexer
@@ -105,8 +112,10 @@ class JoinIndex:
                 return self.subscriber
             case Join() | ForgetQuery() | Bundle() | Rate() | QueryIndexed() | QueryRefused():
                 return self.rewriter
-            case Notify() | Finger() | SplitValue() | Moved():
+            case Notify() | Finger():
                 return self.evaluator
+            case Moved() | HandedOn() | Halved() | AskLoad() | PeerLoad():
+                return self.holder
         raise AssertionError(f"no role for {message}")
 
     def is_empty(self) -> bool:
@@ -117,3 +126,4 @@ class JoinIndex:
         self.subscriber.validate()
         self.rewriter.validate()
         self.evaluator.validate()
+        self.holder.validate()

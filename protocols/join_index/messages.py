@@ -4,7 +4,8 @@ publisher ── AL_INDEX ──▶ rewriter ── JOIN ──▶ evaluator ─
 publisher ── VL_INDEX ──▶ evaluator ── FINGER ──▶ rewriter
 subscriber ── ASK_RATE, QUERY, REMOVE_QUERY ──▶ rewriter ── RATE, QUERY_INDEXED, QUERY_REFUSED ──▶ subscriber
                                                 rewriter ── FORGET_QUERY ──▶ evaluator
-rewriter ── BUNDLE ──▶ cell ── SPLIT_VALUE ──▶ rewriter, cell ── MOVED ──▶ cell
+rewriter ── BUNDLE ──▶ holder of cells ── HANDED_ON, HALVED ──▶ rewriter
+                       holder of cells ── ASK_LOAD ──▶ any peer ── PEER_LOAD ──▶ holder ── MOVED ──▶ another holder
 
 Where messages and peers get lost, a peer reads a stream for the attribute level, and what goes on to the value level
 travels in parcels, so that each side knows what the other has:
@@ -48,6 +49,13 @@ class Attribute(msgspec.Struct, frozen=True, array_like=True):
 
     def __str__(self) -> str:
         return ".".join((self.relation, *self.path))
+
+
+class CellName(msgspec.Struct, frozen=True, array_like=True):
+    """A cell of a value: an attribute, and which part of the queries that open it (cells.py)."""
+
+    at: Attribute
+    part: int
 
 
 class TupleId(msgspec.Struct, frozen=True, array_like=True, order=True):
@@ -179,7 +187,8 @@ class ForgetQuery(Message, frozen=True, kw_only=True, tag="FORGET_QUERY"):
     query: QueryId
     at: Attribute | None
     value: ValueText
-    cell: int = -1  # Of a value that is shared by cells.
+    part: int = -1  # Of a cell,
+    holder: int = 0  # and who holds it; none: it is not in one.
 
 
 class AskRate(Message, frozen=True, kw_only=True, tag="ASK_RATE"):
@@ -233,35 +242,72 @@ class Opened(msgspec.Struct, frozen=True, array_like=True):
     queries: tuple[Asked, ...]
 
 
+class Share(msgspec.Struct, frozen=True, array_like=True):
+    """What one cell gets of a tuple: queries that it triggers, or itself, or both."""
+
+    cell: CellName
+    bits: int  # So often has the cell been halved, as far as the sender knows.
+    holder: int  # Of the cell: 0 is the peer nearest to its key, 1 the one that got it from there, and so on.
+    opened: tuple[Opened, ...] = ()
+    keep_ms: Millis | None = None  # How long after its publication the tuple itself can be needed here.
+
+
 class Bundle(Message, frozen=True, kw_only=True, tag="BUNDLE"):
-    """All that one cell of a value gets of a tuple: queries that it triggers, its own attributes with this value."""
+    """What the cells of a value that one peer holds get of a tuple."""
 
     value: ValueText
-    cell: int
-    depth: int  # There are 2^depth cells, as far as the sender knows.
     trigger: StreamTuple
-    opened: tuple[tuple[Attribute, tuple[Opened, ...]], ...]  # By the attribute still open.
-    indexed: tuple[tuple[Attribute, Millis], ...]  # And how long after its publication it can be needed.
+    shares: tuple[Share, ...]
     asks_finger: bool
 
 
-class SplitValue(Message, frozen=True, kw_only=True, tag="SPLIT_VALUE"):
-    """A value is shared by 2^depth cells."""
+class Contents(msgspec.Struct, frozen=True, array_like=True):
+    """What belongs to a cell, and has been elsewhere until now: it has met there."""
 
     value: ValueText
-    depth: int
-    cell: int = -1  # Of the receiver; none: it is a rewriter.
+    cell: CellName
+    bits: int
+    holder: int
+    queries_load: int  # Rewritten queries that were compared,
+    tuples_load: int  # and tuples.
+    joins: tuple[Join, ...]
+    tuples: tuple[VlIndex, ...]
 
 
 class Moved(Message, frozen=True, kw_only=True, tag="MOVED"):
-    """What belongs to a cell since it exists, and has been elsewhere: it has met there."""
+    """You are the holder of these cells."""
+
+    cells: tuple[Contents, ...]
+    removed: tuple[QueryId, ...]  # What still comes of these is late.
+
+
+class HandedOn(Message, frozen=True, kw_only=True, tag="HANDED_ON"):
+    """These cells of a value have another holder."""
 
     value: ValueText
-    cell: int
-    depth: int
-    joins: tuple[Join, ...]
-    tuples: tuple[VlIndex, ...]
-    removed: tuple[QueryId, ...]  # What still comes of these is late.
+    cells: tuple[tuple[CellName, int], ...]
+    peer: PeerId
+
+
+class Halved(Message, frozen=True, kw_only=True, tag="HALVED"):
+    """A cell has been halved so often."""
+
+    value: ValueText
+    cell: CellName
+    bits: int
+
+
+class AskLoad(Message, frozen=True, kw_only=True, tag="ASK_LOAD"):
+    """How much has there been to compare at you?"""
+
+    number: int
+
+
+class PeerLoad(Message, frozen=True, kw_only=True, tag="PEER_LOAD"):
+    """So much, with all that has ever come to the cells which are here now."""
+
+    number: int
+    load: int
 
 
 class Finger(Message, frozen=True, kw_only=True, tag="FINGER"):

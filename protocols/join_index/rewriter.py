@@ -6,12 +6,15 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Final
+
+import msgspec
 
 from protocols.clock import Stamp, wall_ms
 from protocols.effects import Effect, Route, Send
 from protocols.events import Event, Received, Unreachable, Unroutable
 from protocols.ids import Key, Millis, PeerId
-from protocols.join_index.cells import by_cell, cell_key, cell_of, together
+from protocols.join_index.cells import Parts, cell_key, together
 from protocols.join_index.condition import Item, NotIndexed, Prepared
 from protocols.join_index.expiry import Expiry, Recently
 from protocols.join_index.fingers import JoinFingers
@@ -22,8 +25,11 @@ from protocols.join_index.messages import (
     AskRate,
     Attribute,
     Bundle,
+    CellName,
     Finger,
     ForgetQuery,
+    Halved,
+    HandedOn,
     Join,
     Query,
     QueryId,
@@ -32,8 +38,8 @@ from protocols.join_index.messages import (
     Rate,
     RemoveQuery,
     Rewritten,
+    Share,
     Side,
-    SplitValue,
     StreamTuple,
     TupleId,
     ValueText,
@@ -42,6 +48,7 @@ from queries.expressions import Column
 
 _Target = tuple[Attribute | None, ValueText]  # Names an evaluator.
 _Once = tuple[Attribute, Side, bytes]
+_WHOLE: Final = Parts()
 
 
 @dataclass(slots=True, eq=False)
@@ -123,7 +130,7 @@ class _Reading:
 class Rewriter:
     """Keeps join queries under the attribute they are indexed by, and rewrites them as tuples arrive.
 
-    In:        QUERY, AL_INDEX, REMOVE_QUERY, ASK_RATE, FINGER, SPLIT_VALUE; Unroutable and Unreachable for what it sent
+    In:        QUERY, AL_INDEX, REMOVE_QUERY, ASK_RATE, FINGER, HANDED_ON, HALVED; Unroutable, Unreachable
     Out:       JOIN, BUNDLE and FORGET_QUERY to evaluators, QUERY_INDEXED, QUERY_REFUSED and RATE to who asks
     Keeps:     ALQT: queries, grouped by equivalent join condition; tuples, only for as long as a query published
                before them may still be on its way; JFRT; which values have gone on to evaluators
@@ -144,7 +151,8 @@ class Rewriter:
     _sent: dict[_Once, _Sent] = field(default_factory=dict)
     _old_sent: Expiry[tuple[_Once, bytes, int]] = field(default_factory=Expiry)
     _removed: Recently[QueryId] = field(default_factory=Recently)
-    _depths: dict[ValueText, int] = field(default_factory=dict)  # Of values that are split into cells.
+    _holders: dict[tuple[ValueText, CellName], tuple[int, PeerId]] = field(default_factory=dict)  # Of cells handed on.
+    _parts: dict[tuple[ValueText, Attribute], Parts] = field(default_factory=dict)  # Where there is more than one.
     _arrivals: dict[Attribute, deque[tuple[Millis, ValueText]]] = field(default_factory=dict)
     stored: int = 0  # RS, the rewriter storage load: queries indexed here.
     filtered: int = 0  # RF, the rewriter filtering load: tuples that arrived.
@@ -161,8 +169,10 @@ class Rewriter:
                 return self._trigger(message, now)
             case Received(sender=sender, message=Query() as message):
                 return self._index(sender, message, now)
-            case Received(message=SplitValue(value=value, depth=depth)):
-                self._depths[value] = max(depth, self._depths.get(value, 0))
+            case Received(message=HandedOn() as message):
+                return self._learn_holders(message)
+            case Received(message=Halved(value=value, cell=cell, bits=bits)):
+                self._parts.setdefault((value, cell.at), Parts()).learn(cell.part, bits)
                 return []
             case Received(message=RemoveQuery(query=query)):
                 return self._remove(query, now)
@@ -172,7 +182,7 @@ class Rewriter:
                 return [Route(key, message)]
             case Unreachable(peer=peer, message=Join() | ForgetQuery() | Bundle() as message):
                 self.fingers.forget(peer)
-                return [Route(_key_of(message), message)]
+                return _from_the_first(message)
             case Unreachable(peer=peer, message=QueryIndexed() | QueryRefused() | Rate() as message):
                 return [Send(peer, message)]
         raise AssertionError(f"no rule for {event}")
@@ -236,12 +246,15 @@ class Rewriter:
         return effects
 
     def _forgotten(self, query: QueryId, group: _Group, value: ValueText) -> Effect:
-        cell = -1
-        if group.has_cells:
-            assert group.opens is not None
-            cell = cell_of(group.opens, self._depths.get(value, 0))
-        message = ForgetQuery(query=query, at=group.opens, value=value, cell=cell)
-        return self.fingers.towards(_key_of(message), message)
+        message = ForgetQuery(query=query, at=group.opens, value=value)
+        if not group.has_cells:
+            return self.fingers.towards(value_key(group.opens, value), message)
+        assert group.opens is not None
+        parts = self._parts.get((value, group.opens), _WHOLE)
+        cell = CellName(group.opens, parts.of(query))
+        holder, peer = self._holders.get((value, cell), (0, None))
+        message = msgspec.structs.replace(message, part=cell.part, holder=holder)
+        return self.fingers.towards(cell_key(value, cell), message) if peer is None else Send(peer, message)
 
     # Tuples.
 
@@ -338,25 +351,42 @@ class Rewriter:
         return Route(key, message) if peer is None else Send(peer, message)
 
     def _bundles(self, value: ValueText, each: StreamTuple, found: _Bundled) -> list[Effect]:
-        """One message for each cell of a value."""
-        depth = self._depths.get(value, 0)
-        opened = by_cell(((at, together(chain.from_iterable(every))) for at, every in found.opened.items()), depth)
-        indexed = by_cell(found.indexed.items(), depth)
+        """One message for each peer that holds cells of a value."""
+        shares: dict[PeerId | Key, list[Share]] = {}  # By key where nobody is known.
+        for at in {**found.opened, **found.indexed}:
+            keep_ms = found.indexed.get(at)
+            for part, bits, rewritten in self._by_part(value, at, found.opened.get(at, [])):
+                if rewritten or keep_ms is not None:
+                    cell = CellName(at, part)
+                    key = cell_key(value, cell)
+                    holder, peer = self._holders.get((value, cell), (0, self.fingers.find(key)))
+                    share = Share(cell, bits, holder, together(rewritten), keep_ms)
+                    shares.setdefault(key if peer is None else peer, []).append(share)
         effects: list[Effect] = []
-        for cell in sorted({**opened, **indexed}):
-            key = cell_key(value, cell)
-            peer = self.fingers.find(key)
-            message = Bundle(
-                value=value,
-                cell=cell,
-                depth=depth,
-                trigger=each,
-                opened=opened.get(cell, ()),
-                indexed=indexed.get(cell, ()),
-                asks_finger=peer is None,
-            )
-            effects.append(Route(key, message) if peer is None else Send(peer, message))
+        for towards, some in shares.items():
+            is_key = not isinstance(towards, PeerId)
+            message = Bundle(value=value, trigger=each, shares=tuple(some), asks_finger=is_key)
+            effects.append(Send(towards, message) if isinstance(towards, PeerId) else Route(towards, message))
         return effects
+
+    def _by_part(
+        self, value: ValueText, at: Attribute, found: list[tuple[Rewritten, ...]]
+    ) -> list[tuple[int, int, list[Rewritten]]]:
+        """The parts of an attribute's share of a value, how often they were halved, and what is for them."""
+        parts = self._parts.get((value, at))
+        if parts is None:
+            return [(0, 0, list(chain.from_iterable(found)))]
+        by_part: dict[int, list[Rewritten]] = {}
+        for each in chain.from_iterable(found):
+            by_part.setdefault(parts.of(each.query.id), []).append(each)
+        return [(part, bits, by_part.get(part, [])) for part, bits in parts.bits.items()]
+
+    def _learn_holders(self, message: HandedOn) -> list[Effect]:
+        for cell, holder in message.cells:
+            known, _ = self._holders.get((message.value, cell), (0, None))
+            if known < holder:
+                self._holders[message.value, cell] = (holder, message.peer)
+        return []
 
     # Rates and time.
 
@@ -398,11 +428,18 @@ def _opens(prepared: Prepared, side: Side) -> Attribute | None:
     return None if prepared.query.algorithm == "dai-v" else other.attribute
 
 
-def _key_of(message: Join | ForgetQuery | Bundle) -> Key:
-    """Where a message belongs."""
-    if isinstance(message, Bundle) or (isinstance(message, ForgetQuery) and message.cell >= 0):
-        return cell_key(message.value, message.cell)
-    return value_key(message.at, message.value)
+def _from_the_first(message: Join | ForgetQuery | Bundle) -> list[Effect]:
+    """What did not find a holder of a cell goes the way of the cell, from the first one on; all else to its key."""
+    match message:
+        case Bundle(value=value, shares=shares):
+            by_key: dict[Key, list[Share]] = {}
+            for each in shares:
+                by_key.setdefault(cell_key(value, each.cell), []).append(msgspec.structs.replace(each, holder=0))
+            return [Route(key, msgspec.structs.replace(message, shares=tuple(some))) for key, some in by_key.items()]
+        case ForgetQuery(at=at, value=value, part=part) if part >= 0:
+            assert at is not None, "a cell has an attribute"
+            return [Route(cell_key(value, CellName(at, part)), msgspec.structs.replace(message, holder=0))]
+    return [Route(value_key(message.at, message.value), message)]
 
 
 def _group(prepared: Prepared, side: Side, *, is_indexing: bool) -> _Group:

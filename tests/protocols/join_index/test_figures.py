@@ -13,25 +13,30 @@ import pytest
 
 from protocols.ids import PeerId
 from protocols.join_index.cells import cell_key
-from protocols.join_index.keys import value_key
+from protocols.join_index.keys import leaves, value_key
 from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import (
     AlIndex,
     AnyAlgorithm,
+    AskLoad,
     AskRate,
     Attribute,
     Bundle,
+    CellName,
+    Contents,
     Finger,
     ForgetQuery,
+    Halved,
+    HandedOn,
     Join,
     Moved,
     Notification,
     Notify,
+    PeerLoad,
     Query,
     QueryIndexed,
     Rate,
     RemoveQuery,
-    SplitValue,
     StreamTuple,
     VlIndex,
 )
@@ -48,6 +53,7 @@ STREAMS = {
     "U": Stream("U", Schema.parse("A int, B int, C int")),
     "V": Stream("V", Schema.parse("D int, E int, F int")),
 }
+ATTRIBUTES = [Attribute(name, path) for name, stream in STREAMS.items() for path in leaves(stream.schema)]
 WIDTH = 36
 
 
@@ -55,7 +61,7 @@ class Story:
     """One figure played on a calm network of eight peers, N1 to N8."""
 
     def __init__(self) -> None:
-        self.network = Network(STREAMS, peers=8, limits=JoinLimits(split_above=3))
+        self.network = Network(STREAMS, peers=8, limits=JoinLimits(busy_above=3))
         self.network.on_message = self._said
         self.names = {peer: f"N{number}" for number, peer in enumerate(self.network.ids, 1)}
         self.peers = {name: peer for peer, name in self.names.items()}
@@ -91,8 +97,8 @@ class Story:
                 name = str(at)
             case VlIndex(at=at, value=value) | Join(at=at, value=value) | ForgetQuery(at=at, value=value):
                 name = f"{at}={value[1:]}" if at else f"={value[1:]}"
-            case Bundle(value=value, cell=cell) | Moved(value=value, cell=cell):
-                name = f"{value[1:]}/{cell}"
+            case Bundle(value=value):
+                name = f"cells of {value[1:]}"
             case _:
                 return self.names[to]
         return f"{name} ({self.names[to]})"
@@ -103,14 +109,6 @@ class Story:
                 return self._shown(each)
             case Join(trigger=trigger, rewritten=rewritten):
                 return f"{', '.join(each.query.id for each in rewritten)} with {self._shown(trigger)}"
-            case Bundle(trigger=trigger, opened=opened, indexed=indexed):
-                queries = [query.id for _, every in opened for each in every for query in each.queries]
-                return f"{', '.join([*queries, *(f'by {at}' for at, _ in indexed)])} with {self._shown(trigger)}"
-            case SplitValue(value=value, depth=depth):
-                return f"{value[1:]} has {1 << depth} cells"
-            case Moved(joins=joins, tuples=tuples):
-                queries = [query.query.id for join in joins for query in join.rewritten]
-                return ", ".join([*queries, *(self._shown(each.tuple) for each in tuples)])
             case Query(query=query, side=side):
                 return f"{query.id} by its {('left', 'right')[side]} side"
             case RemoveQuery(query=query) | ForgetQuery(query=query) | AskRate(query=query) | QueryIndexed(query=query):
@@ -121,11 +119,33 @@ class Story:
                 return ", ".join(map(self._result, notifications))
             case Finger(key=key):
                 return self._place(key)
+        return self._about_cells(message)
+
+    def _about_cells(self, message: Message) -> str:
+        match message:
+            case Bundle(trigger=trigger, shares=shares):
+                queries = [query.id for share in shares for each in share.opened for query in each.queries]
+                own = [f"by {_named(share.cell)}" for share in shares if share.keep_ms is not None]
+                return f"{', '.join([*queries, *own])} with {self._shown(trigger)}"
+            case HandedOn(value=value, cells=cells, peer=peer):
+                return f"{value[1:]}: {', '.join(_named(cell) for cell, _ in cells)} to {self.names[peer]}"
+            case Halved(value=value, cell=cell, bits=bits):
+                return f"{value[1:]}: {_named(cell)}, {bits} times"
+            case Moved(cells=cells):
+                return "; ".join(f"{each.value[1:]}: {_named(each.cell)}: {self._inside(each)}" for each in cells)
+            case AskLoad():
+                return ""
+            case PeerLoad(load=load):
+                return f"{load}"
         raise AssertionError(f"no words for {message}")
 
     def _shown(self, each: StreamTuple) -> str:
         (row,) = STREAMS[each.id.stream].schema.decode(each.row)
         return f"{each.id.stream}{row}"
+
+    def _inside(self, each: Contents) -> str:
+        queries = [f"{of.query.id} with {self._shown(join.trigger)}" for join in each.joins for of in join.rewritten]
+        return ", ".join([*queries, *(self._shown(index.tuple) for index in each.tuples)])
 
     def _result(self, each: Notification) -> str:
         _, plan = self.network.plans[each.query]
@@ -134,7 +154,9 @@ class Story:
 
     def _place(self, key: bytes) -> str:
         """Who is evaluator of what, by the JOIN that asked."""
-        cells = {f"{value}/{cell}": cell_key(f"n{value}", cell) for value in range(10) for cell in range(16)}
+        values = [f"n{value}" for value in range(10)]
+        names = [CellName(at, part) for at in ATTRIBUTES for part in range(4)]
+        cells = {_named(name, value): cell_key(value, name) for value in values for name in names}
         return next(name for name, each in {**self.joined, **cells}.items() if each == key)
 
     @property
@@ -143,6 +165,13 @@ class Story:
         every = [match for match in found if match]
         places = {f"{match[1]}={match[2]}": (match[1], f"n{match[2]}") for match in every}
         return {name: value_key(None if not at else _attribute(at), value) for name, (at, value) in places.items()}
+
+
+def _named(cell: CellName, value: str = "") -> str:
+    """A cell that was cut off has a number; all others of a value have one key."""
+    if value and not cell.part:
+        return f"cells of {value[1:]}"
+    return " ".join(filter(None, (value[1:], str(cell.at), f"part {cell.part}" if cell.part else "")))
 
 
 def _attribute(text: str) -> Attribute:

@@ -26,7 +26,7 @@ STREAMS = {
     "T": Stream("T", Schema.parse("at timestamp, p record(x int, y int null)")),
 }
 STORM = Weather(loss=0.2, repeat=0.2, latency_ms=(1, 400))
-LIMITS = JoinLimits(recent_ms=20_000, late_ms=20_000, sweep_ms=500, split_above=3)
+LIMITS = JoinLimits(recent_ms=20_000, late_ms=20_000, sweep_ms=500, busy_above=3)
 
 T1 = (
     "R.B = S.E",
@@ -87,7 +87,7 @@ def test_every_result_is_told_once_in_a_storm(algorithm: AnyAlgorithm, seed: int
         replicas=luck.choice([1, 1, 3]),
         choose_by=luck.choice(["rate", "skew"]),
         fingers_max=luck.choice([2, 1000]),
-        split_above=luck.choice([0, 1, 5, 10_000]),
+        busy_above=luck.choice([0, 1, 5, 10_000]),
     )
     interests = luck.choice([None, Interests()])
     network = Network(STREAMS, seed=seed, weather=STORM, limits=limits, interests=interests)

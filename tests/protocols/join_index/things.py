@@ -9,8 +9,8 @@ from protocols.events import Received
 from protocols.ids import Millis, PeerId
 from protocols.join_index.keys import value_text
 from protocols.join_index.messages import (
-    Algorithm,
     AlIndex,
+    AnyAlgorithm,
     Attribute,
     Join,
     JoinQuery,
@@ -38,7 +38,7 @@ EQUI_JOIN = "SELECT R.A, S.D FROM R, S WHERE R.B = S.E"
 
 
 def query(
-    text: str = EQUI_JOIN, algorithm: Algorithm = "sai", name: str = "q1", at: Millis = 0, **more: Any
+    text: str = EQUI_JOIN, algorithm: AnyAlgorithm = "sai", name: str = "q1", at: Millis = 0, **more: Any
 ) -> JoinQuery:
     plan = sql.plan(text, STREAMS).plan
     return JoinQuery(name, SUBSCRIBER, at << COUNT_BITS, algorithm, plan, HOUR_MS, **more)
