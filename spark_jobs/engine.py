@@ -3,6 +3,7 @@
 The daemon never loads Spark. A worker (spark_jobs/worker.py) owns the session and its Java process; rows reach Spark
 through spools, which a thread writes; results come back over a Unix socket. All of that lives in one private folder, in
 memory where it can.
+Where Spark is to be warm a small run of our own comes first (spark_jobs/rehearsal.py).
 A run is not kept safe: whoever started it can start it again. When the worker or Java dies, every run fails with the
 reason, and the next one that is started brings up a new worker.
 """
@@ -27,6 +28,7 @@ import msgspec
 
 from queries.plan import Operator, sources
 from queries.schema import Row
+from spark_jobs import rehearsal
 from spark_jobs.control import (
     LENGTH,
     REPORTS,
@@ -183,7 +185,7 @@ class SparkEngine:
     def start(self, run: str, plan: Operator, closed_until_us: int | None) -> None:
         """Run a plan; on_started or on_failed tells."""
         assert run not in self._runs, f"{run} runs already"
-        self.warm()
+        self._wake()
         assert self._folder is not None
         how, folder = mode(plan, is_local=self._settings.is_local), Path(tempfile.mkdtemp(dir=self._folder)) / "run"
         self._runs[run] = _Run(run, plan, how, folder, closed_until_us)
@@ -231,7 +233,12 @@ class SparkEngine:
             self._tell(StopQuery(run=run))
 
     def warm(self) -> None:
-        """Start Spark without waiting for a run that needs it."""
+        """Start Spark without waiting for a run that needs it, and let it join something, so that it knows how."""
+        if self._status.state == "off" and not self._is_closed:
+            self._wake()
+            self.start(rehearsal.RUN, rehearsal.rehearsed(), None)
+
+    def _wake(self) -> None:
         if self._status.state != "off" or self._is_closed:
             return
         self._status = EngineStatus("starting", "the worker", last_failure=self._status.last_failure)
@@ -246,6 +253,7 @@ class SparkEngine:
         runs = {
             run: RunStatus(each.mode, each.number, each.results.done, each.results.held, each.state_rows)
             for run, each in self._runs.items()
+            if run != rehearsal.RUN
         }
         status = self._status
         memory = sum(resident_bytes(pid) for pid in (status.worker_pid, status.java_pid) if pid)
@@ -329,22 +337,26 @@ class SparkEngine:
                 self._status = msgspec.structs.replace(self._status, waits_for=what)
                 self._listener.on_waiting(what)
             case Ready():
+                is_ready = rehearsal.RUN not in self._runs
                 self._status = msgspec.structs.replace(
                     self._status,
-                    state="ready",
-                    waits_for="",
+                    state="ready" if is_ready else "starting",
+                    waits_for="" if is_ready else "its first join",
                     spark=report.spark,
                     java=report.java,
                     java_pid=report.java_pid,
                     master=report.master,
                 )
+            case QueryStarted(run=rehearsal.RUN):
+                for fed in rehearsal.INPUTS:
+                    self.feed(rehearsal.RUN, *fed)
             case QueryStarted(run=run) if run in self._runs:
                 self._listener.on_started(run)
             case QueryEnded(run=run, reason=reason):
                 ended = self._ending.pop(run, None)
                 if ended is None and run in self._runs:
                     ended = self._runs.pop(run)
-                    self._listener.on_failed(run, reason or "Spark ended it")
+                    self._fail(run, reason or "Spark ended it")
                 if ended is not None:
                     self._do(ended, ended.clear)
             case SessionStatus(state_rows=state_rows):
@@ -364,7 +376,7 @@ class SparkEngine:
             if self._runs and self._status.state == "ready":
                 self._tell(AskStatus())
             for run, kept in self._runs.items():
-                if (rows := kept.state_rows) is not None:
+                if (rows := kept.state_rows) is not None and run != rehearsal.RUN:
                     self._listener.on_state(run, rows)
 
     def _lost(self, reason: str) -> None:
@@ -377,7 +389,20 @@ class SparkEngine:
             self._do(kept, kept.clear)
         self._ending.clear()
         for run in lost:
+            if run != rehearsal.RUN:
+                self._listener.on_failed(run, reason)
+
+    def _fail(self, run: str, reason: str) -> None:
+        """A run is over; whoever it is for hears of it."""
+        if run == rehearsal.RUN:
+            self._rehearsed()
+        else:
             self._listener.on_failed(run, reason)
+
+    def _rehearsed(self) -> None:
+        """Spark knows how to join now, or never will; either way it is as ready as it gets."""
+        self.stop(rehearsal.RUN)
+        self._status = msgspec.structs.replace(self._status, state="ready", waits_for="")
 
     async def _end_worker(self) -> None:
         worker = self._worker
@@ -408,7 +433,7 @@ class SparkEngine:
         def fail() -> None:
             if run in self._runs:
                 self.stop(run)
-                self._listener.on_failed(run, reason)
+                self._fail(run, reason)
 
         loop.call_soon_threadsafe(fail)
 
@@ -451,7 +476,10 @@ class SparkEngine:
         if told is None:
             return
         self._do(kept, partial(kept.remove, kept.results.done, kept.results.floor_us))
-        self._listener.on_results(kept.run, kept.results.done, told)
+        if kept.run != rehearsal.RUN:
+            self._listener.on_results(kept.run, kept.results.done, told)
+        elif kept.results.done == len(rehearsal.INPUTS):
+            self._rehearsed()
 
     def _advance_soon(self, kept: _Run) -> None:
         """An input that Spark need not see is done with once all before it are, but never before `feed` returns."""

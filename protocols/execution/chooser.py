@@ -97,7 +97,8 @@ class Chooser:
         if query.state != "starting":
             return [] if stays else found.choice
         if placing.is_distributed and not stays and not query.only_plan:
-            if found.parts.work is None:  # Soon begun, and soon begun anew: no engine has to start for it.
+            # What has no state is soon begun; what ran has been without results for long enough.
+            if found.parts.work is None or placing.choice is not None:
                 return Provisional(found)
             return placing.ask(query.stream, found, self.clock.tick(now), now)
         return found.choice

@@ -50,7 +50,7 @@ from protocols.execution.messages import (
 from protocols.execution.placing import BETTER_PLACED, Choice, Placing, Provisional, without_form
 from protocols.execution.questions import ROLE, Questions
 from protocols.execution.running import RETRY_MIN_MS, Running, results_stream, stream_of, unknown_query
-from protocols.execution.submission import objection
+from protocols.execution.submission import cannot_run, objection
 from protocols.ids import Key, Millis, PeerId, RequestId, StreamName
 from protocols.inside import Inside
 from protocols.join_index.messages import ALGORITHMS
@@ -376,14 +376,7 @@ class QueryProxy:
         if query is None or query.attempt != message.attempt:
             return []
         if not query.is_installed:
-            error = f'query "{query.query}" cannot run: {message.reason}'
-            hint = (
-                "Try again later, or let it run without the index: --engine spark."
-                if query.engine in ALGORITHMS
-                else ""
-            )
-            refusal = Refused(code="unavailable", error=error, detail=f"Said by peer {sender.short}.", hint=hint)
-            return self._give_up(query, refusal, now)
+            return self._give_up(query, cannot_run(query.query, query.engine, sender, message.reason), now)
         return self._wait(query, f"peer {sender.short}: {message.reason}", now)
 
     def _give_up(self, query: Running, refusal: Refused, now: Millis) -> list[Effect]:
@@ -415,11 +408,16 @@ class QueryProxy:
     # Losing hosts, and going on.
 
     def _host_lost(self, peer: PeerId, why: str, now: Millis) -> list[Effect]:
+        """Go on without it at once: it is not chosen again for a while, and where streams are was known till now."""
         self._chooser.note_lost(peer, now)
         effects: list[Effect] = []
-        for query in self.running.values():
+        for query in list(self.running.values()):
             if query.cut is not None and peer in query.cut.hosts and query.state != "waiting":
+                is_first = query.retry_ms == RETRY_MIN_MS
                 effects += self._wait(query, f"peer {peer.short} {why}", now)
+                if is_first:
+                    query.retry_at, query.is_hasty = now, True
+                    effects += self._go_on(query, now)
         return effects
 
     def _wait(self, query: Running, reason: str, now: Millis) -> list[Effect]:
@@ -462,10 +460,7 @@ class QueryProxy:
             query.retry_at = now + RETRY_MAX_MS
             return self._questions.ask(query, "drop", DropStream(name=query.stream))
         if query.state == "waiting":
-            if now < query.retry_at or query.results.in_flight is not None:
-                return []
-            query.state = "starting"
-            return self._chooser.look_up(query)
+            return self._go_on(query, now)
         effects = self._publish(query, now)
         if query.cut is None:
             return effects + self._act(query, self._chooser.await_coordinators(query, now), now)
@@ -493,6 +488,14 @@ class QueryProxy:
             lease = Lease(query=query.stream, attempt=query.attempt)
             effects += [self._send(host, lease) for host in dict.fromkeys(hosts.values()) if host != self.peer_id]
         return effects
+
+    def _go_on(self, query: Running, now: Millis) -> list[Effect]:
+        """Begin the next attempt, once it is time and what the last one made is in the stream."""
+        if now < query.retry_at or query.results.in_flight is not None:
+            return []
+        query.state = "starting"
+        is_hasty, query.is_hasty = query.is_hasty, False
+        return self._act(query, self._chooser.find_publishers(query), now) if is_hasty else self._chooser.look_up(query)
 
     def _note_status(self, message: SubgraphStatus, now: Millis) -> list[Effect]:
         query = self._query_of(message.query)
@@ -538,7 +541,7 @@ class QueryProxy:
         if query.state == "running" or query.state == "starting":
             return self._settle(query, note) + self._publish(query, now)
         query.results.go_on_from(note)  # The attempt that made them is over.
-        return []
+        return self._go_on(query, now) if query.state == "waiting" else []
 
     def _not_published(self, query: Running, refusal: Refused, now: Millis) -> list[Effect]:
         query.results.is_not_in()

@@ -57,6 +57,7 @@ class Running:
     reason: str = ""
     retry_at: Millis = 0
     retry_ms: Millis = RETRY_MIN_MS
+    is_hasty: bool = False  # The next attempt begins with what was known of its streams in this one.
     deployed: dict[int, Millis] = field(default_factory=dict)  # When each subgraph was last heard of.
     lives: dict[int, Millis] = field(default_factory=dict)
     status: dict[int, SubgraphStatus] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What a peer refuses at once when a query is submitted, before anything is looked up."""
+"""What is said of queries that cannot begin: at once, before anything is looked up, or by the host of a part."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from protocols.clock import HybridClock
 from protocols.delivery.publisher import Publisher
 from protocols.execution.messages import QueryId
 from protocols.execution.placing import unreadable
+from protocols.ids import PeerId
+from protocols.join_index.messages import ALGORITHMS
 from protocols.messages import Refused
 
 QUERIES_MAX: Final = 1000
@@ -44,3 +46,10 @@ def objection(
         error = f'query "{name}" has no room: this peer publishes to {publisher.limits.streams_max} streams, its limit'
         return Refused(code="full", error=error, hint="Submit it at another peer.")
     return None
+
+
+def cannot_run(name: QueryId, engine: str, host: PeerId, reason: str) -> Refused:
+    """What to tell who asked for a query that a host will not run."""
+    error = f'query "{name}" cannot run: {reason}'
+    hint = "Try again later, or let it run without the index: --engine spark." if engine in ALGORITHMS else ""
+    return Refused(code="unavailable", error=error, detail=f"Said by peer {host.short}.", hint=hint)

@@ -174,6 +174,31 @@ def test_a_host_lost_before_the_acknowledgement_is_replaced():
     assert isinstance(proxy.replies[-1][1], QueryAccepted)
 
 
+def test_a_query_goes_on_without_a_lost_host_at_once_but_waits_before_it_tries_again():
+    proxy = Proxy()
+    proxy.host(proxy.begin(JOIN, left=NORTH, right=SOUTH))
+    first = proxy.proxy.running["q"].attempt
+    proxy.happen(PeerDown(NORTH))
+    deploys = proxy.deploys()
+    assert deploys
+    assert (proxy.take(ShowStream), deploys[0].attempt > first) == ([], True)
+    proxy.happen(PeerDown(SOUTH))
+    assert proxy.proxy.running["q"].state == "waiting", "this one has not run yet"
+    proxy.tick(2 * RETRY_MIN_MS)
+    assert len(proxy.take(ShowStream)) == 2
+
+
+def test_what_is_being_written_of_an_attempt_is_waited_for_before_the_next_begins():
+    proxy = Proxy()
+    deploys = proxy.begin(left=NORTH)
+    proxy.host(deploys)
+    proxy.results(deploys[0], [1], covers=1)
+    proxy.happen(PeerDown(NORTH))
+    assert (proxy.deploys(), proxy.proxy.running["q"].state) == ([], "waiting")
+    assert proxy.publish() == [1]
+    assert [each.resume.covers[0].next for each in proxy.deploys()] == [1]
+
+
 def test_an_answer_meant_for_an_earlier_query_of_that_name_is_nothing_to_this_one():
     proxy = Proxy()
     (deploy,) = proxy.begin()
