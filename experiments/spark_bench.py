@@ -77,6 +77,10 @@ class Listener:
     def on_waiting(self, what: str) -> None:
         say(f"Spark: {what}")
 
+    def on_tried(self, reason: str) -> None:
+        if reason:
+            raise RuntimeError(f"there is no Spark: {reason}")
+
 
 class Memory(NamedTuple):
     """What the processes of a peer hold, in bytes."""

@@ -189,6 +189,12 @@ class Dht(Server):
         contact = self.table.get(peer)
         return contact.record if contact else None
 
+    def say_engine(self, has_engine: bool) -> None:
+        """Sign anew where that is news; whoever hears from us next learns of it."""
+        if has_engine != self._has_engine:
+            self._has_engine = has_engine
+            self._own.say_engine(has_engine, time.time())
+
     def suspect(self, peer: PeerId) -> None:
         """Something hints that a peer may be gone (its link broke): look at once."""
         contact = self.table.get(peer)

@@ -158,6 +158,10 @@ class Overlay:
         here, there = self._coordinate(a), self._coordinate(b)
         return estimate(here, there) if here and there else UNKNOWN
 
+    def say_engine(self, has_engine: bool) -> None:
+        """Say of this peer, from now on, whether it can run what has state."""
+        self.dht.say_engine(has_engine)
+
     def clock(self) -> ClockCompared:
         """How far this peer's wall clock is from those of the others."""
         return self.dht.clock()

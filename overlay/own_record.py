@@ -53,6 +53,10 @@ class OwnRecord:
         if self.record.expires_at - now_s < RECORD_LIFE_S / 2:
             self.renew(now_s)
 
+    def say_engine(self, has_engine: bool, now_s: float) -> None:
+        self._has_engine = has_engine
+        self.renew(now_s)
+
     def say_goodbye(self, now_s: float) -> None:
         self.record = self._sign(self.record.address, now_s, left=True)
 

@@ -102,7 +102,7 @@ class Driver:
         self._disk = disk
         self._loop = asyncio.get_running_loop()
         self._peer = Peer(overlay.peer_id, rng, limits)
-        self.engines = Engines(make_engine, self.submit)
+        self.engines = Engines(make_engine, self.submit, overlay.say_engine)
         self._peer.executor.has_spark = self.engines.has_spark
         self._journal = Journal(disk, RECORDS.encode, RECORDS.decode)
         self._gate = SyncGate()

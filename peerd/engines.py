@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 import structlog
 
 from protocols.events import Event
-from protocols.execution.engine import FeedRun, RunFailed, RunId, RunResults, RunStarted, RunState, StartRun, StopRun
+from protocols.execution.engine import (
+    EngineTried,
+    FeedRun,
+    RunFailed,
+    RunId,
+    RunResults,
+    RunStarted,
+    RunState,
+    StartRun,
+    StopRun,
+)
 from queries.plan import Operator
 from queries.schema import Row
+
+AGAIN_MIN_S: Final = 30.0  # After an engine could not be started.
+AGAIN_MAX_S: Final = 300.0
 
 log = structlog.get_logger("peerd.engines")
 
@@ -28,6 +42,8 @@ class Listener(Protocol):
     def on_failed(self, run: RunId, reason: str) -> None: ...
 
     def on_waiting(self, what: str) -> None: ...
+
+    def on_tried(self, reason: str) -> None: ...
 
 
 class Engine(Protocol):
@@ -58,10 +74,18 @@ class Engine(Protocol):
 class Engines:
     """Performs what machines ask of the engine, which is made when it is first needed."""
 
-    def __init__(self, make: Callable[[Listener], Engine] | None, submit: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        make: Callable[[Listener], Engine] | None,
+        submit: Callable[[Event], None],
+        say: Callable[[bool], None] = lambda _: None,
+    ) -> None:
         self._make = make
         self._submit = submit
+        self._say = say  # To other peers, whether there is an engine here.
         self._engine: Engine | None = None
+        self._wait_s = AGAIN_MIN_S
+        self._next_try: asyncio.TimerHandle | None = None
 
     @property
     def has_spark(self) -> bool:
@@ -96,6 +120,8 @@ class Engines:
         return status
 
     async def close(self) -> None:
+        if self._next_try is not None:
+            self._next_try.cancel()
         if self._engine is not None:
             await self._engine.close()
 
@@ -116,3 +142,16 @@ class Engines:
 
     def on_waiting(self, what: str) -> None:
         log.info("Spark is starting", waits_for=what)
+
+    def on_tried(self, reason: str) -> None:
+        """One that cannot be started is not offered to others, until it can."""
+        self._say(not reason)
+        self._submit(EngineTried(reason))
+        if not reason:
+            self._wait_s = AGAIN_MIN_S
+            return
+        log.warning(
+            "Spark cannot be started; others are told that this peer has none", reason=reason, again_s=self._wait_s
+        )
+        self._next_try = asyncio.get_running_loop().call_later(self._wait_s, self.warm)
+        self._wait_s = min(2 * self._wait_s, AGAIN_MAX_S)

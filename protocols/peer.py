@@ -50,7 +50,7 @@ from protocols.events import (
     Requested,
     TimerFired,
 )
-from protocols.execution.engine import RunFailed, RunResults, RunStarted, RunState
+from protocols.execution.engine import EngineTried, RunFailed, RunResults, RunStarted, RunState
 from protocols.execution.executor import AttemptLost, Executor, ResultsReady, ResultsSafe
 from protocols.execution.messages import (
     Deploy,
@@ -176,6 +176,7 @@ class Peer:
             NetworkSeen: (self.queries, self.weigher),
             **dict.fromkeys((PlacementAsked, PlacementStopped), (self.placement,)),
             **dict.fromkeys((RunStarted, RunResults, RunState, RunFailed), (self.executor,)),
+            EngineTried: (self.executor, self.queries),
             ResultsSafe: (self.executor, self.joins),
         }
 

@@ -80,6 +80,9 @@ class Listener(Protocol):
     def on_waiting(self, what: str) -> None:
         """Spark is being started; says what it waits for."""
 
+    def on_tried(self, reason: str) -> None:
+        """Spark has started; or it could not be, for a reason."""
+
 
 class RunStatus(msgspec.Struct, frozen=True):
     """One run, for people to look at."""
@@ -315,6 +318,8 @@ class SparkEngine:
                 os.killpg(worker.pid, signal.SIGKILL)  # Java is in its group.
             await worker.wait()
             await asyncio.gather(listening, asking, return_exceptions=True)
+        if reason and not self._status.spark:  # It never came so far: nobody need ask us for it.
+            self._listener.on_tried(reason)
         self._lost(reason or f"the Spark worker ended with code {worker.returncode}: {' / '.join(words)[-500:]}")
 
     async def _reports(self, worker: asyncio.subprocess.Process) -> str:
@@ -337,6 +342,7 @@ class SparkEngine:
                 self._status = msgspec.structs.replace(self._status, waits_for=what)
                 self._listener.on_waiting(what)
             case Ready():
+                self._listener.on_tried("")
                 is_ready = rehearsal.RUN not in self._runs
                 self._status = msgspec.structs.replace(
                     self._status,

@@ -53,7 +53,8 @@ def spark_sentence(spark: Row) -> str:
         case "none":
             return "none: this peer runs without"
         case "off":
-            return f"off; it failed: {spark['last_failure']}" if spark.get("last_failure") else "starts when needed"
+            failure = spark.get("last_failure")
+            return f"off; it failed, and is tried again: {failure}" if failure else "starts when needed"
         case "starting":
             return f"starting ({spark['waits_for']})"
     memory = f"{spark['memory_bytes'] / 2**20:,.0f} MB"

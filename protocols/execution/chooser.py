@@ -44,6 +44,7 @@ class Chooser:
     clock: HybridClock
     questions: Questions
     lost: dict[PeerId, Millis] = field(default_factory=dict)
+    trouble: str = ""  # Why our own engine could not be started.
 
     def note_lost(self, peer: PeerId, now: Millis) -> None:
         self.lost = {each: at for each, at in self.lost.items() if now - at < SHUN_MS}
@@ -91,8 +92,11 @@ class Chooser:
         assert query.parsed is not None
         found = decide(query.parsed.plan, placing, event, self.peer_id, query.engine, lost)
         if not isinstance(found, Decision):
-            refusal = too_far(query.query, found) if isinstance(found, Infeasible) else no_engine(query.query, found)
-            return refusal if query.state == "starting" else []
+            if query.state != "starting":
+                return []
+            if isinstance(found, Infeasible):
+                return too_far(query.query, found)
+            return no_engine(query.query, found, self.trouble)
         stays = placing.choice is not None and found.choice.is_as(placing.choice)
         if query.state != "starting":
             return [] if stays else found.choice

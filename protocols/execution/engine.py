@@ -66,3 +66,9 @@ class RunFailed(Event, frozen=True):
 
     run: RunId
     reason: str
+
+
+class EngineTried(Event, frozen=True):
+    """The engine of this peer has started; or it could not be, for a reason."""
+
+    reason: str = ""

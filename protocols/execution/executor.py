@@ -13,7 +13,7 @@ from protocols.delivery.messages import Missed, Opened, OpenSubscription, Rows, 
 from protocols.effects import Effect, Send, SetTimer, Tell
 from protocols.events import Abandoned, Answered, Event, Received, TimerFired
 from protocols.execution.cut import is_stateful
-from protocols.execution.engine import RunFailed, RunResults, RunStarted, RunState, StopRun
+from protocols.execution.engine import EngineTried, RunFailed, RunResults, RunStarted, RunState, StopRun
 from protocols.execution.messages import (
     Deploy,
     Deployed,
@@ -109,6 +109,7 @@ class Executor:
     peer_id: PeerId
     inside: Inside
     has_spark: bool = True
+    trouble: str = ""  # Why it could not be started when it was last tried.
     hosted: dict[RunKey, _Hosted] = field(default_factory=dict)
     _requests: dict[RequestId, tuple[RunKey, str]] = field(default_factory=dict)
     _runs: dict[str, RunKey] = field(default_factory=dict)
@@ -137,6 +138,8 @@ class Executor:
                 self.hosted[self._runs[run]].run.state_rows = event.rows
             case RunFailed(run=run) if run in self._runs:
                 return self._fail(self._runs[run], event.reason)
+            case EngineTried(reason=reason):
+                self.trouble = reason
             case ResultsSafe():
                 return self._results_safe(event)
             case TimerFired():
@@ -174,6 +177,8 @@ class Executor:
     def _objection(self, message: Deploy) -> str:
         if message.subgraph.engine == "spark" and not self.has_spark:
             return "this peer runs without Spark"
+        if message.subgraph.engine == "spark" and self.trouble:
+            return self.trouble
         subgraph = message.subgraph
         aliases = [each.alias for each in subgraph.inputs]
         if sorted(aliases) != sorted(each.alias for each in sources(subgraph.plan)):

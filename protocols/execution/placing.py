@@ -331,7 +331,10 @@ def choose(parts: Parts, view: NetworkView, placing: Placing, bound_ms: float) -
     """
     tree, is_auto = parts.tree, placing.placement == "auto"
     if is_auto and parts.work is None and math.isinf(bound_ms):
-        return parts.at_sources(tree.proxy)  # Nothing that is read can grow on the way: this is the optimum.
+        # Nothing that is read can grow on the way: this is the optimum.
+        return msgspec.structs.replace(
+            parts.at_sources(tree.proxy), why="what it reads is narrowed where it is published"
+        )
     algorithm: Algorithm = "exact" if placing.placement == "auto" else placing.placement
     stay = placing.choice
     if stay is not None and not all(peer in view.index for peer in stay.peers):
@@ -396,13 +399,14 @@ def unreadable(statistics: str) -> Refused | None:
     return None
 
 
-def no_engine(query: QueryId, found: NoEngine) -> Refused:
-    """What to tell who asked for a query that nobody can run."""
+def no_engine(query: QueryId, found: NoEngine, trouble: str = "") -> Refused:
+    """What to tell who asked for a query that nobody can run; `trouble` is what our own engine has."""
     if found.here:
-        error = f'query "{query}" cannot run on Spark: this peer runs without it'
+        error = f'query "{query}" cannot run on Spark: {trouble or "this peer runs without it"}'
         return Refused(code="unavailable", error=error, hint="Without --engine spark it needs none.")
     error = f'query "{query}" cannot run: it needs Spark, and no peer here has it'
     detail = f"Of {found.peers} peers that this one can see, none runs with Spark."
+    detail += f" Here it was tried: {trouble}." if trouble else ""
     hint = "Windows and joins need a peer that was not started with --no-spark."
     return Refused(code="unavailable", error=error, detail=detail, hint=hint)
 

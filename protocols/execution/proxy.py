@@ -26,6 +26,7 @@ from protocols.events import (
 from protocols.execution.chooser import Chooser, Outcome, adopt_join, instead_of_join
 from protocols.execution.cut import Cut
 from protocols.execution.derived import DerivedStreams
+from protocols.execution.engine import EngineTried
 from protocols.execution.executor import AttemptLost, ResultsReady, ResultsSafe
 from protocols.execution.messages import (
     Deploy,
@@ -157,6 +158,8 @@ class QueryProxy:
             case OperatorsPlaced():
                 query = self._query_of(event.placement)
                 return self._act(query, self._chooser.placed(query, event), now) if query is not None else []
+            case EngineTried(reason=reason):
+                self._chooser.trouble = reason
             case TimerFired():
                 return self._tick(now)
             case Started():

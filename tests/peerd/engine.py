@@ -27,6 +27,7 @@ class TellingEngine:
     def __init__(self, listener: Listener) -> None:
         self.runs: dict[str, None] = {}
         self.started = 0
+        self.warmed = 0
         self.is_closed = False
         self._listener = listener
         self._reference = ReferenceEngine()
@@ -64,7 +65,8 @@ class TellingEngine:
             self._listener.on_failed(run, reason)
 
     def warm(self) -> None:
-        """There is nothing to start."""
+        """There is nothing to start; it is counted."""
+        self.warmed += 1
 
     def status(self) -> Status:
         return Status("ready", len(self.runs))

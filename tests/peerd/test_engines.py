@@ -157,7 +157,33 @@ def test_the_state_of_spark_is_said_in_a_sentence():
     ] == [
         "none: this peer runs without",
         "starts when needed",
-        "off; it failed: no Java was found",
+        "off; it failed, and is tried again: no Java was found",
         "starting (looking for Java)",
         "4.3.0 on Java 17.0.15, local, 1 run, 600 MB",
     ]
+
+
+async def test_an_engine_that_cannot_be_started_is_not_offered_to_others_until_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("peerd.engines.AGAIN_MIN_S", 0.05)
+    engines: list[TellingEngine] = []
+    async with (
+        started(2, engines=[0]) as (overlay, other),
+        running(other, tmp_path / "other"),
+        running(overlay, tmp_path / "one", engines) as desk,
+    ):
+        seen = lambda: [each.has_engine for each in other.members() if each.peer_id == overlay.peer_id]  # noqa: E731
+        await until(lambda: seen() == [True], "the other one hears that there is an engine")
+        desk.driver.engines.warm()
+        desk.driver.engines.on_tried("no Java was found")
+        await until(lambda: seen() == [False], "the other one hears that there is none")
+        await until(lambda: engines[0].warmed == 2, "it is tried again")
+        for name in ("a", "b"):
+            await desk.answer(create(name))
+        refused = await desk.answer(SubmitQuery(text=JOIN, name="q"))
+        assert isinstance(refused, Refused)
+        assert "Here it was tried: no Java was found." in refused.detail
+        desk.driver.engines.on_tried("")
+        await until(lambda: seen() == [True], "the other one hears that there is one again")
+        await submitted(desk, JOIN)

@@ -35,6 +35,7 @@ class Live:
         self.loop = asyncio.new_event_loop()
         self.told: dict[str, Told] = {}
         self.waits: list[str] = []
+        self.tries: list[str] = []
         self._news = asyncio.Event()
         self.engine = SparkEngine(self, settings)
 
@@ -61,6 +62,9 @@ class Live:
 
     def on_waiting(self, what: str) -> None:
         self.waits.append(what)
+
+    def on_tried(self, reason: str) -> None:
+        self.tries.append(reason)
 
     # What a test does.
 

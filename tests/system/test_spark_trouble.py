@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -10,7 +11,15 @@ import pytest
 from peerd.cluster import Cluster
 from peerd.datadir import DataDir
 from tests.system.ports import PORTS
-from tests.system.test_streams import peer
+from tests.system.test_streams import peer, until
+
+
+def says_it_has_spark(cluster: Cluster, number: int) -> bool:
+    """Whether the other peer believes that this one has a Spark."""
+    peer_id = cluster.client(number).get("/status")["peer_id"]
+    members = cluster.client(3 - number).get("/members", crawl=0)
+    return any(each["has_engine"] for each in members if each["peer_id"] == peer_id)
+
 
 WINDOWS = "SELECT count(*) AS n FROM s [RANGE 1 SECOND SLIDE 1 SECOND]"
 
@@ -33,6 +42,7 @@ def test_without_a_session_windows_are_refused_with_the_reason_and_the_peer_goes
         for text, engine in ((WINDOWS, "auto"), ("SELECT n FROM s", "spark")):
             assert reason in peer(cluster, "subscribe", text, "--engine", engine, "--detach", code=1).stderr
         assert reason in cluster.client(1).get("/status")["spark"]["last_failure"]
+        asyncio.run(until(lambda: not says_it_has_spark(cluster, 1), "the other one hears that there is no Spark"))
         peer(cluster, "subscribe", "SELECT n FROM s WHERE n > 1", "--name", "plain", "--detach")
         peer(cluster, "publish", "s", '{"n": 5}', "-p", "2")
         assert json.loads(peer(cluster, "query", "attach", "plain", "-n", "1").stdout) == {"n": 5}
