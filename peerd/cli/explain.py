@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from peerd.cli.common import client_for, read_span, target_options
+from peerd.cli.common import client_for, read_span, target, target_options
 from peerd.errors import Exit, PeerError
 from peerd.parameters import filled, value_of
 
@@ -187,9 +187,10 @@ def _explain_live(text: str, data_dir: Path | None, number: int | None, engine: 
         async with client_for(data_dir, number) as client:
             if len(text.split()) == 1:
                 return await explain_live.running(client, text)
-            return await explain_live.planned(client, text, engine)
+            return await explain_live.planned(client, text, engine, len(members))
 
     try:
+        members = [each for each in target(data_dir, number).get("/members", crawl=0) if each["status"] == "alive"]
         explain_live.show(asyncio.run(work()), form)
     except QueryError as error:
         raise bad_text(error) from error

@@ -115,20 +115,19 @@ def _subgraph(shown: SubgraphShown, before: SubgraphStatus | None, took_s: float
         "rows_in_per_s": rows_in / took_s,
         "rows_out": rows_out,
         "rows_out_per_s": rows_out / took_s,
-        "index": _index(shown, now, before, rows_in),
+        "index": _index(now, before, rows_in),
     }
 
 
-def _index(
-    shown: SubgraphShown, now: SubgraphStatus, before: SubgraphStatus | None, tuples: int
-) -> dict[str, Any] | None:
-    engine = shown.subgraph.engine
-    if now.index is None or engine not in ALGORITHMS:
+def _index(now: SubgraphStatus, before: SubgraphStatus | None, tuples: int) -> dict[str, Any] | None:
+    if now.index is None:
         return None
+    algorithm = next(each for each in ALGORITHMS if each == now.index.algorithm)
     was_read = {each.alias: each.rows for each in before.inputs} if before else {}
     read = {each.alias: each.rows - was_read.get(each.alias, 0) for each in now.inputs}
     messages = now.index.parts - (before.index.parts if before and before.index else 0)
     return {
+        "algorithm": algorithm,
         "rewriters": [
             {
                 "alias": alias,
@@ -143,7 +142,7 @@ def _index(
         "evaluators_used": now.index.used,
         "messages": messages,
         "messages_per_tuple": {
-            "expected": messages_per_tuple(engine),
+            "expected": messages_per_tuple(algorithm),
             "seen": messages / tuples if tuples else None,
         },
     }

@@ -53,11 +53,19 @@ class Explained(NamedTuple):
     in_index: str = ""  # What it costs in the join index, or where in it it is.
 
 
-async def planned(client: Client, text: str, engine: QueryEngine) -> Explained:
-    """A query that does not run yet, as this peer would deploy it now."""
+async def planned(client: Client, text: str, engine: QueryEngine, peers: int) -> Explained:
+    """A query that does not run yet, as this peer would deploy it now, in a network of so many peers."""
     told = await client.plan_query(text, engine=engine)
     explained = await _explained(client, text, told.subgraphs)
-    return explained._replace(why=told.why, in_index=indexed.as_text(explained.query.plan))
+    lines = [indexed.as_text(explained.query.plan)]
+    if any(each.subgraph.is_open for each in told.subgraphs):
+        shown = [await client.stream(name) for name in explained.known]
+        statistics = {
+            each.definition.name: [one.statistics for one in each.publishers if one.statistics is not None]
+            for each in shown
+        }
+        lines.append(indexed.chosen_text(explained.query.plan, statistics, peers))
+    return explained._replace(why=told.why, in_index="\n".join(filter(None, lines)))
 
 
 async def running(client: Client, name: QueryId) -> Explained:

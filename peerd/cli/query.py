@@ -360,6 +360,8 @@ def _index_record(status: SubgraphStatus) -> dict[str, Any]:
             {"alias": alias, "attribute": attribute, "peer": peer.hex(), "rewrites": rewrites}
             for alias, attribute, peer, rewrites in index.rewriters
         ],
+        "algorithm": index.algorithm,
+        "why": index.why,
         "evaluators": [peer.hex() for peer in index.evaluators],
         "evaluators_used": index.used,
         "heavy_values": [{"value": value, "evaluators": count} for value, count in index.heavy],
@@ -379,6 +381,7 @@ def index_sentence(status: SubgraphStatus | None) -> str:
     cost = index["messages_per_tuple"]
     seen = "" if cost is None else f"; {cost:.2f} messages per tuple"
     heavy = f", {count} values at several" if (count := len(index["heavy_values"])) else ""
+    said = f"{index['algorithm']}, {index['why']}; {said}"
     return f"{said}; {index['evaluators_used']} of {len(index['evaluators'])} evaluators in use{heavy}{seen}"
 
 

@@ -132,7 +132,7 @@ class Chooser:
         if query.engine in ALGORITHMS:
             asked = dict(query.parsed.options).get("skew", "auto")
             skew = next(each for each in SKEWS if each == asked)
-            return indexed(plan, inserted_at, self.peer_id, query.engine, skew)
+            return indexed(plan, inserted_at, self.peer_id, query.engine, skew, query.is_join_open)
         made = cut(
             query.query,
             plan,
@@ -161,6 +161,7 @@ def adopt_join(query: Running) -> str:
         wanted = dict(query.parsed.options).get("join", "auto")
         found = None if is_placed else algorithm_for(query.parsed.plan)
         query.engine = found or "auto" if wanted == "auto" else wanted
+        query.is_join_open = wanted == "auto"
     if query.engine not in ALGORITHMS:
         return ""
     if is_placed:

@@ -227,9 +227,9 @@ def _derived(source: Source, stream: str, part: Project) -> Source:
     return Source(stream, source.alias, Schema(fields), source.window, None, source.lateness_ms)
 
 
-def indexed(plan: Operator, since: Stamp, proxy: PeerId, algorithm: Engine, skew: Skew) -> Cut:
+def indexed(plan: Operator, since: Stamp, proxy: PeerId, algorithm: Engine, skew: Skew, is_open: bool) -> Cut:
     """The whole of a plan in the join index, which finds its peers itself."""
-    return Cut((Subgraph(0, plan, _inputs(plan, since, {}), algorithm, skew=skew),), (proxy,))
+    return Cut((Subgraph(0, plan, _inputs(plan, since, {}), algorithm, skew=skew, is_open=is_open),), (proxy,))
 
 
 def _engine(plan: Operator, engine: str) -> Engine:

@@ -80,6 +80,7 @@ class Subgraph(msgspec.Struct, frozen=True, array_like=True):
     derived: StreamName = ""  # The name of what it makes for its consumer, whichever query wants it.
     tells_old: bool = False  # What comes of old rows alone, too; the last field of its rows says which are new.
     skew: Skew = "auto"  # In the join index.
+    is_open: bool = False  # There it may run by another algorithm than `engine`, which nobody asked for.
 
 
 # From peer to peer.
@@ -169,6 +170,8 @@ class IndexStatus(msgspec.Struct, frozen=True, array_like=True):
     evaluators: tuple[PeerId, ...]  # That may have something of it,
     used: int  # and how many have.
     parts: int  # That tuples have become: JOIN and VL_INDEX.
+    algorithm: str = ""
+    why: str = ""  # By that one.
     heavy: tuple[tuple[str, int], ...] = ()  # Values that have several evaluators, and how many.
 
 

@@ -48,6 +48,7 @@ class Running:
     is_installed: bool = False  # Acknowledged.
     ending_for: RequestId | None = None  # The client that wants it stopped.
     parsed: Query | None = None
+    is_join_open: bool = False  # Nobody asked for its algorithm: the join index may take another.
     cut: Cut | None = None
     placing: Placing = field(default_factory=Placing)
     attempt: int = 0

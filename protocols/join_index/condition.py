@@ -128,8 +128,8 @@ def check(plan: Operator, algorithm: str) -> JoinCondition:
 def algorithm_for(plan: Operator) -> Algorithm | None:
     """The algorithm for a plan that nobody chose one for: the one that sends least. None: it is not for the index.
 
-    Where evaluators are known, a tuple costs one message in SAI and DAI-V, two in DAI-Q and DAI-T. A window needs the
-    rest of execution just as little, but there what is out of it can be forgotten.
+    Where evaluators are known, a tuple costs one message in SAI and DAI-V, two in DAI-Q and DAI-T; what is known of its
+    streams may speak for another (choice.py). A join with windows goes through the index if that is asked for.
     """
     if any(source.window is not None for source in sources(plan)):
         return None
@@ -234,6 +234,15 @@ class Prepared:
 
     def side(self, side: Side) -> JoinSide:
         return self.condition.sides[side]
+
+    @property
+    def attributes(self) -> tuple[Attribute, Attribute]:
+        left, right = self.condition.sides
+        return left.attribute, right.attribute
+
+    def by(self, algorithm: Algorithm) -> Prepared:
+        """The same query by another algorithm."""
+        return Prepared.of(msgspec.structs.replace(self.query, algorithm=algorithm))
 
     def read(self, each: StreamTuple, side: Side) -> Item:
         """A tuple as one side of the join has it."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from protocols.join_index.condition import NotIndexed, algorithm_for, check
-from protocols.join_index.messages import ALGORITHMS, Algorithm
+from protocols.catalogue.statistics import StreamStatistics
+from protocols.catalogue.streams import DAY_MS
+from protocols.ids import ID_BYTES, PeerId, StreamName
+from protocols.join_index.choice import chosen
+from protocols.join_index.condition import NotIndexed, Prepared, algorithm_for, check
+from protocols.join_index.messages import ALGORITHMS, LEFT, RIGHT, Algorithm, JoinQuery, Side
 from queries.plan import Operator
 
 
@@ -34,6 +39,27 @@ def as_json(plan: Operator) -> dict[str, Any] | None:
         "messages_per_tuple": {algorithm: messages_per_tuple(algorithm) for algorithm in able},
         "auto": algorithm_for(plan),
     }
+
+
+def chosen_text(plan: Operator, streams: Mapping[StreamName, Sequence[StreamStatistics]], peers: int) -> str:
+    """Which algorithm would run it now if nobody chose one, and why; empty for a plan that is not for the index.
+
+    >>> from queries.catalogue import Stream
+    >>> from queries.schema import Schema
+    >>> from queries.sql import plan
+    >>> known = {name: Stream(name, Schema.parse("a int, b string")) for name in ("R", "S")}
+    >>> fast = {"R": [StreamStatistics(rate_per_s=20.0, row_bytes=9.0, fields=())]}
+    >>> chosen_text(plan("SELECT R.a FROM R, S WHERE R.b = S.b", known).plan, fast, peers=5)
+    'auto     sai: it sends least: 20 messages a second, 4 of them to the busiest evaluator'
+    """
+    algorithm = algorithm_for(plan)
+    if algorithm is None:
+        return ""
+    prepared = Prepared.of(JoinQuery("", PeerId(bytes(ID_BYTES)), 0, algorithm, plan, DAY_MS))
+    sides: tuple[Side, Side] = (LEFT, RIGHT)
+    statistics = {side: streams.get(prepared.side(side).source.stream, ()) for side in sides}
+    best = chosen(prepared, statistics, peers)
+    return f"auto     {best.algorithm}: {best.why}"
 
 
 def as_text(plan: Operator) -> str:

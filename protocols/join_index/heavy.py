@@ -17,7 +17,7 @@ from protocols.execution.messages import Skew
 from protocols.ids import Key, PeerId
 from protocols.join_index.keys import value_key
 from protocols.join_index.known import SideKnown
-from protocols.join_index.messages import LEFT, RIGHT, Algorithm, Attribute, Heavy, Load, Side, ValueText
+from protocols.join_index.messages import LEFT, RIGHT, Algorithm, Attribute, Heavy, Load, ValueText
 
 PLACES_MAX: Final = 100_000  # Evaluators of values, remembered.
 HEAVY_PER_S: Final = 100.0  # What brings less than this is no burden for any peer.
@@ -92,18 +92,8 @@ def heavy_values(
     """Values that alone are half of what evaluators do on average, or more, and grids in which no cell has as much."""
     if skew == "whole" or evaluators < 2:
         return ()
-    sides: tuple[Side, Side] = (LEFT, RIGHT)
-    rates = [each.rate_per_s for each in known]
-    places: list[tuple[Attribute | None, dict[ValueText, tuple[float, float]]]] = []
-    if algorithm == "dai-v":
-        places.append((None, _meeting(rates[LEFT], known[LEFT].asked, rates[RIGHT], known[RIGHT].asked)))
-    else:
-        for side in sides:
-            other = RIGHT if side == LEFT else LEFT
-            if rewrites[side]:
-                meeting = _meeting(rates[side], known[side].asked, rates[other], known[other].own)
-                places.append((attributes[other], meeting))
-    total = sum(rates) * len(places)
+    places = meetings(algorithm, attributes, rewrites, known)
+    total = sum(each.rate_per_s for each in known) * len(places)
     goal = max(total / evaluators / 2, total / FREQUENT_KEPT)  # Others that bring as much go unnoticed.
     least = max(goal, HEAVY_PER_S if skew == "auto" else 0.0)
     found: list[tuple[float, Heavy]] = []
@@ -117,11 +107,30 @@ def heavy_values(
     return tuple(heavy for _, heavy in found[:HEAVY_MAX])
 
 
-def _meeting(
-    rate: float, asked: Mapping[ValueText, float], other: float, own: Mapping[ValueText, float]
-) -> dict[ValueText, tuple[float, float]]:
-    """Triggers and tuples in a second, of each value."""
-    return {value: (rate * asked.get(value, 0.0), other * own.get(value, 0.0)) for value in (*asked, *own)}
+def meetings(
+    algorithm: Algorithm,
+    attributes: tuple[Attribute, Attribute],
+    rewrites: tuple[bool, bool],
+    known: tuple[SideKnown, SideKnown],
+) -> list[tuple[Attribute | None, dict[ValueText, tuple[float, float]]]]:
+    """Where tuples meet; of frequent values, how many triggers and tuples in a second."""
+    left, right = known
+    if algorithm == "dai-v":
+        return [(None, _meeting(left, right.triggers_per_s, right.asked))]
+    found: list[tuple[Attribute | None, dict[ValueText, tuple[float, float]]]] = []
+    if rewrites[LEFT]:
+        found.append((attributes[RIGHT], _meeting(left, right.rate_per_s, right.own)))
+    if rewrites[RIGHT]:
+        found.append((attributes[LEFT], _meeting(right, left.rate_per_s, left.own)))
+    return found
+
+
+def _meeting(one: SideKnown, rate: float, shares: Mapping[ValueText, float]) -> dict[ValueText, tuple[float, float]]:
+    """The triggers of a side, and what they meet."""
+    return {
+        value: (one.triggers_per_s * one.asked.get(value, 0.0), rate * shares.get(value, 0.0))
+        for value in (*one.asked, *shares)
+    }
 
 
 def _sized(triggers: float, tuples: float, goal: float, cells_max: int) -> tuple[int, int]:

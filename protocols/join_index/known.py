@@ -12,11 +12,13 @@ from protocols.catalogue.statistics import StreamStatistics
 from protocols.join_index.condition import Prepared
 from protocols.join_index.keys import NULL, value_text
 from protocols.join_index.messages import LEFT, RIGHT, Side, ValueText
-from protocols.join_index.selections import getter
+from protocols.join_index.selections import Comparison, comparison_of, getter
 from queries.compile import OnRow
 from queries.expressions import columns_of
 from queries.schema import Row, Schema
 
+BOUND_SHARE: Final = 1 / 3  # Of tuples that a bound lets through,
+EQUAL_SHARE: Final = 1 / 10  # and an equality, where nothing is known.
 _PLAIN: Final = {"int": int, "float": float, "string": str, "bool": bool}  # In JSON they are what they are.
 
 
@@ -27,6 +29,11 @@ class SideKnown:
     rate_per_s: float = 0.0
     own: Mapping[ValueText, float] = field(default_factory=dict)  # By the attribute that a tuple is looked for by,
     asked: Mapping[ValueText, float] = field(default_factory=dict)  # and by the value it looks for.
+    wanted: float = 1.0  # The share that a rewriter sends on: what is compared with a constant decides.
+
+    @property
+    def triggers_per_s(self) -> float:
+        return self.rate_per_s * self.wanted
 
     @classmethod
     def of(cls, prepared: Prepared, side: Side, publishers: Iterable[StreamStatistics]) -> SideKnown:
@@ -49,7 +56,9 @@ class SideKnown:
 
         paths = list(dict.fromkeys(column.path for column in columns_of(condition.expression)))
         asked = shares(paths[0], prepared.values[side]) if len(paths) == 1 else {}
-        return cls(rate, shares(own, getter(schema, own)), asked)
+        wish = comparison_of(prepared.condition, side)
+        wanted = sum(_passing(wish, each) * each.rate_per_s / rate for each in publishers) if wish is not None else 1.0
+        return cls(rate, shares(own, getter(schema, own)), asked, wanted)
 
 
 def _frequent(schema: Schema, path: tuple[str, ...], statistics: StreamStatistics) -> Iterator[tuple[Row, float]]:
@@ -64,6 +73,23 @@ def _frequent(schema: Schema, path: tuple[str, ...], statistics: StreamStatistic
         except msgspec.DecodeError:  # Null, or too long to be told whole.
             continue
         yield (*nothing[:place], value, *nothing[place + 1 :]), share
+
+
+def _passing(wish: Comparison, statistics: StreamStatistics) -> float:
+    """Which share of a publisher's tuples a comparison lets through."""
+    if wish.sign != "=":
+        return BOUND_SHARE
+    known = next((each for each in statistics.fields if (each.name,) == wish.path), None)
+    if known is None:
+        return EQUAL_SHARE
+    frequent = dict(known.frequent)
+    if isinstance(wish.value, (bool, int, float, str)) and (share := frequent.get(_json(wish.value))) is not None:
+        return share
+    return max(0.0, 1.0 - sum(frequent.values())) / max(known.distinct - len(frequent), 1.0)
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value)[:64].decode(errors="replace")
 
 
 def both(prepared: Prepared, streams: Mapping[Side, Iterable[StreamStatistics]]) -> tuple[SideKnown, SideKnown]:

@@ -9,7 +9,7 @@ are not covered yet are remembered by the tuples they are made of.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -39,7 +39,9 @@ from protocols.execution.results import DIGEST_BYTES
 from protocols.ids import Millis, PeerId, RequestId, StreamName
 from protocols.inside import Inside
 from protocols.join_index.attribute_level import ROLE
+from protocols.join_index.choice import Chosen, chosen, rewriting
 from protocols.join_index.condition import NotIndexed, Prepared
+from protocols.join_index.expiry import less
 from protocols.join_index.heavy import heavy_values
 from protocols.join_index.keys import attribute_key
 from protocols.join_index.known import both
@@ -47,6 +49,7 @@ from protocols.join_index.messages import (
     ALGORITHMS,
     LEFT,
     RIGHT,
+    Algorithm,
     Covered,
     Heard,
     JoinQuery,
@@ -122,6 +125,7 @@ class _Attempt:
     began_at: Millis
     unknown: dict[RequestId, Side] = field(default_factory=dict)  # Streams whose rates are being asked for.
     statistics: dict[Side, list[StreamStatistics]] = field(default_factory=dict)
+    chosen: Chosen | None = None
     queries: dict[Side, Query] = field(default_factory=dict)
     readers: dict[Side, str] = field(default_factory=dict)
     posed_at: Millis = 0
@@ -166,6 +170,7 @@ class IndexedQueries:
     _asked: dict[RequestId, _Attempt] = field(default_factory=dict)
     _shunned: dict[PeerId, Millis] = field(default_factory=dict)
     _late: dict[StreamName, tuple[Millis, Millis]] = field(default_factory=dict)  # For queries that ended so, and when.
+    _alike: Counter[tuple[bytes, Algorithm]] = field(default_factory=Counter)  # Attempts, by condition and algorithm.
     _readers: dict[str, _Seen] = field(default_factory=dict)
     _lives: dict[PeerId, Millis] = field(default_factory=dict)  # Of evaluators.
     _mouths: dict[tuple[PeerId, Millis], _Mouth] = field(default_factory=dict)
@@ -231,20 +236,28 @@ class IndexedQueries:
         return [] if attempt.unknown else self._pose_first(attempt, now)
 
     def _pose_first(self, attempt: _Attempt, now: Millis) -> list[Effect]:
-        """SAI rewrites by the side whose tuples are fewer (section 4.1), the others by both."""
+        """Say by which algorithm it runs, who rewrites and who evaluates: to both sides the same."""
+        attempt.chosen = algorithm, _ = self._choose(attempt)
+        attempt.prepared = attempt.prepared.by(algorithm)
+        self._alike[attempt.prepared.condition.signature, algorithm] += 1
         query, known = attempt.prepared.query, both(attempt.prepared, attempt.statistics)
-        subgraph = attempt.deploy.subgraph
-        assert subgraph.engine in ALGORITHMS
-        slower = LEFT if known[LEFT].rate_per_s <= known[RIGHT].rate_per_s else RIGHT
-        rewrites = (subgraph.engine != "sai" or slower == LEFT, subgraph.engine != "sai" or slower == RIGHT)
-        left, right = (attempt.prepared.side(side).attribute for side in SIDES)
-        peers = attempt.evaluators
-        heavy = heavy_values(subgraph.engine, (left, right), rewrites, known, len(peers), subgraph.skew)
+        rewrites, peers = rewriting(algorithm, known), attempt.evaluators
+        skew = attempt.deploy.subgraph.skew
+        heavy = heavy_values(algorithm, attempt.prepared.attributes, rewrites, known, len(peers), skew)
         for side in SIDES:
             attempt.queries[side] = Query(
                 query=query, side=side, replica=0, rewrites=rewrites[side], evaluators=peers, heavy=heavy
             )
         return self._pose(attempt, now)
+
+    def _choose(self, attempt: _Attempt) -> Chosen:
+        subgraph, prepared = attempt.deploy.subgraph, attempt.prepared
+        assert subgraph.engine in ALGORITHMS
+        if not subgraph.is_open:
+            return Chosen(subgraph.engine, "as asked for")
+        signature = prepared.condition.signature
+        shared = {algorithm: self._alike[signature, algorithm] for algorithm in ALGORITHMS}
+        return chosen(prepared, attempt.statistics, len(attempt.evaluators), subgraph.skew, shared)
 
     def _pose(self, attempt: _Attempt, now: Millis) -> list[Effect]:
         attempt.posed_at = now
@@ -303,6 +316,8 @@ class IndexedQueries:
 
     def _end(self, attempt: _Attempt) -> list[Effect]:
         del self.attempts[attempt.query]
+        if attempt.chosen is not None:
+            less(self._alike, (attempt.prepared.condition.signature, attempt.chosen.algorithm))
         for request in attempt.unknown:
             self._asked.pop(request, None)
             self.inside.forget(request)
@@ -515,6 +530,7 @@ class IndexedQueries:
 
     def _status(self, attempt: _Attempt) -> SubgraphStatus:
         deploy = attempt.deploy
+        assert attempt.chosen is not None
         seen = {side: self._readers[name] for side, name in attempt.readers.items()}
         reports = {side: each.latest for side, each in seen.items() if each.latest is not None}
         read = {side: report.tuples for side, report in reports.items()}
@@ -541,11 +557,14 @@ class IndexedQueries:
                 attempt.evaluators,
                 len({heard.peer: None for report in reports.values() for heard in report.heard}),
                 sum(report.messages for report in reports.values()),
+                attempt.chosen.algorithm,
+                attempt.chosen.why,
                 tuple((each.value, each.rows * each.columns) for each in attempt.queries[LEFT].heavy),
             ),
         )
 
     def validate(self) -> None:
+        assert self._alike.total() == sum(attempt.chosen is not None for attempt in self.attempts.values())
         for attempt in self._asked.values():
             assert self.attempts.get(attempt.query) is attempt
         assert self._unsafe == sum(sum(attempt.unsafe) for attempt in self.attempts.values())
