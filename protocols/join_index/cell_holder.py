@@ -95,7 +95,6 @@ class CellHolder:
             cell = self.cells.at(value, share.cell, share.holder)
             if is_new and self._lighter:  # Nothing is in it yet.
                 cell.next = self._lighter[0]
-                self._lighter.rotate()
             if cell.next is not None:
                 elsewhere.setdefault(cell.next, []).append(msgspec.structs.replace(share, holder=cell.holder + 1))
                 continue
@@ -107,6 +106,7 @@ class CellHolder:
                     passed = msgspec.structs.replace(message, shares=(each,), asks_finger=False)
                     effects.append(Route(cell_key(value, each.cell), passed))
             self._compare(cell, message.trigger, share, told, now)
+        self._lighter.rotate()
         for peer, shares in elsewhere.items():
             passed = msgspec.structs.replace(message, shares=tuple(shares), asks_finger=False)
             known = tuple((share.cell, share.holder) for share in shares)
@@ -149,7 +149,7 @@ class CellHolder:
             effects += self._halve(cell, contents.bits)
             for query in message.removed:
                 self.evaluator.forget(query, [_place(cell)], now)
-            self.evaluator.take_in(_place(cell), contents.joins, contents.tuples, told, now)
+            self.evaluator.take_in(_place(cell), contents, told, now)
             queries_load = max(0, contents.queries_load - cell.queries_load)  # If it comes twice, it counts once.
             self.cells.add(cell, queries_load, max(0, contents.tuples_load - cell.tuples_load))
             cell.bits = contents.bits
@@ -169,10 +169,10 @@ class CellHolder:
         queries = self.evaluator.queries_at(place)
         for part in cut_off(own, before, bits):
             going = [query for query in queries if part_of(query, own, before, bits) == part]
-            joins = self.evaluator.take_out(place, going)
+            taken = self.evaluator.take_out(place, going)
             self.cells.add(cell, cell.queries_load // 2 - cell.queries_load, 0)
             name, loads = CellName(cell.name.at, part), (cell.queries_load, cell.tuples_load)
-            contents = Contents(cell.value, name, part.bit_length(), 0, *loads, joins, self.evaluator.tuples_at(place))
+            contents = Contents(cell.value, name, part.bit_length(), 0, *loads, taken, self.evaluator.tuples_at(place))
             moves.append(Route(cell_key(cell.value, name), Moved(cells=(contents,), removed=self.evaluator.removed)))
         return moves
 
@@ -234,11 +234,11 @@ class CellHolder:
 
     def _taken_out(self, cell: Cell) -> Contents:
         place = _place(cell)
-        joins = self.evaluator.take_out(place, self.evaluator.queries_at(place))
+        queries = self.evaluator.take_out(place, self.evaluator.queries_at(place))
         tuples = self.evaluator.tuples_at(place)
         self.evaluator.drop_tuples(place)
         found = Contents(
-            cell.value, cell.name, cell.bits, cell.holder + 1, cell.queries_load, cell.tuples_load, joins, tuples
+            cell.value, cell.name, cell.bits, cell.holder + 1, cell.queries_load, cell.tuples_load, queries, tuples
         )
         self.cells.add(cell, -cell.queries_load, -cell.tuples_load)
         return found

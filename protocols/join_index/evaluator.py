@@ -11,6 +11,7 @@ from protocols.clock import wall_ms
 from protocols.effects import Effect, Send
 from protocols.events import Event, Received, Unreachable
 from protocols.ids import Millis, PeerId
+from protocols.join_index.cells import apart, together
 from protocols.join_index.condition import Item, Prepared
 from protocols.join_index.expiry import Expiry, Recently
 from protocols.join_index.keys import value_key
@@ -18,6 +19,7 @@ from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import (
     AnyAlgorithm,
     Attribute,
+    Contents,
     Finger,
     ForgetQuery,
     Join,
@@ -28,6 +30,7 @@ from protocols.join_index.messages import (
     Rewritten,
     Side,
     StreamTuple,
+    Triggered,
     TupleId,
     ValueText,
     VlIndex,
@@ -220,57 +223,49 @@ class Evaluator:
     def queries_at(self, place: Place) -> tuple[QueryId, ...]:
         return tuple(self._queries.get(place, ()))
 
-    def take_out(self, place: Place, queries: Iterable[QueryId]) -> tuple[Join, ...]:
+    def take_out(self, place: Place, queries: Iterable[QueryId]) -> tuple[Triggered, ...]:
         """Rewritten queries that are somewhere else from now on."""
-        at, value, _ = place
-        by_trigger: dict[TupleId, tuple[StreamTuple, list[Rewritten]]] = {}
+        found: dict[tuple[TupleId, ...], tuple[tuple[StreamTuple, ...], list[Rewritten]]] = {}
         for query in queries:
             waiting = self._queries[place][query]
             for side, triggers in enumerate(waiting.triggers):
-                for item in triggers.values():
-                    _, every = by_trigger.setdefault(item.tuple.id, (item.tuple, []))
+                if triggers:
+                    by = tuple(item.tuple for item in triggers.values())
+                    _, every = found.setdefault(tuple(triggers), (by, []))
                     every.append(Rewritten(waiting.prepared.query, 0 if side == 0 else 1))
             self._take_away(place, query)
-        return tuple(
-            Join(at=at, value=value, trigger=trigger, rewritten=tuple(every), asks_finger=False)
-            for trigger, every in by_trigger.values()
-        )
+        return tuple(Triggered(together(every), by) for by, every in found.values())
 
-    def tuples_at(self, place: Place) -> tuple[VlIndex, ...]:
-        at, value, _ = place
-        assert at is not None, "only an attribute is in a cell"
-        return tuple(
-            VlIndex(tuple=each, at=at, value=value, keep_ms=self._keep_ms[place, each.id])
-            for each in self._tuples.get(place, {}).values()
-        )
+    def tuples_at(self, place: Place) -> tuple[tuple[StreamTuple, Millis], ...]:
+        """Tuples, and how long each can be needed."""
+        return tuple((each, self._keep_ms[place, each.id]) for each in self._tuples.get(place, {}).values())
 
     def drop_tuples(self, place: Place) -> None:
         for name in self._tuples.pop(place, {}):
             del self._keep_ms[place, name]
             self.stored_tuples -= 1
 
-    def take_in(
-        self, place: Place, joins: tuple[Join, ...], tuples: tuple[VlIndex, ...], told: Telling, now: Millis
-    ) -> None:
+    def take_in(self, place: Place, contents: Contents, told: Telling, now: Millis) -> None:
         """What was taken out elsewhere meets what was here before, not each other: it has met."""
         kept: list[tuple[Prepared, Item]] = []
-        met = {index.tuple.id for index in tuples}  # One of them may have come here, too.
-        for join in joins:
-            for rewritten in join.rewritten:
+        met = {each.id for each, _ in contents.tuples}  # One of them may have come here, too.
+        for triggered in contents.queries:
+            for rewritten in apart(triggered.opened):
                 query, side = rewritten.query, rewritten.side
-                known = self._queries.get(place, {}).get(query.id)
-                is_known = known is not None and join.trigger.id in known.triggers[side]
-                if query.id in self._removed or is_known:
+                if query.id in self._removed:
                     continue
+                known = self._queries.get(place, {}).get(query.id)
                 prepared = self._prepare(query)
-                item = prepared.read(join.trigger, side)
-                told.add(query, self._met_by_query(place, prepared, item, met))
-                kept.append((prepared, item))
-        for index in tuples:
-            if index.tuple.id not in self._tuples.get(place, {}):
+                for trigger in triggered.by:
+                    if known is None or trigger.id not in known.triggers[side]:
+                        item = prepared.read(trigger, side)
+                        told.add(query, self._met_by_query(place, prepared, item, met))
+                        kept.append((prepared, item))
+        for each, keep_ms in contents.tuples:
+            if each.id not in self._tuples.get(place, {}):
                 for waiting in self._queries.get(place, {}).values():
-                    told.add(waiting.prepared.query, _met_by_tuple(waiting, index.tuple))
-                self._keep_tuple(place, index.tuple, index.keep_ms, now)
+                    told.add(waiting.prepared.query, _met_by_tuple(waiting, each))
+                self._keep_tuple(place, each, keep_ms, now)
         for prepared, item in kept:
             self._keep_query(place, prepared, item, now)
 

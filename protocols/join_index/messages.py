@@ -261,6 +261,13 @@ class Bundle(Message, frozen=True, kw_only=True, tag="BUNDLE"):
     asks_finger: bool
 
 
+class Triggered(msgspec.Struct, frozen=True, array_like=True):
+    """Queries, and the tuples that each of them was rewritten by."""
+
+    opened: tuple[Opened, ...]
+    by: tuple[StreamTuple, ...]
+
+
 class Contents(msgspec.Struct, frozen=True, array_like=True):
     """What belongs to a cell, and has been elsewhere until now: it has met there."""
 
@@ -270,8 +277,8 @@ class Contents(msgspec.Struct, frozen=True, array_like=True):
     holder: int
     queries_load: int  # Rewritten queries that were compared,
     tuples_load: int  # and tuples.
-    joins: tuple[Join, ...]
-    tuples: tuple[VlIndex, ...]
+    queries: tuple[Triggered, ...]
+    tuples: tuple[tuple[StreamTuple, Millis], ...]  # And how long after their publication they can be needed.
 
 
 class Moved(Message, frozen=True, kw_only=True, tag="MOVED"):

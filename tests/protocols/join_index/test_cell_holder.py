@@ -147,7 +147,7 @@ def test_a_heavy_cell_is_halved_by_its_queries_and_each_half_has_all_tuples():
     (cut,) = moved(answers(heavy, effects, load=0))
     (contents,) = cut.cells
     here = [each.id for each in QUERIES if part_of(each.id, 0, 0, 1) == 0]
-    there = [each.query.id for join in contents.joins for each in join.rewritten]
+    there = [query.id for each in contents.queries for opened in each.opened for query in opened.queries]
     assert sorted(here + there) == ["q0", "q1", "q2", "q3"]
     assert here
     assert there

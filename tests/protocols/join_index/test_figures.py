@@ -144,8 +144,14 @@ class Story:
         return f"{each.id.stream}{row}"
 
     def _inside(self, each: Contents) -> str:
-        queries = [f"{of.query.id} with {self._shown(join.trigger)}" for join in each.joins for of in join.rewritten]
-        return ", ".join([*queries, *(self._shown(index.tuple) for index in each.tuples)])
+        queries = [
+            f"{query.id} with {self._shown(trigger)}"
+            for triggered in each.queries
+            for opened in triggered.opened
+            for query in opened.queries
+            for trigger in triggered.by
+        ]
+        return ", ".join([*queries, *(self._shown(of) for of, _ in each.tuples)])
 
     def _result(self, each: Notification) -> str:
         _, plan = self.network.plans[each.query]
