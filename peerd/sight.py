@@ -14,11 +14,13 @@ UNKNOWN_MS: Final = 250.0  # From or to a peer of which no coordinate is known: 
 
 
 def look_around(overlay: Overlay, placement: str, wanted: Iterable[PeerId]) -> NetworkSeen:
-    """This peer, the wanted ones and the nearest of the others; and the way from each to each, in milliseconds."""
-    alive = [member for member in overlay.members() if member.status == "alive"]
+    """This peer, the wanted ones unless they are gone, the nearest of the others; and the ways between them, in ms."""
+    known = overlay.members()
+    alive = [member for member in known if member.status == "alive"]
+    gone = [member.peer_id for member in known if member.status in ("dead", "left")]
     alive.sort(key=lambda member: (member.rtt_ms is None, member.rtt_ms, member.peer_id))
     near = (member.peer_id for member in alive[:CANDIDATES_MAX])
-    peers = tuple(dict.fromkeys((overlay.peer_id, *wanted, *near)))
+    peers = tuple(dict.fromkeys((overlay.peer_id, *(peer for peer in wanted if peer not in gone), *near)))
     rows = [[0.0] * len(peers) for _ in peers]
     for a, one in enumerate(peers):
         for b, other in enumerate(peers[:a]):

@@ -292,6 +292,16 @@ def parts_of(
     return Parts(ProcessingTree(vertices), chains, joins, work, is_known)
 
 
+def published_in(view: NetworkView, streams: Mapping[str, StreamShown]) -> dict[str, StreamShown]:
+    """The streams with those of their publishers that are to be seen."""
+    return {
+        name: msgspec.structs.replace(
+            shown, publishers=tuple(each for each in shown.publishers if each.peer in view.index)
+        )
+        for name, shown in streams.items()
+    }
+
+
 def decide(
     plan: Operator,
     placing: Placing,
@@ -307,12 +317,7 @@ def decide(
     is_forced = engine == "spark" and not is_stateful(plan)  # It begins where streams are read and ends at the proxy.
     if not able if is_stateful(plan) else is_forced and proxy not in able:
         return NoEngine(len(view.peers), here=is_forced)
-    streams = {
-        name: msgspec.structs.replace(
-            shown, publishers=tuple(each for each in shown.publishers if each.peer in view.index)
-        )
-        for name, shown in placing.streams.items()
-    }
+    streams = published_in(view, placing.streams)
     parts = parts_of(plan, streams, proxy, able, placing.told)
     bound_ms = math.inf if placing.within_ms is None else placing.within_ms
     choice = choose(parts, view, placing, bound_ms)
