@@ -66,7 +66,7 @@ JOINS_OF_SEVERAL: Final = tuple(
     for text in (
         "SELECT l.number, r.part, f.number AS far FROM left_side l, right_side r, far_side f WHERE l ~ r AND r ~ f",
         "SELECT r.part, f.part AS other FROM left_side l, right_side r, far_side f "
-        "WHERE l ~ r AND r.part = f.part AND f.number < 6 AND l.number > 2",
+        "WHERE l ~ r AND r.part = f.part AND f.number <> 6 AND l.number <> 2",
         "SELECT a.number, d.number AS far FROM left_side a, right_side b, left_side c, far_side d "
         "WHERE a ~ b AND b ~ c AND c ~ d AND b.part <> 1",
         "SELECT c.part FROM far_side a, far_side b, far_side c WHERE a ~ b AND a.part = c.part",

@@ -90,3 +90,13 @@ def test_two_reports_of_one_flow_make_one():
     before = Progress((reach("a", LEFT, 5),), (reach("a", LEFT, 1),), watermark_us=9, floor_us=None, is_idle=True)
     after = Progress((reach("a", LEFT, 7),), (), watermark_us=None, floor_us=4, is_idle=False)
     assert merged(before, after) == Progress((reach("a", LEFT, 7),), (reach("a", LEFT, 1),), 9, 4, is_idle=False)
+
+
+def test_what_an_inner_join_needs_no_more_is_passed_on_once_the_next_has_come_as_far():
+    clock = InputClock(0, follows_clock=False, horizon_us=SECOND, said=Progress())
+    for second in (4, 6):
+        progress = Progress((), (reach("l", LEFT, second),), second * SECOND, second * SECOND)
+        clock.note_flow("l+r", progress, second * SECOND, now=0)
+    assert clock.lows("l+r", 3 * SECOND) == ()
+    assert clock.lows("l+r", 5 * SECOND) == (reach("l", LEFT, 4),)
+    assert clock.lows("l+r", 9 * SECOND) == (reach("l", LEFT, 6),)
