@@ -13,10 +13,10 @@ SEED = 1
 
 
 def test_e1_hops_fall_as_fingers_train_and_ours_needs_fewer_than_sai():
-    asked = cqdht_e1.cells(SCALE, SEED, trained=2)
+    asked = cqdht_e1.cells(SCALE, SEED)
     found = cqdht_e1.Found(asked, [cqdht_e1.cell(**each) for each in asked])
     for algorithm in cqdht_e1.PAPERS:
-        untrained, trained = found.points[algorithm]
+        untrained, *_, trained = found.points[algorithm]
         assert trained["hops"] < untrained["hops"], algorithm
     last = {name: points[-1] for name, points in found.points.items()}
     assert last["dai-v"]["hops"] < last["sai"]["hops"] < last["dai-t"]["hops"] < last["dai-q"]["hops"]
@@ -55,6 +55,7 @@ def test_e4_and_e5_loads_are_as_the_paper_orders_them():
     means = {name: loads["TF"]["mean"] for name, loads in tf.items()}
     assert means["dai-t"] < means["sai"] < means["dai-q"]
     assert tf["dai-q"]["TS"]["mean"] < tf["dai-t"]["TS"]["mean"]
+    assert tf["cells"]["TF"]["uneven"] < tf["dai-t"]["TF"]["uneven"]
     assert tf["dai-v"]["TF"]["uneven"] == max(loads["TF"]["uneven"] for loads in tf.values())
     asked = next(each for each in cqdht_e5.cells(SMALLER, SEED) if each.get("peers") == 2.0)
     assert cqdht_e4.cell(**asked)["TF"]["mean"] < means["dai-q"]
