@@ -324,6 +324,8 @@ class AttributeLevel:
         for carried in self._carried.values():
             if now - carried.sent_at >= RESEND_MS:
                 carried.sent_at = now
+                if carried.parcel.after not in self._on_the_way[carried.to]:  # It is there, or will not come any more.
+                    carried.parcel = msgspec.structs.replace(carried.parcel, after=0)
                 effects.append(Send(carried.to, carried.parcel))
         effects += self._look_after_evaluators(now)
         effects += self._merge()

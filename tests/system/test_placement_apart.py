@@ -147,7 +147,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture
 async def apart(cluster: Cluster) -> AsyncIterator[Apart]:
     async with contextlib.AsyncExitStack() as stack:
-        numbers = (*PUBLISHERS.values(), *NEAR, READER)
+        numbers = (*PUBLISHERS.values(), READER)
         clients = {each: await stack.enter_async_context(client(cluster, each, SPARK_S)) for each in numbers}
         known = {each.name for each in await clients[READER].streams()}
         for name, place in PUBLISHERS.items():
