@@ -41,7 +41,6 @@ class Member:
         "group",
         "has_window",
         "inserted_at",
-        "is_late",
         "known_since",
         "query",
         "rest",
@@ -68,7 +67,6 @@ class Member:
         self.group = sha256(query.algorithm.encode() + condition.signature).digest()[:GROUP_BYTES]
         self.rest = condition.rest
         self.known_since = 0  # By an evaluator: a number of what it has taken.
-        self.is_late = False
         self._ready: Meeting | None = None
 
     @property

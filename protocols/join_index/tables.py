@@ -161,9 +161,7 @@ class Tables:
         schema = self._schemas.setdefault(load.schema, load.schema)
         wall, time = wall_ms(load.published_at), (time_of(load.published_at),)
         for member in self._stays.late(shelf, wall, self._groups):
-            if not member.is_late:
-                member.is_late = True
-                self.late[member.query.id] = member
+            self.late[member.query.id] = member  # Every time: who brings it must not cover it before that is heard.
         until = self._stays.until(shelf, wall, now)
         origin, refused = self._number(load.origin), self.refused
         places = self._places.setdefault(load.at, {})

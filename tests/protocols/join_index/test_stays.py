@@ -130,7 +130,7 @@ def test_a_tuple_too_late_for_what_it_might_have_met_is_noticed(algorithm: Algor
     assert evaluator.late == [], "it could not have met what is gone"
     evaluator.take(second, 1, 7, at=1000 + WINDOWS_MS[first], now=gone_at)
     evaluator.take(second, 2, 7, at=1000, now=gone_at)
-    assert evaluator.late == ["q~1"], "once: it is over then"
+    assert evaluator.late == ["q~1", "q~1"], "for each of them, whoever brings it"
 
 
 def test_that_a_tuple_was_late_is_told_with_a_number_that_the_receipt_names():
@@ -149,6 +149,8 @@ def test_that_a_tuple_was_late_is_told_with_a_number_that_the_receipt_names():
         Send(SUBSCRIBER, JoinResults(life=1, subscriber_life=0, sequence=1, results=(), late=("q~1",))),
         Send(REWRITER, Receipt(number=2, life=1, told=(Told(SUBSCRIBER, 0, 1),))),
     ]
+    effects = level.unpack(EVALUATOR, parcel(1, *loads(member, RIGHT, 0, 7, at=0)), now=WINDOWS_MS[LEFT])
+    assert Send(EVALUATOR, Receipt(number=1, life=1, told=(Told(SUBSCRIBER, 0, 2),))) in effects, "another rewriter"
     level.validate()
 
 
