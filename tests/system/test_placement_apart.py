@@ -53,9 +53,8 @@ JOIN_OF_THREE = (
 class Apart:
     """The daemons, how far they are apart, and the rows published so far."""
 
-    def __init__(self, cluster: Cluster, clients: dict[int, Client]) -> None:
-        self.cluster, self.clients, self.next = cluster, clients, 0
-        self.ids = [cluster.client(number).get("/status")["peer_id"] for number in range(1, PEERS + 1)]
+    def __init__(self, cluster: Cluster, ids: list[str], clients: dict[int, Client]) -> None:
+        self.cluster, self.ids, self.clients, self.next = cluster, ids, clients, 0
         drawn = make_topology("transit-stub", random.Random(TOPOLOGY_SEED), TransitStubShape())
         self.delays = {(a, b): drawn.delay_ms(a, b) for a in range(PEERS) for b in range(PEERS) if a != b}
 
@@ -144,8 +143,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     cluster.stop()
 
 
+@pytest.fixture(scope="module")
+def ids(cluster: Cluster) -> list[str]:
+    """Of the daemons, while all of them run."""
+    return [cluster.client(number).get("/status")["peer_id"] for number in range(1, PEERS + 1)]
+
+
 @pytest.fixture
-async def apart(cluster: Cluster) -> AsyncIterator[Apart]:
+async def apart(cluster: Cluster, ids: list[str]) -> AsyncIterator[Apart]:
     async with contextlib.AsyncExitStack() as stack:
         numbers = (*PUBLISHERS.values(), READER)
         clients = {each: await stack.enter_async_context(client(cluster, each, SPARK_S)) for each in numbers}
@@ -153,7 +158,7 @@ async def apart(cluster: Cluster) -> AsyncIterator[Apart]:
         for name, place in PUBLISHERS.items():
             if name not in known:
                 await clients[place].create_stream(name, ROWS, event_time="at")
-        yield Apart(cluster, clients)
+        yield Apart(cluster, ids, clients)
 
 
 async def measured(apart: Apart, placement: PlacementName, text: str, batches: int) -> tuple[float, int]:
