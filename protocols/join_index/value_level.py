@@ -11,6 +11,7 @@ import msgspec
 from protocols.effects import Effect, Send
 from protocols.ids import Millis, PeerId
 from protocols.join_index.condition import NotIndexed
+from protocols.join_index.expiry import Recently
 from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import (
     JoinResults,
@@ -60,6 +61,7 @@ class ValueLevel:
     _unpacked: dict[PeerId, dict[int, Receipt]] = field(default_factory=dict)  # Parcels that may come again.
     _settled: dict[PeerId, int] = field(default_factory=dict)  # Lower numbers will not come again.
     _withheld: list[tuple[PeerId, Receipt]] = field(default_factory=list)  # Until subscribers have caught up.
+    _abandoned: Recently[QueryId] = field(default_factory=Recently)  # Forgotten, though their subscribers want them.
 
     def __post_init__(self) -> None:
         self.tables = Tables(self.limits)
@@ -70,6 +72,7 @@ class ValueLevel:
         self.tables = Tables(self.limits)
         self._telling, self._heard_at, self._brought = {}, {}, {}
         self._unpacked, self._settled, self._withheld = {}, {}, []
+        self._abandoned = Recently()
 
     # Parcels.
 
@@ -81,8 +84,9 @@ class ValueLevel:
             self._silence(query)
         for query in parcel.released:
             self._brought.get(sender, {}).pop(query, None)
-            if not any(query in brought for brought in self._brought.values()):
-                self.tables.forget(query)
+            if query in self.tables.queries and not any(query in brought for brought in self._brought.values()):
+                self._abandoned.add(query, now + 2 * LAPSE_MS)  # What came of it is gone; should it be brought again,
+                self.tables.forget(query)  # that must not count as one life.
                 self._silence(query)
         if not parcel.number:
             return [Send(sender, Receipt(number=0, life=self.life))]
@@ -101,6 +105,9 @@ class ValueLevel:
 
     def _take(self, parcel: Parcel, now: Millis) -> tuple[list[Effect], Receipt]:
         refused, reason = self.tables.refused, ""
+        if any(query.id in self._abandoned for query in parcel.queries):
+            reason = f"peer {self.peer_id.short} had let go of a query"
+            return [], Receipt(number=parcel.number, life=self.life, refused=reason)
         try:
             for query in parcel.queries:
                 before = self.tables.know(query, now)
@@ -190,6 +197,7 @@ class ValueLevel:
             self.begin(now)  # To forget some queries alone would go unnoticed, should they be wanted after all.
             return []
         self.tables.sweep(now)
+        self._abandoned.sweep(now)
         effects: list[Effect] = []
         for (peer, _), telling in self._telling.items():
             for sequence, (message, sent_at) in telling.unheard.items():

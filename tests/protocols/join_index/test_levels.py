@@ -197,8 +197,11 @@ def test_a_query_that_one_rewriter_has_let_go_is_kept_for_another():
     assert "q~1" in level.tables.queries
     level.unpack(PUBLISHER, Parcel(number=0, released=("q~1",)), now=LIFE)
     assert "q~1" not in level.tables.queries
-    level.unpack(PUBLISHER, parcel(number=2, queries=(Q_1,)), now=LIFE)
-    assert "q~1" in level.tables.queries, "it has not ended"
+    (answer,) = level.unpack(PUBLISHER, parcel(number=2, queries=(Q_1,)), now=LIFE)
+    assert "q~1" not in level.tables.queries
+    assert isinstance(answer, Send)
+    assert isinstance(answer.message, Receipt)
+    assert answer.message.refused, "what came of it before is gone, in this very life"
 
 
 def test_a_rewriter_that_is_gone_harms_nobody_once_its_queries_are_over():
