@@ -256,7 +256,7 @@ class AttributeLevel:
                     loads=some,
                     queries=queries,
                     counts_on=True,
-                    after=next((each for each in reversed(on_the_way) if on_the_way[each]), 0),
+                    after=self._queries_before(to, self._last_number),
                     settled=next(iter(on_the_way), self._last_number),
                 )
                 on_the_way[parcel.number] = bool(queries)
@@ -264,6 +264,11 @@ class AttributeLevel:
                 self._carried[parcel.number] = _Carried(reader, reading, parcel, to, now)
                 effects.append(Send(to, parcel))
         return effects
+
+    def _queries_before(self, to: PeerId, number: int) -> int:
+        """The last parcel before another that is on the way and has queries in it; 0: there is none."""
+        on_the_way = self._on_the_way[to]
+        return next((each for each in reversed(on_the_way) if each < number and on_the_way[each]), 0)
 
     # What evaluators say.
 
@@ -325,7 +330,8 @@ class AttributeLevel:
             if now - carried.sent_at >= RESEND_MS:
                 carried.sent_at = now
                 if carried.parcel.after not in self._on_the_way[carried.to]:  # It is there, or will not come any more.
-                    carried.parcel = msgspec.structs.replace(carried.parcel, after=0)
+                    before = self._queries_before(carried.to, carried.parcel.number)
+                    carried.parcel = msgspec.structs.replace(carried.parcel, after=before)
                 effects.append(Send(carried.to, carried.parcel))
         effects += self._look_after_evaluators(now)
         effects += self._merge()

@@ -288,18 +288,28 @@ def test_a_parcel_is_sent_again_until_there_is_a_receipt():
     assert sent in level.sweep(1 + RESEND_MS)
 
 
-def test_a_parcel_does_not_wait_for_one_that_will_not_come_any_more(monkeypatch: pytest.MonkeyPatch):
-    """The other had queries of a reading that has ended since; it may never have arrived."""
+def test_a_parcel_waits_only_for_queries_that_are_still_on_their_way(monkeypatch: pytest.MonkeyPatch):
+    """Of three readings the one between has ended: its parcel may never have arrived, the first one's still will."""
     monkeypatch.setattr("protocols.join_index.reader.RECENT_BYTES", 0)
     level = AttributeLevel(REWRITER, LIMITS, Inside())
     (first,) = parcels(level.answered(opened(level, posed()), rows(7, at=10), now=10))
     (second,) = parcels(level.answered(opened(level, posed("q2~1", at=5)), rows(7, at=10), now=10))
+    (third,) = parcels(level.answered(opened(level, posed("q3~1", at=3)), rows(7, at=10), now=10))
     assert isinstance(first.message, Parcel)
     assert isinstance(second.message, Parcel)
-    assert (second.peer, second.message.after) == (first.peer, first.message.number)
+    assert isinstance(third.message, Parcel)
+    assert first.peer == second.peer == third.peer
+    assert (second.message.after, third.message.after) == (first.message.number, second.message.number)
+    level.remove(RemoveQuery(query="q2~1"), now=11)
+    assert after_again(level, 10 + RESEND_MS) == {first.message.number: 0, third.message.number: first.message.number}
     level.remove(RemoveQuery(query="q~1"), now=11)
-    again = [each.message for each in parcels(level.sweep(10 + RESEND_MS)) if each.message.loads]  # type: ignore[attr-defined]
-    assert again == [msgspec.structs.replace(second.message, after=0)]
+    assert after_again(level, 10 + 2 * RESEND_MS) == {third.message.number: 0}
+
+
+def after_again(level: AttributeLevel, now: Millis) -> dict[int, int]:
+    """What the parcels wait for that are sent again."""
+    again = [send.message for send in parcels(level.sweep(now))]
+    return {each.number: each.after for each in again if isinstance(each, Parcel) and each.loads}
 
 
 def test_a_large_batch_goes_in_several_parcels_and_a_tuple_that_fits_none_ends_the_attempt(
