@@ -22,7 +22,8 @@ class Limits:
     resend_after_ms: Millis = 3000
     poll_ms: Millis = 2000  # Between two looks of a subscriber at who publishes.
     tick_ms: Millis = 1000
-    advertise_every_ms: Millis = 10_000  # Live statistics.
+    advertise_every_ms: Millis = 10_000  # Live statistics,
+    advertise_soonest_ms: Millis = 2000  # or sooner, if they have changed by much.
     advertisement_life_ms: Millis = 24 * 3600 * 1000
     passing_life_ms: Millis = 60_000  # The advertisement of a subscription that is not kept; renewed while it lasts.
     late_join_ms: Millis = 30_000  # How late a tuple may be for a window of a join without reading again; at first.

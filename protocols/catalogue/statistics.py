@@ -21,6 +21,10 @@ SAMPLE_MAX: Final = 16  # Rows looked at in one batch.
 SMALLEST_KEPT: Final = 256  # Relative error of the distinct count about 1 / sqrt(254), 6 %.
 FREQUENT_KEPT: Final = 32
 FREQUENT_TOLD: Final = 5
+FADE_AT: Final = 4096  # Values seen; then all counts are halved, so that what was frequent long ago is forgotten.
+LUCK: Final = 2.0  # Standard deviations by which a value must be more frequent than chance.
+SHARE_MOVED: Final = 0.05  # A frequent value that has so much more or less of the tuples is news,
+TIMES_MOVED: Final = 2.0  # and so is a rate, or a number of values, that is so many times another.
 FIELDS_TOLD: Final = 64  # An advertisement has a size to keep.
 _HASH_BITS: Final = 64
 
@@ -87,15 +91,18 @@ class DistinctCount:
 
 @dataclass(slots=True)
 class FrequentValues:
-    """The most frequent values and about how often they occur (Space-Saving; Metwally et al., 2005).
+    """The most frequent values and about how often they occur lately (Space-Saving; Metwally et al., 2005).
 
-    A count is never too low, and too high by at most the number of values seen over `FREQUENT_KEPT`.
+    A count is never too low, and too high by at most the number of values seen over `FREQUENT_KEPT`; of those seen
+    before the last `FADE_AT`, fewer and fewer count.
     """
 
     total: int = 0
     _counts: dict[str, tuple[int, int]] = field(default_factory=dict)  # Count, and by how much it may be too high.
 
     def add(self, value: str) -> None:
+        if self.total == FADE_AT:
+            self._fade()
         self.total += 1
         count, error = self._counts.get(value, (0, 0))
         if not count and len(self._counts) == FREQUENT_KEPT:
@@ -103,10 +110,19 @@ class FrequentValues:
             count = error = self._counts.pop(least)[0]
         self._counts[value] = (count + 1, error)
 
+    def _fade(self) -> None:
+        self.total //= 2
+        halves = ((value, count // 2, error - error // 2) for value, (count, error) in self._counts.items())
+        self._counts = {value: (count, error) for value, count, error in halves if count}
+
     def shares(self) -> tuple[tuple[str, float], ...]:
         """Values that are certain to be more frequent than chance would keep them here, with their least share."""
         certain = [(value, count - error) for value, (count, error) in self._counts.items()]
-        frequent = [(value, least) for value, least in certain if least * FREQUENT_KEPT > self.total]
+        frequent = [
+            (value, least)
+            for value, least in certain
+            if (least - LUCK * math.sqrt(least)) * FREQUENT_KEPT > self.total  # Of few values seen, each has a share.
+        ]
         frequent.sort(key=lambda each: (-each[1], each[0]))
         return tuple((value, round(least / self.total, 4)) for value, least in frequent[:FREQUENT_TOLD])
 
@@ -126,6 +142,7 @@ class StatisticsSketch:
     _rate: Rate = field(default_factory=Rate)
     _tuples: int = 0
     _bytes: int = 0
+    _looks: int = 0
     _distinct: list[DistinctCount] = field(default_factory=list)
     _frequent: list[FrequentValues] = field(default_factory=list)
 
@@ -136,12 +153,16 @@ class StatisticsSketch:
     def add(self, rows: Sequence[tuple[Any, ...]], count: int, size: int, now: Millis) -> None:
         """Take note of a batch: how many tuples and bytes it has, and some of its rows, decoded.
 
-        The caller may hand over as few rows as it likes; of many, every so-manieth is looked at.
+        The caller may hand over as few rows as it likes; of many, every so-manieth is looked at, from another one on
+        each time: a batch may have an order.
         """
         self._rate.count(count, now)
         self._tuples += count
         self._bytes += size
-        for row in rows[:: -(-len(rows) // SAMPLE_MAX) or 1]:
+        step = max(-(-len(rows) // SAMPLE_MAX), 1)
+        first = self._looks % step
+        self._looks += bool(rows)
+        for row in rows[first::step]:
             for value, distinct, frequent in zip(row, self._distinct, self._frequent, strict=True):
                 text = msgspec.json.encode(value)
                 hashed = hashlib.blake2b(text, digest_size=_HASH_BITS // 8).digest()
@@ -159,3 +180,20 @@ class StatisticsSketch:
         return StreamStatistics(
             rate_per_s=round(self._rate.per_second(now), 1), row_bytes=round(row_bytes, 1), fields=fields
         )
+
+
+def has_moved(before: StreamStatistics | None, after: StreamStatistics) -> bool:
+    """Whether there is something new to go by: how many tuples come, or values, or which of them are frequent."""
+    if before is None or _are_apart(before.rate_per_s, after.rate_per_s):
+        return True
+    for one, other in zip(before.fields, after.fields, strict=True):
+        old, new = dict(one.frequent), dict(other.frequent)
+        if _are_apart(one.distinct, other.distinct):
+            return True
+        if any(abs(old.get(value, 0.0) - new.get(value, 0.0)) > SHARE_MOVED for value in old | new):
+            return True
+    return False
+
+
+def _are_apart(one: float, other: float) -> bool:
+    return max(one, other) > max(TIMES_MOVED * min(one, other), 1.0)

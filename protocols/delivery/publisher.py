@@ -10,7 +10,7 @@ from typing import Final
 from protocols.catalogue.events import Advertised, AdvertiseFailed, LookupFailed, PublisherEntry, StreamFound
 from protocols.catalogue.machine import CatalogueMachine
 from protocols.catalogue.refusals import clock_is_off, unknown_stream
-from protocols.catalogue.statistics import StatisticsSketch
+from protocols.catalogue.statistics import SAMPLE_MAX, StatisticsSketch, has_moved
 from protocols.catalogue.streams import StreamDefinition
 from protocols.clock import COUNT_BITS, HybridClock, Stamp
 from protocols.delivery.feed import Feed
@@ -32,6 +32,7 @@ from protocols.delivery.messages import (
     Unsubscribe,
 )
 from protocols.delivery.mirror import Mirror
+from protocols.delivery.refusals import busy, invalid, of_results, too_many, unavailable
 from protocols.delivery.sessions import Sessions
 from protocols.effects import AfterSync, Append, AppendBatch, Effect, ReleaseLog, Reply, Send, SetTimer, Tell
 from protocols.events import (
@@ -57,8 +58,7 @@ from queries.schema import Row, RowError
 
 ROLE: Final = "publisher"
 TICK: Final = "publisher/tick"
-BUSY_RETRY_MS: Final = 50
-SAMPLE_EVERY_MS: Final = 100
+SAMPLE_EVERY_MS: Final = 100  # So often as many rows are looked at as one batch has at most.
 GRACE_MS: Final = 2000  # Clocks differ: a subscription may be stamped that much below what it was opened after.
 
 
@@ -95,6 +95,9 @@ class Outbox:
     waiting: deque[_Waiting] = field(default_factory=deque)
     advertised: PublisherEntry | None = None
     advertised_at: Millis = 0
+    weighed: int = 0  # Sequence of the next tuple when the statistics were last compared with those advertised,
+    ticked: int = 0  # and at the last tick.
+    rested_at: Millis = 0  # When the next batch is looked into for the statistics.
     checked_at: Millis = 0  # When the catalogue was last asked about the stream,
     known_at: Millis = 0  # and when for the last answer: every subscription of before then has its place.
 
@@ -125,7 +128,7 @@ class Publisher:
     _near: tuple[PeerId, ...] = ()
     _has_met: bool = False  # Any other peer, ever: a network that only looks empty may be cut in two.
     _is_alone: bool = False
-    _sampled_at: Millis = 0  # For the statistics: one budget for all streams.
+    _lively: int = 1  # Streams with tuples in the last second: they share the time that statistics may take.
     _unsafe_bytes: int = 0
     _disk_is_low: bool = False
 
@@ -173,7 +176,7 @@ class Publisher:
             case AdvertiseFailed(token=(_, "news", str(stream), _)) if stream in self.outboxes:
                 self.outboxes[stream].advertised = None  # The next tick tries again.
             case LookupFailed(token=(_, "open", str(stream))) | AdvertiseFailed(token=(_, "open", str(stream), _)):
-                return self._refuse_early(stream, _unavailable(stream, event.reason))
+                return self._refuse_early(stream, unavailable(stream, event.reason))
             case LogRead():
                 return self._log_read(event, now)
             case Started():
@@ -199,7 +202,7 @@ class Publisher:
             return self._accept(outbox, request, command, now)
         early = self._early.setdefault(command.stream, deque())
         if len(early) >= self.limits.waiting_publishes_max:
-            return [Reply(request, _busy(command.stream, "its stream is still being looked up"))]
+            return [Reply(request, busy(command.stream, "its stream is still being looked up"))]
         early.append((request, command))
         if len(early) > 1:
             return []
@@ -212,7 +215,7 @@ class Publisher:
             return self._commit(outbox, now)
         refusal = self._refusal(outbox, command)
         if outbox.definition.query and Inside.is_client(request):
-            refusal = _results(outbox.definition)
+            refusal = of_results(outbox.definition)
         if refusal is not None:
             return [Reply(request, refusal)]
         feed, size = outbox.feed, len(command.rows)
@@ -244,10 +247,14 @@ class Publisher:
         return [*effects, AppendBatch(feed.log, batch), AfterSync((Tell(synced),))]
 
     def _note_statistics(self, outbox: Outbox, batch: StoredBatch, now: Millis) -> None:
-        """Count every tuple; look inside a batch now and then only, whatever the rate and the number of streams."""
+        """Count every tuple; look inside a batch now and then only, whatever the rate and the number of streams.
+
+        Each stream has its own turns, or those who publish to two in turn would have statistics of one.
+        """
         rows: list[Row] = []
-        if now - self._sampled_at >= SAMPLE_EVERY_MS:
-            self._sampled_at = now
+        if now >= outbox.rested_at:
+            rests_ms = SAMPLE_EVERY_MS * self._lively * min(batch.count, SAMPLE_MAX) // SAMPLE_MAX
+            outbox.rested_at = now + rests_ms
             rows = outbox.definition.schema.decode(batch.rows)
         outbox.statistics.add(rows, batch.count, len(batch.rows), now)
 
@@ -256,16 +263,16 @@ class Publisher:
         if self.clock.is_off:
             return clock_is_off(name, self.clock)
         if command.session and not self._sessions.has_room_for(command):
-            return _busy(name, "too many clients have published here in the last minutes")
+            return busy(name, "too many clients have published here in the last minutes")
         if size > self.limits.publish_bytes_max:
             most = self.limits.publish_bytes_max
-            return _invalid(name, f"a publish of {size} bytes is too large", f"At most {most} bytes at once.")
+            return invalid(name, f"a publish of {size} bytes is too large", f"At most {most} bytes at once.")
         try:
             count = outbox.definition.schema.check(command.rows)
         except RowError as error:
-            return _invalid(name, str(error), "No row of this publish was accepted.")
+            return invalid(name, str(error), "No row of this publish was accepted.")
         if count != command.count:
-            return _invalid(name, f"{command.count} rows were announced and {count} came", "")
+            return invalid(name, f"{command.count} rows were announced and {count} came", "")
         if feed.is_logged:
             if self._disk_is_low:
                 return Refused(
@@ -275,13 +282,13 @@ class Publisher:
                     retry_after_ms=self.limits.poll_ms,
                 )
             if self._unsafe_bytes and self._unsafe_bytes + size > self.limits.unsafe_bytes_max:
-                return _busy(name, f"{self._unsafe_bytes} bytes wait for the disk")
+                return busy(name, f"{self._unsafe_bytes} bytes wait for the disk")
             return None
         all_known_before = (outbox.known_at - GRACE_MS) << COUNT_BITS
         feed.drop_settled(all_known_before)
         while feed.recent_bytes and feed.recent_bytes + size > self.limits.memory_stream_bytes_max:
             if outbox.definition.policy == "block" and not feed.is_unclaimed(all_known_before):
-                return _busy(name, f"{feed.recent_bytes} bytes in memory wait for their subscribers")
+                return busy(name, f"{feed.recent_bytes} bytes in memory wait for their subscribers")
             feed.drop_oldest()
         return None
 
@@ -323,9 +330,9 @@ class Publisher:
         if outbox is None:
             early = self._early.get(event.name, ())
             if definition.query and all(Inside.is_client(request) for request, _ in early):
-                return effects + self._refuse_early(event.name, _results(definition))
+                return effects + self._refuse_early(event.name, of_results(definition))
             if len(self.outboxes) >= self.limits.streams_max:
-                return effects + self._refuse_early(event.name, _too_many(event.name, self.limits.streams_max))
+                return effects + self._refuse_early(event.name, too_many(event.name, self.limits.streams_max))
             outbox = self._open(definition, now, self._nearest_other(), LogBounds(0, 0))
             if outbox.feed.is_logged:
                 effects.append(Append(_opened(outbox)))
@@ -483,7 +490,10 @@ class Publisher:
 
     def _tick(self, now: Millis) -> list[Effect]:
         effects: list[Effect] = []
+        lively = 0
         for name, outbox in list(self.outboxes.items()):
+            lively += outbox.feed.next > outbox.ticked
+            outbox.ticked = outbox.feed.next
             effects += outbox.feed.expire((now - outbox.definition.retention_ms) << COUNT_BITS)
             effects += outbox.feed.resend(now)
             if outbox.mirror:
@@ -492,9 +502,12 @@ class Publisher:
                 effects += outbox.mirror.hurry(outbox.durable, now)
             if outbox.advertised is None or now - outbox.advertised_at >= self.limits.advertise_every_ms:
                 effects += self._advertise_changes(outbox, now)
+            elif outbox.feed.next > outbox.weighed and now - outbox.advertised_at >= self.limits.advertise_soonest_ms:
+                effects += self._advertise_news(outbox, outbox.advertised, now)
             if now - outbox.checked_at >= self.limits.advertise_every_ms:
                 outbox.checked_at = now
                 effects += self.catalogue.lookup(name, (ROLE, "check", name), now)
+        self._lively = max(lively, 1)
         return effects
 
     def _advertise_changes(self, outbox: Outbox, now: Millis) -> list[Effect]:
@@ -502,6 +515,13 @@ class Publisher:
             outbox.advertised_at = now
             return []
         return self._advertise(outbox, "news" if outbox.is_open else "open", now)
+
+    def _advertise_news(self, outbox: Outbox, advertised: PublisherEntry, now: Millis) -> list[Effect]:
+        """Whoever poses a query meanwhile goes by the statistics, so the first shall not wait for their turn."""
+        outbox.weighed = outbox.feed.next
+        if not outbox.is_open or not has_moved(advertised.statistics, outbox.statistics.summary(now)):
+            return []
+        return self._advertise(outbox, "news", now)
 
     def _advertise(self, outbox: Outbox, purpose: str, now: Millis) -> list[Effect]:
         entry = outbox.advertised = self._entry(outbox, now)
@@ -548,39 +568,3 @@ def _log(stream: StreamName, epoch: Millis) -> LogId:
 def _opened(outbox: Outbox) -> OutboxOpened:
     backup = outbox.mirror.listed if outbox.mirror else None
     return OutboxOpened(definition=outbox.definition, epoch=outbox.feed.origin.epoch, backup=backup)
-
-
-def _unavailable(name: StreamName, reason: str) -> Refused:
-    return Refused(
-        code="unavailable",
-        error=f'stream "{name}" cannot be looked up now',
-        detail=reason,
-        hint="Try again; the network may be healing.",
-        retry_after_ms=1000,
-    )
-
-
-def _results(definition: StreamDefinition) -> Refused:
-    return Refused(
-        code="invalid",
-        error=f'stream "{definition.name}" is for the results of query "{definition.query}" alone',
-        hint="Make a stream of your own: peer stream create.",
-    )
-
-
-def _too_many(name: StreamName, most: int) -> Refused:
-    return Refused(
-        code="full",
-        error=f'stream "{name}" takes no tuples here: this peer publishes to {most} streams, its limit',
-        hint="Publish at another peer.",
-    )
-
-
-def _invalid(name: StreamName, what: str, detail: str) -> Refused:
-    return Refused(code="invalid", error=f'stream "{name}": {what}', detail=detail)
-
-
-def _busy(name: StreamName, detail: str) -> Refused:
-    return Refused(
-        code="busy", error=f'stream "{name}" is busy', detail=detail.capitalize() + ".", retry_after_ms=BUSY_RETRY_MS
-    )

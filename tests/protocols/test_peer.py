@@ -446,3 +446,30 @@ def test_a_full_stream_in_memory_that_nobody_reads_lets_go_of_its_oldest_tuples(
     answers = [lone.answers[request][0] for request in refused]
     assert isinstance(answers[-1], Refused)  # Somebody reads it now, and has not seen them.
     assert answers[-1].code == "busy"
+
+
+def test_whoever_publishes_to_two_streams_in_turn_soon_says_what_is_frequent_in_both() -> None:
+    """And from then on no more often than it says anything."""
+    lone, limits, names = Lone(), Limits(), ("left", "right")
+    for name in names:
+        lone.answer(CreateStream(definition=StreamDefinition(name=name, schema=SCHEMA)))
+        lone.answer(Publish(stream=name, rows=SCHEMA.encode([(0, "start")]), count=1))
+    lone.wait(limits.advertise_every_ms + limits.tick_ms)  # Opened and advertised, and then they begin.
+    said: dict[str, dict[int, None]] = {name: {} for name in names}
+    first: dict[str, int] = {}
+    began, number = lone.now, 0
+    while lone.now < began + 60_000:
+        number += 1
+        for name in names:
+            row = (number, "hot" if number % 5 < 2 else f"cold {number}")
+            lone.answer(Publish(stream=name, rows=SCHEMA.encode([row]), count=1))
+            advertised = lone.peer.publisher.outboxes[name].advertised
+            assert advertised is not None
+            assert advertised.statistics is not None
+            if '"hot"' in dict(advertised.statistics.fields[1].frequent):
+                first.setdefault(name, lone.now - began)
+            said[name][lone.peer.publisher.outboxes[name].advertised_at] = None
+        lone.wait(40)
+    for name in names:
+        assert first[name] <= limits.advertise_soonest_ms + 2 * limits.tick_ms
+        assert len(said[name]) <= 60_000 // limits.advertise_every_ms + 8, "distinct ids double eight times"

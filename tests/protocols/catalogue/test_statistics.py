@@ -10,13 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocols.catalogue.statistics import (
+    FADE_AT,
     FREQUENT_KEPT,
     HALF_LIFE_MS,
     SAMPLE_MAX,
     DistinctCount,
+    FieldStatistics,
     FrequentValues,
     Rate,
     StatisticsSketch,
+    StreamStatistics,
+    has_moved,
 )
 
 
@@ -76,6 +80,61 @@ def test_skew_shows_and_its_absence_does_not():
     assert [value for value, _ in skewed.shares()] == ["hot"]
     assert skewed.shares()[0][1] == pytest.approx(0.5, abs=0.05)
     assert even.shares() == ()
+
+
+def test_of_few_values_none_is_taken_for_frequent_by_luck():
+    """Of ten values each has a share far above 1 / FREQUENT_KEPT; a value that is there by far most shows soon."""
+    frequent = FrequentValues()
+    for number in range(10):
+        frequent.add(str(number))
+    assert frequent.shares() == ()
+    for _ in range(8):
+        frequent.add("hot")
+    assert frequent.shares() == (("hot", round(8 / 18, 4)),)
+
+
+def test_what_is_frequent_now_shows_though_it_was_rare_for_long():
+    frequent = FrequentValues()
+    for number in range(100_000):
+        frequent.add("old" if number % 2 else str(number))
+    for number in range(FADE_AT):
+        frequent.add("new" if number % 2 else str(number))
+    (value, share), (other, least) = frequent.shares()
+    assert (value, other) == ("new", "old")
+    assert share == pytest.approx(1 / 3, abs=0.05)
+    assert least == pytest.approx(1 / 6, abs=0.05)
+    assert all(error <= count for count, error in frequent._counts.values())
+
+
+def test_a_batch_in_an_order_of_its_own_is_looked_at_all_over():
+    """Every tenth row is hot, always at the same places: with the same sixteen rows of each batch, none or all."""
+    sketch = StatisticsSketch(("key",))
+    for number in range(100):
+        rows = [("hot" if place % 10 == 0 else f"{number} {place}",) for place in range(160)]
+        sketch.add(rows, count=160, size=1, now=0)
+    assert sketch.summary(now=0).fields[0].frequent == (('"hot"', pytest.approx(0.1, abs=0.01)),)
+
+
+def told(rate_per_s: float, distinct: float, **shares: float) -> StreamStatistics:
+    known = FieldStatistics(name="key", distinct=distinct, frequent=tuple(shares.items()))
+    return StreamStatistics(rate_per_s=rate_per_s, row_bytes=1.0, fields=(known,))
+
+
+def test_statistics_that_one_would_plan_otherwise_by_have_moved():
+    before = told(100.0, 50.0, hot=0.4, warm=0.1)
+    for same in (told(190.0, 50.0, hot=0.4, warm=0.1), told(60.0, 90.0, hot=0.36, warm=0.14, mild=0.04)):
+        assert not has_moved(before, same)
+    for other in (
+        told(210.0, 50.0, hot=0.4, warm=0.1),
+        told(40.0, 50.0, hot=0.4, warm=0.1),
+        told(100.0, 110.0, hot=0.4, warm=0.1),
+        told(100.0, 50.0, hot=0.5, warm=0.1),
+        told(100.0, 50.0, hot=0.4),
+        told(100.0, 50.0, hot=0.4, warm=0.1, mild=0.06),
+    ):
+        assert has_moved(before, other)
+    assert has_moved(None, before)
+    assert not has_moved(told(0.0, 0.0), told(0.9, 1.0))
 
 
 def test_a_batch_is_sampled_and_all_of_it_is_counted():

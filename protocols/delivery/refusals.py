@@ -1,0 +1,52 @@
+"""What a peer answers that does not take the tuples of a client."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocols.catalogue.streams import StreamDefinition
+from protocols.ids import StreamName
+from protocols.messages import Refused
+
+BUSY_RETRY_MS: Final = 50
+
+
+def unavailable(name: StreamName, reason: str) -> Refused:
+    """Nobody says now what the stream is."""
+    return Refused(
+        code="unavailable",
+        error=f'stream "{name}" cannot be looked up now',
+        detail=reason,
+        hint="Try again; the network may be healing.",
+        retry_after_ms=1000,
+    )
+
+
+def of_results(definition: StreamDefinition) -> Refused:
+    """A client may not add to what a query makes."""
+    return Refused(
+        code="invalid",
+        error=f'stream "{definition.name}" is for the results of query "{definition.query}" alone',
+        hint="Make a stream of your own: peer stream create.",
+    )
+
+
+def too_many(name: StreamName, most: int) -> Refused:
+    """This peer publishes to as many streams as it may."""
+    return Refused(
+        code="full",
+        error=f'stream "{name}" takes no tuples here: this peer publishes to {most} streams, its limit',
+        hint="Publish at another peer.",
+    )
+
+
+def invalid(name: StreamName, what: str, detail: str) -> Refused:
+    """Something is wrong with what was published."""
+    return Refused(code="invalid", error=f'stream "{name}": {what}', detail=detail)
+
+
+def busy(name: StreamName, detail: str) -> Refused:
+    """It would be too much now."""
+    return Refused(
+        code="busy", error=f'stream "{name}" is busy', detail=detail.capitalize() + ".", retry_after_ms=BUSY_RETRY_MS
+    )
