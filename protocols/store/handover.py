@@ -65,6 +65,10 @@ class Handovers:
             ]
         return effects
 
+    def forget_expired(self) -> None:
+        """What nobody holds any more need not be handed over."""
+        self._open = {key: handover for key, handover in self._open.items() if key in self.table}
+
     def acked(self, sender: PeerId, message: StoreAck) -> None:
         for version in message.kept:
             handover = self._open.get(version.key)

@@ -388,6 +388,7 @@ class StoreMachine:
     def _compare(self, now: Millis) -> list[Effect]:
         self._timers.pop(COMPARE, None)
         self._table.expire(now)
+        self._handovers.forget_expired()
         effects = self._review(now) if self._departure is None else []
         sharing: dict[PeerId, None] = {}
         for key in self._table.keys:

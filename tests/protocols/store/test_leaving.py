@@ -69,6 +69,16 @@ def test_it_does_not_wait_for_ever():
     assert replies(retry(machine, LIMITS.drain_ms)) == [Reply(7, Leaving(entries=1, left=1))]
 
 
+def test_what_expires_meanwhile_need_not_be_handed_over():
+    machine = store(A, B, C)
+    give(machine, entry(expires_at=NOW + 100))
+    assert replies(machine.handle(Requested(7, Leave()), NOW)) == [Reply(7, Leaving(entries=1, left=1), last=False)]
+    machine.handle(TimerFired("store/compare"), NOW + 200)
+    machine.validate()
+    retry(machine, 500)
+    assert replies(retry(machine, 1000)) == [Reply(7, Leaving(entries=1, left=0))]
+
+
 def test_a_peer_alone_has_nobody_to_hand_over_to():
     machine = store()
     give(machine, entry())
