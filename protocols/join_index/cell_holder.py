@@ -12,10 +12,11 @@ import msgspec
 from protocols.effects import Effect, Route, Send
 from protocols.events import Event, Received, Unreachable, Unroutable
 from protocols.ids import Key, Millis, PeerId
-from protocols.join_index.cells import Cell, Cells, apart, cell_key, cut_off, part_of, together
+from protocols.join_index.cells import Cell, Cells, cell_key, cut_off, part_of
 from protocols.join_index.evaluator import Evaluator, Place, Telling
 from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import (
+    Asked,
     AskLoad,
     Bundle,
     CellName,
@@ -25,12 +26,14 @@ from protocols.join_index.messages import (
     Halved,
     HandedOn,
     Moved,
+    Opened,
     PeerLoad,
-    Rewritten,
     Share,
     StreamTuple,
 )
+from protocols.join_index.opened import Sources, apart, some_cells, some_shares
 from protocols.join_index.rewriter import Rewriter
+from queries.plan import Source
 
 ASKED: Final = 4  # Peers, for a mean, each time when
 GROWTH: Final = 1.5  # the load has grown so much.
@@ -102,20 +105,22 @@ class CellHolder:
             if share.bits < cell.bits:
                 effects.append(Send(sender, Halved(value=value, cell=cell.name, bits=cell.bits)))
                 share, cut = _parted(share, cell)
-                for each in cut:
-                    passed = msgspec.structs.replace(message, shares=(each,), asks_finger=False)
-                    effects.append(Route(cell_key(value, each.cell), passed))
-            self._compare(cell, message.trigger, share, told, now)
+                effects += [Route(cell_key(value, each.cell), _passed(message, [each])) for each in cut]
+            self._compare(cell, message.trigger, share, message.sources, told, now)
         self._lighter.rotate()
         for peer, shares in elsewhere.items():
-            passed = msgspec.structs.replace(message, shares=tuple(shares), asks_finger=False)
             known = tuple((share.cell, share.holder) for share in shares)
-            effects += [Send(peer, passed), Send(sender, HandedOn(value=value, cells=known, peer=peer))]
+            effects += [
+                Send(peer, _passed(message, shares)),
+                Send(sender, HandedOn(value=value, cells=known, peer=peer)),
+            ]
         return effects + told.effects()
 
-    def _compare(self, cell: Cell, trigger: StreamTuple, share: Share, told: Telling, now: Millis) -> None:
+    def _compare(
+        self, cell: Cell, trigger: StreamTuple, share: Share, sources: tuple[Source, ...], told: Telling, now: Millis
+    ) -> None:
         place, before = _place(cell), self.evaluator.filtered
-        rewritten = apart(share.opened)
+        rewritten = apart(share.opened, sources)
         self.evaluator.rewritten(place, trigger, rewritten, told, now)
         between = self.evaluator.filtered
         if share.keep_ms is not None:
@@ -149,12 +154,12 @@ class CellHolder:
             effects += self._halve(cell, contents.bits)
             for query in message.removed:
                 self.evaluator.forget(query, [_place(cell)], now)
-            self.evaluator.take_in(_place(cell), contents, told, now)
+            self.evaluator.take_in(_place(cell), contents, message.sources, told, now)
             queries_load = max(0, contents.queries_load - cell.queries_load)  # If it comes twice, it counts once.
             self.cells.add(cell, queries_load, max(0, contents.tuples_load - cell.tuples_load))
             cell.bits = contents.bits
             effects += self._halve(cell, bits)  # It may have been halved here before this came.
-        effects += [Send(peer, msgspec.structs.replace(message, cells=tuple(some))) for peer, some in elsewhere.items()]
+        effects += [Send(peer, some_cells(message, some)) for peer, some in elsewhere.items()]
         return effects + told.effects()
 
     # A cell that is too heavy is halved.
@@ -169,11 +174,13 @@ class CellHolder:
         queries = self.evaluator.queries_at(place)
         for part in cut_off(own, before, bits):
             going = [query for query in queries if part_of(query, own, before, bits) == part]
-            taken = self.evaluator.take_out(place, going)
+            sources = Sources()
+            taken = self.evaluator.take_out(place, going, sources)
             self.cells.add(cell, cell.queries_load // 2 - cell.queries_load, 0)
             name, loads = CellName(cell.name.at, part), (cell.queries_load, cell.tuples_load)
             contents = Contents(cell.value, name, part.bit_length(), 0, *loads, taken, self.evaluator.tuples_at(place))
-            moves.append(Route(cell_key(cell.value, name), Moved(cells=(contents,), removed=self.evaluator.removed)))
+            moved = Moved(cells=(contents,), removed=self.evaluator.removed, sources=sources.told())
+            moves.append(Route(cell_key(cell.value, name), moved))
         return moves
 
     # Who has too much hands on.
@@ -225,16 +232,19 @@ class CellHolder:
             return []
         room = min(own - mean, mean - load)
         given: list[Contents] = []
+        sources = Sources()
         for cell in self.cells.heaviest():
             if cell.load <= room or (not given and load + cell.load < RELIEF * own):
                 room -= cell.load
-                given.append(self._taken_out(cell))
+                given.append(self._taken_out(cell, sources))
                 cell.next = peer
-        return [Send(peer, Moved(cells=tuple(given), removed=self.evaluator.removed))] if given else []
+        if not given:
+            return []
+        return [Send(peer, Moved(cells=tuple(given), removed=self.evaluator.removed, sources=sources.told()))]
 
-    def _taken_out(self, cell: Cell) -> Contents:
+    def _taken_out(self, cell: Cell, sources: Sources) -> Contents:
         place = _place(cell)
-        queries = self.evaluator.take_out(place, self.evaluator.queries_at(place))
+        queries = self.evaluator.take_out(place, self.evaluator.queries_at(place), sources)
         tuples = self.evaluator.tuples_at(place)
         self.evaluator.drop_tuples(place)
         found = Contents(
@@ -250,6 +260,11 @@ class CellHolder:
             assert not self.evaluator.tuples_at(_place(cell)), "it has been handed on"
 
 
+def _passed(message: Bundle, shares: list[Share]) -> Bundle:
+    """What somebody else holds of it."""
+    return msgspec.structs.replace(some_shares(message, shares), asks_finger=False)
+
+
 def _place(cell: Cell) -> Place:
     return cell.name.at, cell.value, cell.name.part
 
@@ -257,12 +272,16 @@ def _place(cell: Cell) -> Place:
 def _parted(share: Share, cell: Cell) -> tuple[Share, list[Share]]:
     """What of a share is for a cell that has been halved since its sender heard of it, and what for those cut off."""
     part, at = cell.name.part, cell.name.at
-    by_part: dict[int, list[Rewritten]] = {}
-    for each in apart(share.opened):
-        by_part.setdefault(part_of(each.query.id, part, share.bits, cell.bits), []).append(each)
+    by_part: dict[int, list[Opened]] = {}
+    for each in share.opened:
+        asked: dict[int, list[Asked]] = {}
+        for query in each.queries:
+            asked.setdefault(part_of(query.id, part, share.bits, cell.bits), []).append(query)
+        for other, queries in asked.items():
+            by_part.setdefault(other, []).append(msgspec.structs.replace(each, queries=tuple(queries)))
     cut = [
-        Share(CellName(at, other), other.bit_length(), 0, together(by_part.get(other, ())), share.keep_ms)
+        Share(CellName(at, other), other.bit_length(), 0, tuple(by_part.get(other, ())), share.keep_ms)
         for other in cut_off(part, share.bits, cell.bits)
         if other in by_part or share.keep_ms is not None
     ]
-    return msgspec.structs.replace(share, opened=together(by_part.get(part, ()))), cut
+    return msgspec.structs.replace(share, opened=tuple(by_part.get(part, ()))), cut

@@ -17,14 +17,12 @@ cell are numbered, and it is only halved, never joined: nothing is passed on in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
 from protocols.ids import Key, PeerId
-from protocols.join_index.messages import Asked, CellName, JoinQuery, Opened, QueryId, Rewritten, Side, ValueText
-from queries.plan import Operator
+from protocols.join_index.messages import CellName, QueryId, ValueText
 
 _KEYS_MAX: Final = 1 << 18
 
@@ -78,27 +76,6 @@ class Parts:
         while (deeper := part_of(query, part, part.bit_length(), self.bits[part])) != part:
             part = deeper
         return part
-
-
-def together(every: Iterable[Rewritten]) -> tuple[Opened, ...]:
-    """Rewritten queries as they travel to a cell."""
-    found: dict[tuple[Operator, Side], list[Asked]] = {}
-    for each in every:
-        query = each.query
-        asked = Asked(query.id, query.subscriber, query.inserted_at, query.retention_ms, query.is_set)
-        found.setdefault((query.plan, each.side), []).append(asked)
-    return tuple(Opened(plan, side, tuple(queries)) for (plan, side), queries in found.items())
-
-
-def apart(every: Iterable[Opened]) -> tuple[Rewritten, ...]:
-    """The same again, one by one."""
-    return tuple(
-        Rewritten(
-            JoinQuery(of.id, of.subscriber, of.inserted_at, "cells", each.plan, of.retention_ms, of.is_set), each.side
-        )
-        for each in every
-        for of in each.queries
-    )
 
 
 @dataclass(slots=True, eq=False)

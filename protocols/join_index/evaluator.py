@@ -11,7 +11,6 @@ from protocols.clock import wall_ms
 from protocols.effects import Effect, Send
 from protocols.events import Event, Received, Unreachable
 from protocols.ids import Millis, PeerId
-from protocols.join_index.cells import apart, together
 from protocols.join_index.condition import Item, Prepared
 from protocols.join_index.expiry import Expiry, Recently
 from protocols.join_index.keys import value_key
@@ -35,6 +34,8 @@ from protocols.join_index.messages import (
     ValueText,
     VlIndex,
 )
+from protocols.join_index.opened import Sources, apart, together
+from queries.plan import Source
 
 Place = tuple[Attribute | None, ValueText, int]  # The last: the part, where it is a cell.
 NO_CELL: Final = -1
@@ -223,8 +224,8 @@ class Evaluator:
     def queries_at(self, place: Place) -> tuple[QueryId, ...]:
         return tuple(self._queries.get(place, ()))
 
-    def take_out(self, place: Place, queries: Iterable[QueryId]) -> tuple[Triggered, ...]:
-        """Rewritten queries that are somewhere else from now on."""
+    def take_out(self, place: Place, queries: Iterable[QueryId], sources: Sources) -> tuple[Triggered, ...]:
+        """Rewritten queries that are somewhere else from now on; their sources are added to those of the message."""
         found: dict[tuple[TupleId, ...], tuple[tuple[StreamTuple, ...], list[Rewritten]]] = {}
         for query in queries:
             waiting = self._queries[place][query]
@@ -234,7 +235,7 @@ class Evaluator:
                     _, every = found.setdefault(tuple(triggers), (by, []))
                     every.append(Rewritten(waiting.prepared.query, 0 if side == 0 else 1))
             self._take_away(place, query)
-        return tuple(Triggered(together(every), by) for by, every in found.values())
+        return tuple(Triggered(together(every, sources), by) for by, every in found.values())
 
     def tuples_at(self, place: Place) -> tuple[tuple[StreamTuple, Millis], ...]:
         """Tuples, and how long each can be needed."""
@@ -245,12 +246,14 @@ class Evaluator:
             del self._keep_ms[place, name]
             self.stored_tuples -= 1
 
-    def take_in(self, place: Place, contents: Contents, told: Telling, now: Millis) -> None:
+    def take_in(
+        self, place: Place, contents: Contents, sources: tuple[Source, ...], told: Telling, now: Millis
+    ) -> None:
         """What was taken out elsewhere meets what was here before, not each other: it has met."""
         kept: list[tuple[Prepared, Item]] = []
         met = {each.id for each, _ in contents.tuples}  # One of them may have come here, too.
         for triggered in contents.queries:
-            for rewritten in apart(triggered.opened):
+            for rewritten in apart(triggered.opened, sources):
                 query, side = rewritten.query, rewritten.side
                 if query.id in self._removed:
                     continue

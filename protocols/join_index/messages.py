@@ -28,7 +28,8 @@ from protocols.delivery.messages import Origin, Position
 from protocols.execution.messages import Reach
 from protocols.ids import Key, Millis, PeerId, StreamName
 from protocols.messages import Message
-from queries.plan import Operator
+from queries.expressions import Expression, Named
+from queries.plan import Operator, Source
 from queries.schema import Schema
 
 QueryId = str
@@ -232,12 +233,18 @@ class Asked(msgspec.Struct, frozen=True, array_like=True):
     inserted_at: Stamp
     retention_ms: Millis
     is_set: bool
+    known: tuple[Reach, ...]
+    life: Millis
+    late_ms: Millis
 
 
 class Opened(msgspec.Struct, frozen=True, array_like=True):
-    """Rewritten queries that differ in who asks: their plan is told once."""
+    """Rewritten queries that differ in who asks: their plan is told once (opened.py)."""
 
-    plan: Operator
+    left: int  # The place of its source among those of the message,
+    right: int  # likewise.
+    where: tuple[Expression, ...]
+    outputs: tuple[Named, ...]
     side: Side
     queries: tuple[Asked, ...]
 
@@ -259,6 +266,7 @@ class Bundle(Message, frozen=True, kw_only=True, tag="BUNDLE"):
     trigger: StreamTuple
     shares: tuple[Share, ...]
     asks_finger: bool
+    sources: tuple[Source, ...] = ()  # Of all queries in it.
 
 
 class Triggered(msgspec.Struct, frozen=True, array_like=True):
@@ -286,6 +294,7 @@ class Moved(Message, frozen=True, kw_only=True, tag="MOVED"):
 
     cells: tuple[Contents, ...]
     removed: tuple[QueryId, ...]  # What still comes of these is late.
+    sources: tuple[Source, ...] = ()  # Of all queries in it.
 
 
 class HandedOn(Message, frozen=True, kw_only=True, tag="HANDED_ON"):

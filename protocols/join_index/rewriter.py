@@ -14,7 +14,7 @@ from protocols.clock import Stamp, wall_ms
 from protocols.effects import Effect, Route, Send
 from protocols.events import Event, Received, Unreachable, Unroutable
 from protocols.ids import Key, Millis, PeerId
-from protocols.join_index.cells import Parts, cell_key, together
+from protocols.join_index.cells import Parts, cell_key
 from protocols.join_index.condition import Item, NotIndexed, Prepared
 from protocols.join_index.expiry import Expiry, Recently
 from protocols.join_index.fingers import JoinFingers
@@ -44,6 +44,7 @@ from protocols.join_index.messages import (
     TupleId,
     ValueText,
 )
+from protocols.join_index.opened import Sources, some_shares, together
 from queries.expressions import Column
 
 _Target = tuple[Attribute | None, ValueText]  # Names an evaluator.
@@ -353,6 +354,7 @@ class Rewriter:
     def _bundles(self, value: ValueText, each: StreamTuple, found: _Bundled) -> list[Effect]:
         """One message for each peer that holds cells of a value."""
         shares: dict[PeerId | Key, list[Share]] = {}  # By key where nobody is known.
+        sources: dict[PeerId | Key, Sources] = {}
         for at in {**found.opened, **found.indexed}:
             keep_ms = found.indexed.get(at)
             for part, bits, rewritten in self._by_part(value, at, found.opened.get(at, [])):
@@ -360,12 +362,14 @@ class Rewriter:
                     cell = CellName(at, part)
                     key = cell_key(value, cell)
                     holder, peer = self._holders.get((value, cell), (0, self.fingers.find(key)))
-                    share = Share(cell, bits, holder, together(rewritten), keep_ms)
-                    shares.setdefault(key if peer is None else peer, []).append(share)
+                    towards = key if peer is None else peer
+                    opened = together(rewritten, sources.setdefault(towards, Sources()))
+                    shares.setdefault(towards, []).append(Share(cell, bits, holder, opened, keep_ms))
         effects: list[Effect] = []
         for towards, some in shares.items():
             is_key = not isinstance(towards, PeerId)
-            message = Bundle(value=value, trigger=each, shares=tuple(some), asks_finger=is_key)
+            told = sources[towards].told()
+            message = Bundle(value=value, trigger=each, shares=tuple(some), asks_finger=is_key, sources=told)
             effects.append(Send(towards, message) if isinstance(towards, PeerId) else Route(towards, message))
         return effects
 
@@ -435,7 +439,7 @@ def _from_the_first(message: Join | ForgetQuery | Bundle) -> list[Effect]:
             by_key: dict[Key, list[Share]] = {}
             for each in shares:
                 by_key.setdefault(cell_key(value, each.cell), []).append(msgspec.structs.replace(each, holder=0))
-            return [Route(key, msgspec.structs.replace(message, shares=tuple(some))) for key, some in by_key.items()]
+            return [Route(key, some_shares(message, some)) for key, some in by_key.items()]
         case ForgetQuery(at=at, value=value, part=part) if part >= 0:
             assert at is not None, "a cell has an attribute"
             return [Route(cell_key(value, CellName(at, part)), msgspec.structs.replace(message, holder=0))]

@@ -13,7 +13,8 @@ import msgspec
 from protocols.ids import Key
 from queries import sql
 from queries.catalogue import Stream
-from queries.plan import Operator
+from queries.expressions import Expression
+from queries.plan import Operator, Project, Select, Source, sources, walk
 from queries.schema import Schema
 
 SCHEMAS = ("id int, note string null", "at timestamp, price decimal, ok bool", "raw bytes null, delay float")
@@ -27,6 +28,16 @@ PLANS = tuple(
         "SELECT id FROM s UNION ALL SELECT id * 2 FROM s WHERE at > TIMESTAMP '2026-01-01T00:00:00Z'",
     )
 )
+SOURCES = tuple(source for plan in PLANS for source in sources(plan))
+EXPRESSIONS = tuple(
+    expression
+    for plan in PLANS
+    for each in walk(plan)
+    for expression in (
+        *((named.expression for named in each.outputs) if isinstance(each, Project) else ()),
+        *((each.predicate,) if isinstance(each, Select) else ()),
+    )
+)
 
 
 def make(kind: Any, luck: random.Random | None = None) -> Any:
@@ -37,6 +48,10 @@ def make(kind: Any, luck: random.Random | None = None) -> Any:
         return Schema.parse(luck.choice(SCHEMAS) if luck else SCHEMAS[0])
     if kind == Operator:  # A tree of any old operators is no plan.
         return luck.choice(PLANS) if luck else PLANS[0]
+    if kind is Source:
+        return luck.choice(SOURCES) if luck else SOURCES[0]
+    if kind == Expression:
+        return luck.choice(EXPRESSIONS) if luck else EXPRESSIONS[0]
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return kind(**{each.name: make(each.type, luck) for each in msgspec.structs.fields(kind)})
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)

@@ -7,7 +7,7 @@ import msgspec
 from protocols.effects import Effect, Route, Send
 from protocols.ids import PeerId
 from protocols.join_index.cell_holder import ASKED, CellHolder
-from protocols.join_index.cells import Parts, cell_key, cut_off, part_of, together
+from protocols.join_index.cells import Parts, cell_key, cut_off, part_of
 from protocols.join_index.evaluator import Evaluator
 from protocols.join_index.keys import value_text
 from protocols.join_index.limits import JoinLimits
@@ -27,6 +27,7 @@ from protocols.join_index.messages import (
     Share,
     StreamTuple,
 )
+from protocols.join_index.opened import Sources, together
 from protocols.join_index.rewriter import Rewriter
 from tests.protocols.join_index.things import EVALUATOR, HOUR_MS, R_B, REWRITER, S_E, query, r, received, s
 
@@ -44,8 +45,9 @@ def holder(busy_above: int = 3) -> CellHolder:
 def opens(trigger: StreamTuple, *queries: JoinQuery, at: Attribute = S_E, **more: int) -> Bundle:
     """Queries that a tuple has triggered."""
     share = Share(CellName(at, more.get("part", 0)), more.get("bits", 0), more.get("holder", 0))
-    opened = together(Rewritten(each, 0) for each in queries)
-    return _bundle(trigger, msgspec.structs.replace(share, opened=opened))
+    sources = Sources()
+    opened = together((Rewritten(each, 0) for each in queries), sources)
+    return _bundle(trigger, msgspec.structs.replace(share, opened=opened), sources)
 
 
 def indexes(each: StreamTuple, **more: int) -> Bundle:
@@ -54,8 +56,9 @@ def indexes(each: StreamTuple, **more: int) -> Bundle:
     return _bundle(each, Share(name, more.get("bits", 0), more.get("holder", 0), keep_ms=HOUR_MS))
 
 
-def _bundle(trigger: StreamTuple, share: Share) -> Bundle:
-    return Bundle(value=SEVEN, trigger=trigger, shares=(share,), asks_finger=False)
+def _bundle(trigger: StreamTuple, share: Share, sources: Sources | None = None) -> Bundle:
+    told = () if sources is None else sources.told()
+    return Bundle(value=SEVEN, trigger=trigger, shares=(share,), asks_finger=False, sources=told)
 
 
 def answers(each: CellHolder, effects: list[Effect], load: int, mine: int | None = None) -> list[Effect]:
@@ -132,7 +135,8 @@ def test_what_comes_to_a_new_holder_before_its_cell_meets_it_then_and_only_once(
 def test_a_cell_may_come_back_and_what_is_on_old_ways_finds_it():
     first, asking = with_two_cells()
     (handed,) = moved(answers(first, asking, load=0))
-    back = Moved(cells=tuple(msgspec.structs.replace(each, holder=2) for each in handed.cells), removed=())
+    cells = tuple(msgspec.structs.replace(each, holder=2) for each in handed.cells)
+    back = msgspec.structs.replace(handed, cells=cells)
     assert moved(first.handle(received(back, EVALUATOR), now=6)) == []
     assert told(first.handle(received(indexes(s(1, 7, at=2)), REWRITER), now=7)) == ["q0"]
     assert told(first.handle(received(handed, EVALUATOR), now=8)) == []
