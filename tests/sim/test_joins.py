@@ -89,9 +89,9 @@ def test_queries_that_are_stopped_leave_nothing_at_any_machine(algorithm: str, w
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["join-windows", "join-skew"])
+@pytest.mark.parametrize("name", ["join-windows", "join-skew", "join-replicas"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_joins_that_keep_little_or_spread_their_values_are_exact(algorithm: str, name: str):
+def test_joins_that_keep_little_or_spread_values_or_share_publishers_are_exact(algorithm: str, name: str):
     text = (HERE / f"{name}.toml").read_text().replace('"sai"', f'"{algorithm}"')
     for outcome in run_many(text, range(1, COUNT // 20 + 1), jobs=2):
         problem = f"peer simulate {name} --seed {outcome.seed}, by {algorithm}: {outcome.problem}"
