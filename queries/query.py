@@ -45,6 +45,7 @@ _FROM: Final = re.compile(
 _WINDOW: Final = re.compile(r"\[[^\]]*\]")
 _FIRST: Final = re.compile(r"""\s*"?([A-Za-z_][A-Za-z0-9_.-]*)""")
 LIKELY_MAX: Final = 32
+REPLICAS_MAX: Final = 16  # Rewriters that may share an attribute in the join index.
 
 
 def likely_streams(text: str) -> tuple[str, ...]:

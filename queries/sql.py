@@ -21,7 +21,7 @@ from queries.catalogue import Streams
 from queries.errors import QueryError, Span, TypeMismatch, nearest
 from queries.expressions import Named, conjuncts
 from queries.plan import Operator, Project, Select, Source, Union, Window
-from queries.query import Query
+from queries.query import REPLICAS_MAX, Query
 from queries.schema import Field
 from queries.sql_expressions import Expressions, only
 from queries.sql_grouping import GroupBy, Grouping, is_grouped
@@ -48,6 +48,7 @@ OPTIONS: Final[dict[str, tuple[str, ...]]] = {
         "relaxation",
     ),
     "skew": ("auto", "split", "whole"),
+    "replicas": ("auto", *map(str, range(1, REPLICAS_MAX + 1))),
     "routing": ("auto", "t", "q", "sc", "wsc", "scq", "wscq"),
     "within": (),
 }

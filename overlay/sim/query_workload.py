@@ -122,7 +122,9 @@ class QueriesWorkload(
     changes_pace: bool = False  # Half-way, each source draws anew how often it publishes.
     join: Literal["", Algorithm] = ""  # Only joins, through the join index, of streams with several publishers;
     windowed: bool = False  # only those with windows;
-    splits: bool = False  # with heavy values spread over evaluators, however few tuples they bring.
+    splits: bool = False  # with heavy values spread over evaluators, however few tuples they bring;
+    publishers: int = 2  # of so many each, if different peers are drawn;
+    replicas: IntRange | None = None  # with so many rewriters of each attribute, drawn for each query.
     asked_within_ms: Millis = 6000
 
     @property
@@ -397,9 +399,12 @@ class QueryWorkload:
         for name in self.shape.streams:
             count = draw(self.rng, self.shape.rows)
             self._sources.append(_Source(self, name, self.rng.choice(peers), count))
-            if self.shape.join:
-                self._sources.append(_Source(self, name, self.rng.choice(peers), count // 2, first=count))
+            for other in range(self.shape.publishers - 1 if self.shape.join else 0):
+                first = count + other * (count // 2)
+                self._sources.append(_Source(self, name, self.rng.choice(peers), count // 2, first=first))
         texts = self.rng.sample(self.shape.texts, draw(self.rng, self.shape.queries))
+        if self.shape.replicas is not None:
+            texts = [f"{text} WITH (replicas = {draw(self.rng, self.shape.replicas)})" for text in texts]
         for number, text in enumerate(texts):
             self._askers.append(_Asker(self, f"query-{number}", text, self.rng.choice(peers)))
         for asker in self._askers:

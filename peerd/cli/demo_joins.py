@@ -156,7 +156,7 @@ def _victim(cluster: Cluster, shown: QueryShown) -> int:
     numbers = {cluster.client(n).get("/status")["peer_id"]: n for n in range(1, READER)}
     for subgraph in shown.subgraphs:
         if subgraph.status is not None and subgraph.status.index is not None:
-            places = [(attribute, peer.hex()) for _, attribute, peer, _ in subgraph.status.index.rewriters]
+            places = [(each.attribute, each.peer.hex()) for each in subgraph.status.index.rewriters]
             say(f"  by {subgraph.subgraph.engine}: " + ", ".join(f"{at} at {peer[:SHORT_ID]}" for at, peer in places))
             for _, peer in places:
                 if peer in numbers:

@@ -13,6 +13,7 @@ import click
 
 from peerd.cli.common import client_for
 from peerd.cli.output import Column, chosen_form, show_record, show_rows
+from peerd.cli.query import rewriter_record, rewriter_sentence
 from peerd.cli.up import interruptible
 from peerd.errors import Exit, PeerError
 from peerd.words import count as counted
@@ -123,20 +124,14 @@ def _index(now: SubgraphStatus, before: SubgraphStatus | None, tuples: int) -> d
     if now.index is None:
         return None
     algorithm = next(each for each in ALGORITHMS if each == now.index.algorithm)
-    was_read = {each.alias: each.rows for each in before.inputs} if before else {}
-    read = {each.alias: each.rows - was_read.get(each.alias, 0) for each in now.inputs}
+    earlier = before.index.rewriters if before and before.index else ()
+    was_read = {(each.alias, each.replica): each.tuples for each in earlier}
     messages = now.index.parts - (before.index.parts if before and before.index else 0)
     return {
         "algorithm": algorithm,
         "rewriters": [
-            {
-                "alias": alias,
-                "attribute": attribute,
-                "peer": peer.hex(),
-                "rewrites": rewrites,
-                "tuples": read.get(alias, 0),
-            }
-            for alias, attribute, peer, rewrites in now.index.rewriters
+            {**rewriter_record(each), "tuples": each.tuples - was_read.get((each.alias, each.replica), 0)}
+            for each in now.index.rewriters
         ],
         "evaluators": [peer.hex() for peer in now.index.evaluators],
         "evaluators_used": now.index.used,
@@ -159,8 +154,8 @@ def facts(record: dict[str, Any]) -> list[tuple[str, str]]:
         said += [
             (
                 "rewriter",
-                f"{each['attribute']} {'rewritten' if each['rewrites'] else 'read'} at peer {each['peer'][:SHORT_ID]}: "
-                f"{counted(each['tuples'], 'tuple')} ({each['tuples'] / record['for_s']:,.1f}/s)",
+                f"{rewriter_sentence(each)}: {counted(each['tuples'], 'tuple')} "
+                f"({each['tuples'] / record['for_s']:,.1f}/s)",
             )
             for each in index["rewriters"]
         ]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         QueryListed,
         QueryShown,
         QueryStarting,
+        RewriterStatus,
         SubgraphShown,
         SubgraphStatus,
     )
@@ -356,10 +357,7 @@ def _index_record(status: SubgraphStatus) -> dict[str, Any]:
     index = status.index
     assert index is not None
     return {
-        "rewriters": [
-            {"alias": alias, "attribute": attribute, "peer": peer.hex(), "rewrites": rewrites}
-            for alias, attribute, peer, rewrites in index.rewriters
-        ],
+        "rewriters": [{**rewriter_record(each), "tuples": each.tuples} for each in index.rewriters],
         "algorithm": index.algorithm,
         "why": index.why,
         "evaluators": [peer.hex() for peer in index.evaluators],
@@ -369,15 +367,34 @@ def _index_record(status: SubgraphStatus) -> dict[str, Any]:
     }
 
 
+def rewriter_record(rewriter: RewriterStatus) -> dict[str, Any]:
+    return {
+        "alias": rewriter.alias,
+        "attribute": rewriter.attribute,
+        "peer": rewriter.peer.hex(),
+        "rewrites": rewriter.rewrites,
+        "replica": rewriter.replica,
+        "replicas": rewriter.replicas,
+    }
+
+
+def rewriter_sentence(record: dict[str, Any]) -> str:
+    """What a rewriter does, and where; of several which one it is.
+
+    >>> one = {"attribute": "R.b", "rewrites": True, "peer": "0123456789", "replica": 0, "replicas": 1}
+    >>> rewriter_sentence(one), rewriter_sentence(one | {"rewrites": False, "replicas": 2})
+    ('R.b rewritten at peer 01234567', 'R.b read at peer 01234567 (replica 1 of 2)')
+    """
+    said = f"{record['attribute']} {'rewritten' if record['rewrites'] else 'read'} at peer {record['peer'][:SHORT_ID]}"
+    return said if record["replicas"] == 1 else f"{said} (replica {record['replica'] + 1} of {record['replicas']})"
+
+
 def index_sentence(status: SubgraphStatus | None) -> str:
     """The same for people; nothing where it is not in the index."""
     if status is None or status.index is None:
         return ""
     index = _index_record(status)
-    said = ", ".join(
-        f"{each['attribute']} {'rewritten' if each['rewrites'] else 'read'} at peer {each['peer'][:SHORT_ID]}"
-        for each in index["rewriters"]
-    )
+    said = ", ".join(map(rewriter_sentence, index["rewriters"]))
     cost = index["messages_per_tuple"]
     seen = "" if cost is None else f"; {cost:.2f} messages per tuple"
     heavy = f", {count} values at several" if (count := len(index["heavy_values"])) else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from protocols.catalogue.shares import WHOLE, PublisherShare
 from protocols.catalogue.statistics import StreamStatistics
 from protocols.catalogue.streams import StreamDefinition
 from protocols.events import Event
@@ -34,6 +35,7 @@ class SubscriberEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True
 
     subscription: SubscriptionId
     peer: PeerId
+    share: PublisherShare = WHOLE  # Publishers outside of it keep nothing for it.
 
 
 class DerivedEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):

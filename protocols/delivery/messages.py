@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from protocols.catalogue.shares import WHOLE, PublisherShare
 from protocols.catalogue.streams import StreamDefinition
 from protocols.clock import Stamp
 from protocols.ids import Millis, PeerId, StreamName, SubscriptionId
@@ -172,6 +173,7 @@ class SubscriptionOpened(Record, frozen=True, kw_only=True, tag="SUBSCRIPTION"):
     stream: StreamName
     since: Stamp
     ended: bool = False
+    share: PublisherShare = WHOLE
 
 
 class CursorMoved(Record, frozen=True, kw_only=True, tag="CURSOR"):
@@ -224,6 +226,7 @@ class OpenSubscription(Command, frozen=True, kw_only=True, tag="OPEN"):
     keep: bool = False  # Keep it, and what arrives, while the client is away.
     witness: Stamp = 0
     known: tuple[Origin, ...] = ()  # Who publishes to it, of a stream on disk: then nothing is looked up before.
+    share: PublisherShare = WHOLE  # Whose tuples to read.
 
 
 class Opened(Answer, frozen=True, kw_only=True, tag="OPENED"):

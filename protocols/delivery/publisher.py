@@ -320,7 +320,8 @@ class Publisher:
         effects = self._close(event.name, now) if is_other else []
         outbox = self.outboxes.get(event.name)
         if outbox is not None and event.token[1] == "check":
-            outbox.feed.expect({entry.subscription: entry.peer for entry in event.subscribers})
+            ours = [entry for entry in event.subscribers if entry.share.has(self.peer_id)]
+            outbox.feed.expect({entry.subscription: entry.peer for entry in ours})
             outbox.known_at = outbox.checked_at
         readers = tuple(dict.fromkeys(entry.peer for entry in event.subscribers))
         if outbox is not None and event.token[1] == "greet":

@@ -85,8 +85,9 @@ class Subscriber:
             case SubscriptionOpened(ended=True):
                 self.subscriptions.pop(record.subscription, None)
             case SubscriptionOpened():
-                restored = Subscription(record.subscription, record.stream, record.since, keep=True, is_journalled=True)
-                self.subscriptions.setdefault(record.subscription, restored)
+                name = record.subscription
+                restored = Subscription(name, record.stream, record.since, True, record.share, is_journalled=True)
+                self.subscriptions.setdefault(name, restored)
             case CursorMoved():
                 subscription = self.subscriptions.get(record.subscription)
                 if subscription is not None:
@@ -173,6 +174,11 @@ class Subscriber:
         if known is not None and known.stream != command.stream:
             error = f'subscription "{known.subscription}" reads stream "{known.stream}", not "{command.stream}"'
             return [Reply(request, Refused(code="exists", error=error, hint="Choose another name for it."))]
+        if known is not None and known.share != command.share:
+            error = f'subscription "{known.subscription}" reads share {known.share}, not {command.share}'
+            return [Reply(request, Refused(code="exists", error=error, hint="Choose another name for it."))]
+        if not command.share.is_sound:
+            return [Reply(request, Refused(code="invalid", error=f"there is no share {command.share}"))]
         if known is None:
             if len(self.subscriptions) >= self.limits.subscriptions_max:
                 error = f"this peer has {self.limits.subscriptions_max} subscriptions, its limit"
@@ -186,7 +192,7 @@ class Subscriber:
                     since = 0
                 case stamp:
                     since = stamp
-            known = Subscription(command.subscription, command.stream, since, command.keep)
+            known = Subscription(command.subscription, command.stream, since, command.keep, command.share)
             self.subscriptions[command.subscription] = known
         elif known.request is not None:
             taken_over = Refused(code="exists", error=f'subscription "{known.subscription}" was taken over')
@@ -203,7 +209,11 @@ class Subscriber:
 
     def _open_known(self, subscription: Subscription, origins: tuple[Origin, ...], now: Millis) -> list[Effect]:
         """Read from these at once: their logs keep what is published until we are listed, and look for others."""
-        subscription.publishers = {each: PublisherEntry(peer=each.publisher, epoch=each.epoch) for each in origins}
+        subscription.publishers = {
+            each: PublisherEntry(peer=each.publisher, epoch=each.epoch)
+            for each in origins
+            if subscription.share.has(each.publisher)
+        }
         effects = [*self._ask_all(subscription), *self._advertised(subscription)]
         return [*effects, *self._advertise(subscription, "listed", now)]
 
@@ -212,7 +222,11 @@ class Subscriber:
             if not event.is_dropped and (subscription.is_open or subscription.is_journalled):
                 return []
             return self._refuse(subscription, unknown_stream(event.name, event.nearest_name), now)
-        subscription.publishers = {Origin(entry.peer, event.name, entry.epoch): entry for entry in event.publishers}
+        subscription.publishers = {
+            Origin(entry.peer, event.name, entry.epoch): entry
+            for entry in event.publishers
+            if subscription.share.has(entry.peer)
+        }
         effects = self._ask_all(subscription)
         if event.token[1] == "open" and not subscription.is_open:
             effects += self._advertise(subscription, "open", now)
@@ -225,7 +239,8 @@ class Subscriber:
 
     def _advertise(self, subscription: Subscription, purpose: str, now: Millis) -> list[Effect]:
         subscription.advertised_at = now
-        entry = SubscriberEntry(subscription=subscription.subscription, peer=self.peer_id)
+        name, share = subscription.subscription, subscription.share
+        entry = SubscriberEntry(subscription=name, peer=self.peer_id, share=share)
         token = (ROLE, purpose, subscription.subscription)
         return self.catalogue.advertise_subscriber(subscription.stream, entry, self._life(subscription), token, now)
 
@@ -509,5 +524,9 @@ class Subscriber:
 
 def _opened(subscription: Subscription, *, ended: bool = False) -> SubscriptionOpened:
     return SubscriptionOpened(
-        subscription=subscription.subscription, stream=subscription.stream, since=subscription.since, ended=ended
+        subscription=subscription.subscription,
+        stream=subscription.stream,
+        since=subscription.since,
+        ended=ended,
+        share=subscription.share,
     )

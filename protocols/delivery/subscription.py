@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from protocols.catalogue.events import PublisherEntry
+from protocols.catalogue.shares import WHOLE, PublisherShare
 from protocols.clock import Stamp
 from protocols.delivery.dead_letters import DeadLetters, Doubts
 from protocols.delivery.messages import Batch, Origin, Position
@@ -22,6 +23,7 @@ class Subscription:
     stream: StreamName
     since: Stamp
     keep: bool
+    share: PublisherShare = WHOLE  # Of the publishers.
     request: RequestId | None = None  # The client that reads now.
     is_journalled: bool = False  # It was there once: what cannot be found now is out of sight, not gone.
     is_open: bool = False  # Advertised, and the client told so.

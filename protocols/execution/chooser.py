@@ -130,9 +130,11 @@ class Chooser:
         assert query.parsed is not None
         plan, inserted_at = query.parsed.plan, query.inserted_at
         if query.engine in ALGORITHMS:
-            asked = dict(query.parsed.options).get("skew", "auto")
-            skew = next(each for each in SKEWS if each == asked)
-            return indexed(plan, inserted_at, self.peer_id, query.engine, skew, query.is_join_open)
+            options = dict(query.parsed.options)
+            skew = next(each for each in SKEWS if each == options.get("skew", "auto"))
+            asked = options.get("replicas", "auto")
+            replicas = 0 if asked == "auto" else int(asked)
+            return indexed(plan, inserted_at, self.peer_id, query.engine, skew, query.is_join_open, replicas)
         made = cut(
             query.query,
             plan,

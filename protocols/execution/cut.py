@@ -227,9 +227,12 @@ def _derived(source: Source, stream: str, part: Project) -> Source:
     return Source(stream, source.alias, Schema(fields), source.window, None, source.lateness_ms)
 
 
-def indexed(plan: Operator, since: Stamp, proxy: PeerId, algorithm: Engine, skew: Skew, is_open: bool) -> Cut:
+def indexed(
+    plan: Operator, since: Stamp, proxy: PeerId, algorithm: Engine, skew: Skew, is_open: bool, replicas: int
+) -> Cut:
     """The whole of a plan in the join index, which finds its peers itself."""
-    return Cut((Subgraph(0, plan, _inputs(plan, since, {}), algorithm, skew=skew, is_open=is_open),), (proxy,))
+    inputs = _inputs(plan, since, {})
+    return Cut((Subgraph(0, plan, inputs, algorithm, skew=skew, is_open=is_open, replicas=replicas),), (proxy,))
 
 
 def _engine(plan: Operator, engine: str) -> Engine:

@@ -81,6 +81,7 @@ class Subgraph(msgspec.Struct, frozen=True, array_like=True):
     tells_old: bool = False  # What comes of old rows alone, too; the last field of its rows says which are new.
     skew: Skew = "auto"  # In the join index.
     is_open: bool = False  # There it may run by another algorithm than `engine`, which nobody asked for.
+    replicas: int = 0  # Rewriters of each of its attributes there; 0: as many as the streams need.
 
 
 # From peer to peer.
@@ -163,10 +164,22 @@ class InputStatus(msgspec.Struct, frozen=True, array_like=True):
     missed: int = 0  # Tuples that came and went before they could be read.
 
 
+class RewriterStatus(msgspec.Struct, frozen=True, array_like=True):
+    """One of the peers that rewrite a query in the join index, or only read for it."""
+
+    alias: str
+    attribute: str
+    peer: PeerId
+    rewrites: bool
+    replica: int = 0  # Of so many that share the tuples of this side.
+    replicas: int = 1
+    tuples: int = 0  # Read there.
+
+
 class IndexStatus(msgspec.Struct, frozen=True, array_like=True):
     """A query in the join index, for people to look at."""
 
-    rewriters: tuple[tuple[str, str, PeerId, bool], ...]  # Alias, attribute, peer; whether it rewrites, or only reads.
+    rewriters: tuple[RewriterStatus, ...]
     evaluators: tuple[PeerId, ...]  # That may have something of it,
     used: int  # and how many have.
     parts: int  # That tuples have become: JOIN and VL_INDEX.

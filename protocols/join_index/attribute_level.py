@@ -13,6 +13,7 @@ from typing import Final
 
 import msgspec
 
+from protocols.catalogue.shares import PublisherShare
 from protocols.delivery.messages import Batch, Missed, Opened, OpenSubscription, Origin, Position, Rows, Seen
 from protocols.effects import Effect, Send, Tell
 from protocols.events import Abandoned
@@ -79,6 +80,7 @@ class AttributeLevel:
     life: Millis = 0
     readers: dict[str, Reader] = field(default_factory=dict)
     _held_by: dict[HeldName, Reader] = field(default_factory=dict)
+    _sides: dict[QueryId, dict[HeldName, None]] = field(default_factory=dict)  # What is held of each query.
     _requests: dict[RequestId, Reader] = field(default_factory=dict)
     _carried: dict[int, _Carried] = field(default_factory=dict)
     _on_the_way: dict[PeerId, dict[int, bool]] = field(default_factory=dict)  # Parcels, and whether queries are in it.
@@ -96,7 +98,7 @@ class AttributeLevel:
     # Queries.
 
     def index(self, sender: PeerId, message: Query, now: Millis) -> list[Effect]:
-        name = (message.query.id, message.side)
+        name = (message.query.id, message.side, message.replica)
         known = self._held_by.get(name)
         if known is not None:
             known.held[name].leased_at = now
@@ -107,6 +109,9 @@ class AttributeLevel:
             return [Send(sender, QueryRefused(query=message.query.id, reason=str(error)))]
         if not message.evaluators:
             return [Send(sender, QueryRefused(query=message.query.id, reason="it names no evaluators"))]
+        if not PublisherShare(message.replica, message.replicas).is_sound:
+            reason = f"it names replica {message.replica} of {message.replicas}"
+            return [Send(sender, QueryRefused(query=message.query.id, reason=reason))]
         if len(self._held_by) >= self.limits.queries_max:
             reason = f"peer {self.peer_id.short} has {self.limits.queries_max} join queries already"
             return [Send(sender, QueryRefused(query=message.query.id, reason=reason))]
@@ -116,6 +121,7 @@ class AttributeLevel:
         held = Held(member, message, sender, now)
         reader, effects = self._reader_for(held)
         self._held_by[name] = reader
+        self._sides.setdefault(name[0], {})[name] = None
         reader.add(held)
         replayed = [batch for batch in reader.recent if batch.published_at >= member.inserted_at]
         if replayed:
@@ -132,14 +138,14 @@ class AttributeLevel:
         agreed = (held.message.evaluators, held.message.heavy)
         spread = self._spreads.setdefault(agreed, Spread(*agreed))
         for reader in self.readers.values():
-            is_alike = reader.at == held.attribute and reader.spread is spread
-            if is_alike and reader.schema == held.source.schema and reader.since <= inserted_at > reader.forgotten:
+            is_alike = reader.is_like(held.attribute, held.source.schema, spread, held.share)
+            if is_alike and reader.since <= inserted_at > reader.forgotten:
                 return reader, []
         self._last_number += 1
         name = f"join/{held.attribute}/{self.peer_id.short}/{self.life:x}-{self._last_number:x}"
-        command = OpenSubscription(stream=held.source.stream, subscription=name, since=inserted_at)
+        command = OpenSubscription(stream=held.source.stream, subscription=name, since=inserted_at, share=held.share)
         request, effect = self.inside.ask(ROLE, command)
-        reader = Reader(name, held.attribute, held.source.schema, request, inserted_at, spread)
+        reader = Reader(name, held.attribute, held.source.schema, request, inserted_at, spread, held.share)
         self.readers[name] = self._requests[request] = reader
         return reader, [effect]
 
@@ -157,20 +163,25 @@ class AttributeLevel:
     def remove(self, message: RemoveQuery, now: Millis) -> list[Effect]:
         for reader in self.readers.values():
             reader.lapsed.pop(message.query, None)
-        return self._forget((message.query, 0), now) + self._forget((message.query, 1), now)
+        return [effect for name in list(self._sides.get(message.query, ())) for effect in self._forget(name, now)]
 
     def _forget(self, name: HeldName, now: Millis) -> list[Effect]:
-        reader = self._held_by.pop(name, None)
-        if reader is None:
-            return []
+        reader = self._held_by[name]
+        self._let_go(name)
         reader.remove(name)
         self._release(reader, name[:1], now)
         return [] if reader.held else self._close(reader)
 
+    def _let_go(self, name: HeldName) -> None:
+        del self._held_by[name]
+        del self._sides[name[0]][name]
+        if not self._sides[name[0]]:
+            del self._sides[name[0]]
+
     def _release(self, reader: Reader, queries: Iterable[QueryId], now: Millis) -> None:
         """Tell evaluators, for a while, which queries they need not keep for this peer."""
         for query in queries:
-            if (query, 0) in self._held_by or (query, 1) in self._held_by:
+            if query in self._sides:
                 continue
             self._gone.add(query, now + GONE_MS)
             for peer in reader.spread.evaluators:
@@ -182,7 +193,7 @@ class AttributeLevel:
             del self._spreads[reader.spread.evaluators, reader.spread.heavy]
         self._requests.pop(reader.request, None)
         for name in reader.held:
-            del self._held_by[name]
+            self._let_go(name)
         for number in [number for number, each in self._carried.items() if each.reader is reader]:
             self._put_down(number)
         self.inside.forget(reader.request)
@@ -198,7 +209,7 @@ class AttributeLevel:
         """Something that came of what was read is gone: the queries must begin anew."""
         if reader.name not in self.readers:
             return []
-        lost = {query: held.subscriber for (query, _), held in reader.held.items()}
+        lost = {query: held.subscriber for (query, _, _), held in reader.held.items()}
         effects: list[Effect] = [
             Send(peer, QueryLost(query=query, reason=reason, culprit=culprit)) for query, peer in lost.items()
         ]
@@ -408,6 +419,7 @@ class AttributeLevel:
 
     def validate(self) -> None:
         assert len(self._held_by) == sum(len(reader.held) for reader in self.readers.values())
+        assert self._held_by.keys() == {name for names in self._sides.values() for name in names}
         for reader in self.readers.values():
             assert reader.held, "nobody reads for nobody"
             reader.validate()

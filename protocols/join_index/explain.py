@@ -11,6 +11,7 @@ from protocols.ids import ID_BYTES, PeerId, StreamName
 from protocols.join_index.choice import chosen
 from protocols.join_index.condition import NotIndexed, Prepared, algorithm_for, check
 from protocols.join_index.messages import ALGORITHMS, LEFT, RIGHT, Algorithm, JoinQuery, Side
+from protocols.join_index.replicas import replicas_for
 from queries.plan import Operator
 
 
@@ -51,6 +52,9 @@ def chosen_text(plan: Operator, streams: Mapping[StreamName, Sequence[StreamStat
     >>> fast = {"R": [StreamStatistics(rate_per_s=20.0, row_bytes=9.0, fields=())]}
     >>> chosen_text(plan("SELECT R.a FROM R, S WHERE R.b = S.b", known).plan, fast, peers=5)
     'auto     sai: it sends least: 20 messages a second, 4 of them to the busiest evaluator'
+    >>> many = {"R": [StreamStatistics(rate_per_s=9e3, row_bytes=9.0, fields=())] * 8}
+    >>> chosen_text(plan("SELECT R.a FROM R, S WHERE R.b = S.b", known).plan, many, peers=5).rpartition("; ")[2]
+    'R.b is shared by 2 rewriters'
     """
     algorithm = algorithm_for(plan)
     if algorithm is None:
@@ -59,7 +63,9 @@ def chosen_text(plan: Operator, streams: Mapping[StreamName, Sequence[StreamStat
     sides: tuple[Side, Side] = (LEFT, RIGHT)
     statistics = {side: streams.get(prepared.side(side).source.stream, ()) for side in sides}
     best = chosen(prepared, statistics, peers)
-    return f"auto     {best.algorithm}: {best.why}"
+    counts = {side: replicas_for(0, statistics[side], peers) for side in sides}
+    shared = [f"{prepared.side(side).attribute} is shared by {n} rewriters" for side, n in counts.items() if n > 1]
+    return "; ".join((f"auto     {best.algorithm}: {best.why}", *shared))
 
 
 def as_text(plan: Operator) -> str:

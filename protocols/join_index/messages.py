@@ -157,6 +157,7 @@ class Query(Message, frozen=True, kw_only=True, tag="QUERY"):
     rewrites: bool = True  # Else its tuples only go to their evaluators: SAI rewrites by one side.
     evaluators: tuple[PeerId, ...] = ()  # Of these the nearest to a value's key evaluates it; none: the nearest of all.
     heavy: tuple[Heavy, ...] = ()  # Values that have several. All this is the same on both sides.
+    replicas: int = 1  # The rewriters of this side, of which each reads a share of the publishers.
 
 
 class QueryIndexed(Message, frozen=True, kw_only=True, tag="QUERY_INDEXED"):
@@ -422,7 +423,7 @@ class Notified(Message, frozen=True, kw_only=True, tag="NOTIFIED"):
 class KeepQueries(Message, frozen=True, kw_only=True, tag="KEEP_QUERIES"):
     """These sides of queries are wanted still; who hears nothing for a while forgets them."""
 
-    queries: tuple[tuple[QueryId, Side], ...]
+    queries: tuple[tuple[QueryId, Side, int], ...]  # And by which replica.
 
 
 class QueryLost(Message, frozen=True, kw_only=True, tag="QUERY_LOST"):

@@ -30,6 +30,7 @@ from protocols.execution.messages import (
     InputStatus,
     Progress,
     Reach,
+    RewriterStatus,
     StreamInput,
     SubgraphStatus,
     Undeploy,
@@ -66,6 +67,8 @@ from protocols.join_index.messages import (
     Results,
     Side,
 )
+from protocols.join_index.reader import HeldName
+from protocols.join_index.replicas import replicas_for
 from protocols.messages import Answer
 from queries.schema import Row
 
@@ -82,6 +85,7 @@ SAY_MS: Final = 3000  # How often the proxy hears how far a query is of which th
 
 
 _Pair = tuple[Origin, int, Origin, int]  # The tuples that made a result, left and right.
+_Rewriter = tuple[Side, int]  # One of those that share the tuples of a side.
 
 
 @dataclass(slots=True, eq=False)
@@ -90,7 +94,7 @@ class _Seen:
 
     peer: PeerId
     heard_at: Millis
-    members: dict[tuple[QueryId, Side], int] = field(default_factory=dict)  # From which report on it speaks of them.
+    members: dict[HeldName, int] = field(default_factory=dict)  # From which report on it speaks of them.
     latest: Covered | None = None
     waiting: Covered | None = None  # The latest, if results of before it are not all here.
     believed: int = 0  # The number of the last report that is believed,
@@ -126,8 +130,8 @@ class _Attempt:
     unknown: dict[RequestId, Side] = field(default_factory=dict)  # Streams whose rates are being asked for.
     statistics: dict[Side, list[StreamStatistics]] = field(default_factory=dict)
     chosen: Chosen | None = None
-    queries: dict[Side, Query] = field(default_factory=dict)
-    readers: dict[Side, str] = field(default_factory=dict)
+    queries: dict[_Rewriter, Query] = field(default_factory=dict)
+    readers: dict[_Rewriter, str] = field(default_factory=dict)
     posed_at: Millis = 0
     covers: Vector = field(default_factory=Vector)
     uncovered: dict[_Pair, Row] = field(default_factory=dict)  # Told.
@@ -143,7 +147,7 @@ class _Attempt:
 
     @property
     def is_in_place(self) -> bool:
-        return bool(self.queries) and len(self.readers) == len(SIDES)
+        return bool(self.queries) and len(self.readers) == len(self.queries)
 
     def alias(self, side: Side) -> str:
         return self.prepared.side(side).source.alias
@@ -154,8 +158,8 @@ class IndexedQueries:
     """The queries of one proxy that run through the join index.
 
     In:        DEPLOY, UNDEPLOY of this same peer; QUERY_INDEXED, QUERY_REFUSED, QUERY_LOST, COVERED; JOIN_RESULTS
-    Out:       QUERY to the nearest of each side's attribute, KEEP_QUERIES, REMOVE_QUERY; NOTIFIED, later where results
-               pile up; results for the proxy
+    Out:       QUERY to the nearest of each replica of each side's attribute, KEEP_QUERIES, REMOVE_QUERY; NOTIFIED,
+               later where results pile up; results for the proxy
     Keeps:     its attempts; of each the results that are not covered yet
     Invariant: a result is handed on once in an attempt, and not at all if it was covered before the attempt; what
                is said to be covered has been handed on before
@@ -242,12 +246,20 @@ class IndexedQueries:
         self._alike[attempt.prepared.condition.signature, algorithm] += 1
         query, known = attempt.prepared.query, both(attempt.prepared, attempt.statistics)
         rewrites, peers = rewriting(algorithm, known), attempt.evaluators
-        skew = attempt.deploy.subgraph.skew
-        heavy = heavy_values(algorithm, attempt.prepared.attributes, rewrites, known, len(peers), skew)
+        subgraph = attempt.deploy.subgraph
+        heavy = heavy_values(algorithm, attempt.prepared.attributes, rewrites, known, len(peers), subgraph.skew)
         for side in SIDES:
-            attempt.queries[side] = Query(
-                query=query, side=side, replica=0, rewrites=rewrites[side], evaluators=peers, heavy=heavy
-            )
+            replicas = replicas_for(subgraph.replicas, attempt.statistics.get(side, ()), len(peers))
+            for replica in range(replicas):
+                attempt.queries[side, replica] = Query(
+                    query=query,
+                    side=side,
+                    replica=replica,
+                    rewrites=rewrites[side],
+                    evaluators=peers,
+                    heavy=heavy,
+                    replicas=replicas,
+                )
         return self._pose(attempt, now)
 
     def _choose(self, attempt: _Attempt) -> Chosen:
@@ -262,26 +274,28 @@ class IndexedQueries:
     def _pose(self, attempt: _Attempt, now: Millis) -> list[Effect]:
         attempt.posed_at = now
         return [
-            Route(attribute_key(attempt.prepared.side(side).attribute), query)
-            for side, query in attempt.queries.items()
-            if side not in attempt.readers
+            Route(attribute_key(attempt.prepared.side(side).attribute, replica), query)
+            for (side, replica), query in attempt.queries.items()
+            if (side, replica) not in attempt.readers
         ]
 
     def indexed(self, sender: PeerId, message: QueryIndexed, now: Millis) -> list[Effect]:
         attempt = self.attempts.get(message.query)
         if attempt is None:
             return [Send(sender, RemoveQuery(query=message.query))]
+        rewriter = (message.side, message.replica)
+        if rewriter not in attempt.queries:
+            return []
         was_in_place = attempt.is_in_place
-        name = (message.query, message.side)
-        before = self._readers.get(attempt.readers.get(message.side, ""))
+        before = self._readers.get(attempt.readers.get(rewriter, ""))
         if before is not None and before.peer != sender:
             return self._lose(attempt, f"peers {sender.short} and {before.peer.short} both took it", now)
-        if before is not None and attempt.readers[message.side] != message.reader:
-            self._leave(attempt, message.side)
-        attempt.readers[message.side] = message.reader
+        if before is not None and attempt.readers[rewriter] != message.reader:
+            self._leave(attempt, rewriter)
+        attempt.readers[rewriter] = message.reader
         seen = self._readers.setdefault(message.reader, _Seen(sender, now))
         seen.heard_at = now
-        seen.members.setdefault(name, message.report)
+        seen.members.setdefault((message.query, *rewriter), message.report)
         if was_in_place or not attempt.is_in_place:
             return []
         deploy = attempt.deploy
@@ -322,8 +336,8 @@ class IndexedQueries:
             self._asked.pop(request, None)
             self.inside.forget(request)
         places = dict.fromkeys(self._readers[reader].peer for reader in attempt.readers.values())
-        for side in list(attempt.readers):
-            self._leave(attempt, side)
+        for rewriter in list(attempt.readers):
+            self._leave(attempt, rewriter)
         self._unsafe -= sum(attempt.unsafe)
         over = Parcel(number=0, over=(attempt.query,))
         return [
@@ -332,9 +346,9 @@ class IndexedQueries:
             *self._pay(),
         ]
 
-    def _leave(self, attempt: _Attempt, side: Side) -> None:
-        name = attempt.readers.pop(side)
-        del self._readers[name].members[attempt.query, side]
+    def _leave(self, attempt: _Attempt, rewriter: _Rewriter) -> None:
+        name = attempt.readers.pop(rewriter)
+        del self._readers[name].members[attempt.query, *rewriter]
         if not self._readers[name].members:
             del self._readers[name]
 
@@ -444,7 +458,7 @@ class IndexedQueries:
         for seen in list(self._readers.values()):
             report = seen.latest
             if report is not None and any(each.peer == peer and each.life != life for each in report.heard):
-                for query, _ in list(seen.members):
+                for query, _, _ in list(seen.members):
                     if query in self.attempts:
                         effects += self._lose(self.attempts[query], f"peer {peer.short} was restarted", now)
         return effects
@@ -459,7 +473,7 @@ class IndexedQueries:
             seen.waiting, seen.believed = None, report.report
             for position in report.covers:
                 seen.covers[position.origin] = max(position.next, seen.covers.get(position.origin, 0))
-            for query in dict.fromkeys(query for query, _ in seen.members):
+            for query in dict.fromkeys(query for query, _, _ in seen.members):
                 attempt = self.attempts[query]
                 if attempt.uncovered or now - attempt.said_at >= SAY_MS:
                     effects += self._say(attempt, now)
@@ -472,9 +486,9 @@ class IndexedQueries:
         return mouth is not None and mouth.upto >= heard.sequence
 
     def _say(self, attempt: _Attempt, now: Millis) -> list[Effect]:
-        for side, name in attempt.readers.items():
+        for (side, replica), name in attempt.readers.items():
             seen = self._readers[name]
-            if seen.believed >= seen.members[attempt.query, side]:
+            if seen.believed >= seen.members[attempt.query, side, replica]:
                 alias = attempt.alias(side)
                 attempt.covers.advance(tuple(Reach(alias, origin, upto) for origin, upto in seen.covers.items()))
         attempt.is_whole = attempt.is_whole or self._has_all(attempt, now)
@@ -531,9 +545,9 @@ class IndexedQueries:
     def _status(self, attempt: _Attempt) -> SubgraphStatus:
         deploy = attempt.deploy
         assert attempt.chosen is not None
-        seen = {side: self._readers[name] for side, name in attempt.readers.items()}
-        reports = {side: each.latest for side, each in seen.items() if each.latest is not None}
-        read = {side: report.tuples for side, report in reports.items()}
+        seen = {rewriter: self._readers[name] for rewriter, name in attempt.readers.items()}
+        reports = {rewriter: each.latest for rewriter, each in seen.items() if each.latest is not None}
+        read = {rewriter: report.tuples for rewriter, report in reports.items()}
         return SubgraphStatus(
             query=deploy.query,
             attempt=deploy.attempt,
@@ -542,24 +556,30 @@ class IndexedQueries:
             rows_in=sum(read.values()),
             rows_out=attempt.results,
             waiting=sum(each.waiting is not None for each in seen.values()),
-            inputs=tuple(InputStatus(attempt.alias(side), read.get(side, 0), 0, None, False) for side in SIDES),
+            inputs=tuple(
+                InputStatus(attempt.alias(side), sum(n for each, n in read.items() if each[0] == side), 0, None, False)
+                for side in SIDES
+            ),
             progress=Progress(attempt.covers.reaches()),
             index=IndexStatus(
                 tuple(
-                    (
-                        attempt.alias(side),
-                        str(attempt.prepared.side(side).attribute),
-                        seen[side].peer,
-                        attempt.queries[side].rewrites,
+                    RewriterStatus(
+                        attempt.alias(rewriter[0]),
+                        str(attempt.prepared.side(rewriter[0]).attribute),
+                        seen[rewriter].peer,
+                        attempt.queries[rewriter].rewrites,
+                        rewriter[1],
+                        attempt.queries[rewriter].replicas,
+                        read.get(rewriter, 0),
                     )
-                    for side in sorted(seen)
+                    for rewriter in sorted(seen)
                 ),
                 attempt.evaluators,
                 len({heard.peer: None for report in reports.values() for heard in report.heard}),
                 sum(report.messages for report in reports.values()),
                 attempt.chosen.algorithm,
                 attempt.chosen.why,
-                tuple((each.value, each.rows * each.columns) for each in attempt.queries[LEFT].heavy),
+                tuple((each.value, each.rows * each.columns) for each in attempt.queries[LEFT, 0].heavy),
             ),
         )
 
@@ -570,4 +590,4 @@ class IndexedQueries:
         assert self._unsafe == sum(sum(attempt.unsafe) for attempt in self.attempts.values())
         for name, seen in self._readers.items():
             assert seen.members, "nobody is read for"
-            assert all(self.attempts[query].readers[side] == name for query, side in seen.members)
+            assert all(self.attempts[query].readers[side, replica] == name for query, side, replica in seen.members)

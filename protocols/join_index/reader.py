@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from protocols.catalogue.shares import WHOLE, PublisherShare
 from protocols.clock import Stamp
 from protocols.delivery.messages import Batch, Origin
 from protocols.ids import Millis, PeerId, RequestId
@@ -29,7 +30,7 @@ PIECE_BYTES: Final = 256 << 10  # Of rows in one load,
 PIECE_ROWS: Final = 2000  # and how many.
 TUPLE_BYTES_MAX: Final = 512 << 10
 
-HeldName = tuple[QueryId, Side]
+HeldName = tuple[QueryId, Side, int]  # And which of the rewriters of that side.
 Ear = tuple[PeerId, Millis]  # A subscriber in one of its lives.
 
 
@@ -57,7 +58,7 @@ class Held:
 
     @property
     def name(self) -> HeldName:
-        return self.member.query.id, self.message.side
+        return self.member.query.id, self.message.side, self.message.replica
 
     @property
     def source(self) -> Source:
@@ -66,6 +67,10 @@ class Held:
     @property
     def attribute(self) -> Attribute:
         return self.member.attributes[self.message.side]
+
+    @property
+    def share(self) -> PublisherShare:
+        return PublisherShare(self.message.replica, self.message.replicas)
 
     @property
     def ear(self) -> Ear:
@@ -108,6 +113,7 @@ class Reader:
     request: RequestId
     since: Stamp
     spread: Spread
+    share: PublisherShare = WHOLE
     is_open: bool = False
     held: dict[HeldName, Held] = field(default_factory=dict)
     joining: dict[HeldName, Held] = field(default_factory=dict)  # Those that are not in place yet.
@@ -221,13 +227,21 @@ class Reader:
 
     # Two readings.
 
+    def is_like(self, at: Attribute, schema: Schema, spread: Spread, share: PublisherShare) -> bool:
+        """Whether its tuples are of use to one that wants these."""
+        return self.at == at and self.spread is spread and self.schema == schema and self.share == share
+
     def can_take_over(self, other: Reader) -> bool:
         """Whether all that another reading has done for its queries is done, and this one has little left to catch up.
 
         What it reads again for them is told again, and dropped by their subscribers.
         """
-        is_alike = self.at == other.at and self.spread is other.spread and self.schema == other.schema
-        if not is_alike or not self.is_open or not other.is_open or self.since > other.since:
+        if (
+            not self.is_like(other.at, other.schema, other.spread, other.share)
+            or not self.is_open
+            or not other.is_open
+            or self.since > other.since
+        ):
             return False
         if other.readings or other.joining or self.read.keys() != other.covers.keys():
             return False

@@ -7,6 +7,7 @@ from unittest.mock import patch
 
 import msgspec
 
+from protocols.catalogue.shares import PublisherShare
 from protocols.delivery.messages import Origin
 from protocols.effects import AfterSync, Append, Effect, Tell
 from protocols.execution.executor import Executor, ResultsReady
@@ -253,3 +254,9 @@ def one_side_does_not_know_of_heavy_values() -> Patch:
         return index(level, sender, msgspec.structs.replace(message, heavy=heavy), now)
 
     return patch.object(AttributeLevel, "index", ignorant)
+
+
+@bug("join-replicas", seeds=10)
+def two_replicas_read_one_share() -> Patch:
+    """All replicas of a rewriter read the share of the first, and nobody the others."""
+    return patch.object(PublisherShare, "has", lambda share, publisher: publisher.number % share.of == 0)

@@ -22,6 +22,7 @@ from protocols.peer import Peer
 
 HERE = Path(__file__).parent / "scenarios"
 ALGORITHMS = ("sai", "dai-q", "dai-t", "dai-v")
+NAMES = (*ALGORITHMS, "replicas")
 HOUR = """
 peers = 5
 for_s = 3600
@@ -32,14 +33,14 @@ small_limits_share = 0.0
 COUNT = int(os.environ.get("PEER_SIM_JOIN_SEEDS", "500"))  # Of each algorithm.
 
 
-def scenario(algorithm: str, *, with_faults: bool) -> Scenario:
-    text = (HERE / f"join-{algorithm}.toml").read_text()
+def scenario(name: str, *, with_faults: bool) -> Scenario:
+    text = (HERE / f"join-{name}.toml").read_text()
     return parse_scenario(text if with_faults else text.partition("faults = [")[0] + "faults = []\n")
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_joins_in_a_network_where_nothing_breaks(algorithm: str):
-    outcome = run(scenario(algorithm, with_faults=False), 1)
+@pytest.mark.parametrize("name", NAMES)
+def test_joins_in_a_network_where_nothing_breaks(name: str):
+    outcome = run(scenario(name, with_faults=False), 1)
     assert outcome.verdict is Verdict.OK, outcome.problem
     assert outcome.delivered > 0
 
@@ -65,11 +66,11 @@ def left_behind(peer: Peer) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("with_faults", [False, pytest.param(True, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_queries_that_are_stopped_leave_nothing_at_any_machine(algorithm: str, with_faults: bool):
+@pytest.mark.parametrize("name", NAMES)
+def test_queries_that_are_stopped_leave_nothing_at_any_machine(name: str, with_faults: bool):
     """Not even at evaluators that nobody told: they let go of what nobody has mentioned for a while."""
     for seed in range(1, 6 if with_faults else 2):
-        trial = Run(scenario(algorithm, with_faults=with_faults), seed)
+        trial = Run(scenario(name, with_faults=with_faults), seed)
         assert trial().verdict is Verdict.OK
         trial.world.run_for(60_000)  # Whoever is away comes back.
         answers = list[Answer | None]()
@@ -89,9 +90,9 @@ def test_queries_that_are_stopped_leave_nothing_at_any_machine(algorithm: str, w
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["join-windows", "join-skew"])
+@pytest.mark.parametrize("name", ["join-windows", "join-skew", "join-replicas"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_joins_that_keep_little_or_spread_their_values_are_exact(algorithm: str, name: str):
+def test_joins_that_keep_little_or_spread_values_or_share_publishers_are_exact(algorithm: str, name: str):
     text = (HERE / f"{name}.toml").read_text().replace('"sai"', f'"{algorithm}"')
     for outcome in run_many(text, range(1, COUNT // 20 + 1), jobs=2):
         problem = f"peer simulate {name} --seed {outcome.seed}, by {algorithm}: {outcome.problem}"

@@ -166,7 +166,7 @@ async def test_a_join_is_exact_whoever_is_killed(fragile: Cluster, engine: Query
                 await until(lambda enough=enough: got.total() > enough, "results come", PATIENCE_S)
                 (subgraph,) = (await five.show_query("pairs")).subgraphs or (None,)
                 index = subgraph.status.index if subgraph is not None and subgraph.status is not None else None
-                rewriters = [peers[each[2].hex()] for each in index.rewriters] if index is not None else [4]
+                rewriters = [peers[each.peer.hex()] for each in index.rewriters] if index is not None else [4]
                 others = [n for n in range(1, 5) if n not in rewriters]
                 dies = {"rewriter": rewriters[0], "evaluator": rng.choice(others), "proxy": 5}[victim]
                 await asyncio.sleep(rng.uniform(0, 0.5))

@@ -352,7 +352,7 @@ def test_an_evaluator_in_another_life_or_silent_or_full_ends_the_attempt():
     ):
         assert Send(SUBSCRIBER, QueryLost(query="q~1", reason=reason, culprit=culprit)) in effects
     assert not level.readers
-    assert level.keep(SUBSCRIBER, KeepQueries(queries=(("q~1", 0),)), now=3) == [
+    assert level.keep(SUBSCRIBER, KeepQueries(queries=(("q~1", 0, 0),)), now=3) == [
         Send(SUBSCRIBER, QueryLost(query="q~1", reason=f"peer {REWRITER.short} has forgotten it"))
     ]
 
