@@ -42,6 +42,7 @@ bench: $(READY) ## Measure delivery, links, overlay, queries, placement, Spark a
 	$(BIN)/python -m experiments.query_bench
 	$(BIN)/python -m experiments.join_bench
 	$(BIN)/python -m experiments.join_queries
+	$(BIN)/python -m experiments.join_skew
 	$(BIN)/python -m experiments.placement_bench
 	$(BIN)/python -m experiments.spark_bench
 	@deploy/bench-venv .venv-bench

@@ -71,7 +71,8 @@ class Tables:
 
     limits: JoinLimits
     queries: dict[QueryId, Member] = field(default_factory=dict)
-    stored: int = 0  # Tuples and triggers.
+    stored: int = 0  # Tuples and triggers,
+    taken: int = 0  # and how many have ever come.
     refused: int = 0  # What a full table had no room for.
     late: dict[QueryId, Member] = field(default_factory=dict)  # For which a tuple came too late, since last asked.
     _loads: int = 0  # Taken so far.
@@ -158,6 +159,7 @@ class Tables:
             return  # The queries have ended.
         group = self._groups.get(load.group)
         self._loads += 1
+        self.taken += len(load.sequences)
         schema = self._schemas.setdefault(load.schema, load.schema)
         wall, time = wall_ms(load.published_at), (time_of(load.published_at),)
         for member in self._stays.late(shelf, wall, self._groups):
