@@ -12,17 +12,7 @@ from protocols.clock import HybridClock
 from protocols.delivery.messages import Publish, Published
 from protocols.delivery.publisher import Publisher
 from protocols.effects import AfterSync, Append, Effect, Reply, Send, SetTimer, Tell
-from protocols.events import (
-    Abandoned,
-    Answered,
-    Event,
-    PeerDown,
-    Received,
-    Requested,
-    Started,
-    TimerFired,
-    Unreachable,
-)
+from protocols.events import Abandoned, Answered, Event, PeerDown, Received, Requested, Started, TimerFired, Unreachable
 from protocols.execution.chooser import Chooser, Outcome, adopt_join, instead_of_join
 from protocols.execution.cut import Cut
 from protocols.execution.derived import DerivedStreams
@@ -34,24 +24,32 @@ from protocols.execution.messages import (
     DeployRefused,
     Lease,
     ListQueries,
+    Prepare,
+    Prepared,
     QueriesListed,
-    QueryAccepted,
     QueryId,
     QueryInstalled,
-    QueryPlanned,
     QueryStarting,
     ResultsNoted,
     ShowQuery,
     StopQuery,
-    SubgraphShown,
     SubgraphStatus,
     SubmitQuery,
     Undeploy,
 )
+from protocols.execution.moving import choice_of, move
 from protocols.execution.placing import BETTER_PLACED, Choice, Placing, Provisional, without_form
 from protocols.execution.questions import ROLE, Questions
-from protocols.execution.running import RETRY_MIN_MS, Running, results_stream, stream_of, unknown_query
-from protocols.execution.submission import cannot_run, objection
+from protocols.execution.running import (
+    RETRY_MIN_MS,
+    Running,
+    planned,
+    restored,
+    results_stream,
+    stream_of,
+    unknown_query,
+)
+from protocols.execution.submission import cannot_run, not_running, objection
 from protocols.ids import Key, Millis, PeerId, RequestId, StreamName
 from protocols.inside import Inside
 from protocols.join_index.messages import ALGORITHMS
@@ -79,8 +77,8 @@ PUBLISH_RETRY_MS: Final = 50
 class QueryProxy:
     """Queries submitted at one peer.
 
-    In:        SUBMIT, STOP, LIST_QUERIES, SHOW_QUERY; DEPLOYED, DEPLOY_REFUSED, SUBGRAPH_STATUS; results
-    Out:       DEPLOY, UNDEPLOY, LEASE; the results, published to a stream of the query's name
+    In:        SUBMIT, STOP, LIST_QUERIES, SHOW_QUERY; PREPARED, DEPLOYED, DEPLOY_REFUSED, SUBGRAPH_STATUS; results
+    Out:       PREPARE, DEPLOY, UNDEPLOY, LEASE; the results, published to a stream of the query's name
     Keeps:     the queries, and what their results so far are made of
     Invariant: a result is in the query's stream once, whatever hosts were lost on the way
     """
@@ -106,11 +104,7 @@ class QueryProxy:
             case QueryInstalled(state="ended"):
                 self.running.pop(record.query, None)
             case QueryInstalled():
-                query = self.running.setdefault(
-                    record.query, Running(record.query, record.text, record.engine, record.inserted_at, record.stream)
-                )
-                query.placing = Placing(record.placement, record.within_ms, record.statistics)
-                query.is_begun, query.is_installed = True, record.state == "acknowledged"
+                self.running.setdefault(record.query, restored(record)).is_installed = record.state == "acknowledged"
             case ResultsNoted() if record.query in self.running:
                 self.running[record.query].results.notes.append(record)
 
@@ -138,6 +132,8 @@ class QueryProxy:
                 return self._deployed(sender, message, now)
             case Received(sender=sender, message=DeployRefused() as message):
                 return self._refused(sender, message, now)
+            case Received(sender=sender, message=Prepared() as message):
+                return self._prepared(sender, message, now)
             case Received(message=SubgraphStatus() as message):
                 return self._note_status(message, now)
             case ResultsReady():
@@ -150,7 +146,7 @@ class QueryProxy:
                 return self._abandoned(request, now)
             case PeerDown(peer=peer):
                 return self._host_lost(peer, "died or left", now)
-            case Unreachable(peer=peer, message=Deploy() | Lease()):
+            case Unreachable(peer=peer, message=Deploy() | Lease() | Prepare()):
                 return self._host_lost(peer, "cannot be reached", now)
             case NetworkSeen():
                 query = self._query_of(event.placement)
@@ -269,25 +265,52 @@ class QueryProxy:
     # Deploying.
 
     def _act(self, query: Running, outcome: Outcome, now: Millis) -> list[Effect]:
-        """Ask on, or begin it where it was chosen to be; what runs elsewhere already begins anew."""
+        """Ask on, or begin it where it was chosen to be; what runs elsewhere already goes there."""
         match outcome:
             case Refused():
                 return self._give_up(query, outcome, now)
-            case Choice() if query.state == "starting":
+            case Choice() | Provisional() if query.state == "running":
+                return self._move(query, outcome, now)
+            case Choice():
                 return self._deploy(query, outcome, now)
             case Provisional(decision):
                 effects = self._deploy(query, decision.choice, now)
                 asks = query.placing.ask(query.stream, decision, query.attempt, now) if query.cut is not None else []
                 return effects + asks
-            case Choice():
-                effects = self._wait(query, f"{BETTER_PLACED}; {outcome.why}", now)
-                query.retry_at = now
-                return effects
         return outcome
+
+    def _move(self, query: Running, target: Choice | Provisional, now: Millis) -> list[Effect]:
+        """Have engines started where they are needed; until they are ready it runs on where it is."""
+        assert query.cut is not None
+        after = self._chooser.cut(query, choice_of(target))
+        query.moving = move(query.stream, query.attempt, target, query.cut, after, now)
+        return self._go_on_moving(query, now)
+
+    def _prepared(self, host: PeerId, message: Prepared, now: Millis) -> list[Effect]:
+        query = self._query_of(message.query)
+        if query is None or query.moving is None:
+            return []
+        query.moving.hear(host, message)
+        return self._go_on_moving(query, now)
+
+    def _go_on_moving(self, query: Running, now: Millis) -> list[Effect]:
+        """Ask again who has not answered; leave once all are ready, or stay if one cannot be."""
+        moving = query.moving
+        if moving is None or query.state != "running":
+            return []
+        asked = [self._send(host, message) for host, message in moving.ask(now)]
+        if moving.failed is not None:
+            query.moving = None
+            query.placing.stay(moving.choice, *moving.failed, now)
+        if not moving.is_ready:
+            return asked
+        effects = self._wait(query, f"{BETTER_PLACED}; {moving.choice.why}", now)
+        query.moving, query.retry_at = moving, now
+        return effects + self._go_on(query, now)
 
     def _deploy(self, query: Running, choice: Choice, now: Millis) -> list[Effect]:
         assert query.parsed is not None
-        effects = query.placing.stop_asking(query.stream)
+        effects, query.moving = query.placing.stop_asking(query.stream), None
         made = self._chooser.cut(query, choice)
         refusal = without_form(query.query, made)
         if refusal is not None:
@@ -311,28 +334,12 @@ class QueryProxy:
     def _tell_plan(self, query: Running, made: Cut, choice: Choice) -> list[Effect]:
         assert query.request is not None
         del self.running[query.query]
-        parts = zip(made.subgraphs, made.hosts, strict=True)
-        subgraphs = tuple(SubgraphShown(subgraph, host, None) for subgraph, host in parts)
-        return [Reply(query.request, QueryPlanned(subgraphs=subgraphs, why=choice.why))]
+        return [Reply(query.request, planned(made, choice))]
 
     def _send_deploys(self, query: Running, now: Millis) -> list[Effect]:
-        assert query.cut is not None
         query.sent_at = now
-        hosts = dict(zip((each.number for each in query.cut.subgraphs), query.cut.hosts, strict=True))
-        return [
-            self._send(
-                hosts[subgraph.number],
-                Deploy(
-                    query=query.stream,
-                    attempt=query.attempt,
-                    subgraph=subgraph,
-                    consumer_host=hosts[subgraph.consumer] if subgraph.consumer is not None else None,
-                    resume=query.cut.share_of(subgraph, query.resumed_from),
-                ),
-            )
-            for subgraph in reversed(query.cut.subgraphs)  # Who reads comes first: rows find it there.
-            if subgraph.number not in query.deployed
-        ]
+        deploys = query.deploys()
+        return [self._send(host, each) for host, each in deploys if each.subgraph.number not in query.deployed]
 
     def _send(self, peer: PeerId, message: Message) -> Effect:
         return Tell(Received(self.peer_id, message)) if peer == self.peer_id else Send(peer, message)
@@ -361,15 +368,7 @@ class QueryProxy:
             query.is_installed = True
             effects.append(Append(query.record("acknowledged")))
         if query.request is not None:
-            assert query.results.schema is not None
-            accepted = QueryAccepted(
-                query=query.query,
-                stream=query.stream,
-                stamp=self.clock.tick(now),
-                schema=query.results.schema,
-                envelope=query.envelope,
-                known=self.publisher.own_origins(query.stream),
-            )
+            accepted = query.accepted(self.clock.tick(now), self.publisher.own_origins(query.stream))
             effects.append(AfterSync((Reply(query.request, accepted),)))
             query.request = None
         return effects
@@ -404,7 +403,7 @@ class QueryProxy:
 
     def _undeploy(self, query: Running, now: Millis) -> list[Effect]:
         hosts = dict.fromkeys(query.cut.hosts) if query.cut is not None else {}
-        undeploy = Undeploy(query=query.stream, attempt=query.attempt)
+        undeploy, query.moving = Undeploy(query=query.stream, attempt=query.attempt), None
         effects = [*query.placing.stop_asking(query.stream), *self._derived.withdraw(query, now)]
         return [*effects, *(self._send(host, undeploy) for host in hosts)]
 
@@ -421,6 +420,9 @@ class QueryProxy:
                 if is_first:
                     query.retry_at, query.is_hasty = now, True
                     effects += self._go_on(query, now)
+            elif query.moving is not None:
+                query.moving.fail(peer, why)
+                effects += self._go_on_moving(query, now)
         return effects
 
     def _wait(self, query: Running, reason: str, now: Millis) -> list[Effect]:
@@ -470,10 +472,8 @@ class QueryProxy:
         hosts = dict(zip((each.number for each in query.cut.subgraphs), query.cut.hosts, strict=True))
         if query.state == "starting":
             if now - query.attempted_at > START_MS:
-                late = [hosts[number].short for number in hosts if number not in query.deployed]
-                error = f'query "{query.query}" was not running within {START_MS // 1000} s'
-                detail = f"No word from peer {', '.join(late)}."
-                return effects + self._give_up(query, Refused(code="unavailable", error=error, detail=detail), now)
+                late = [hosts[number] for number in hosts if number not in query.deployed]
+                return effects + self._give_up(query, not_running(query.query, late, START_MS), now)
             if now - query.sent_at >= RESEND_MS:
                 effects += self._send_deploys(query, now)
         else:
@@ -482,7 +482,9 @@ class QueryProxy:
                 return effects + self._host_lost(hosts[silent[0]], f"was silent for {SILENT_MS // 1000} s", now)
             assert query.parsed is not None
             is_placed = query.engine not in ALGORITHMS
-            if is_placed and query.placing.is_due(query.parsed.plan, query.attempted_at, now):
+            if query.moving is not None:
+                effects += self._go_on_moving(query, now)
+            elif is_placed and query.placing.is_due(query.parsed.plan, query.attempted_at, now):
                 query.placing.weighed_at = now
                 effects += self._act(query, self._chooser.find_publishers(query), now)
         effects += self._derived.renew(query, now)
@@ -498,6 +500,8 @@ class QueryProxy:
             return []
         query.state = "starting"
         is_hasty, query.is_hasty = query.is_hasty, False
+        if query.moving is not None and query.moving.is_ready:
+            return self._act(query, query.moving.target, now)
         return self._act(query, self._chooser.find_publishers(query), now) if is_hasty else self._chooser.look_up(query)
 
     def _note_status(self, message: SubgraphStatus, now: Millis) -> list[Effect]:

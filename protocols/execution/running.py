@@ -8,17 +8,22 @@ from typing import Final, Literal
 
 from protocols.catalogue.streams import StreamDefinition, stream_key
 from protocols.clock import Stamp
+from protocols.delivery.messages import Origin
 from protocols.execution.cut import Cut
 from protocols.execution.messages import (
+    Deploy,
     Progress,
+    QueryAccepted,
     QueryId,
     QueryInstalled,
     QueryListed,
+    QueryPlanned,
     QueryShown,
     SubgraphShown,
     SubgraphStatus,
 )
-from protocols.execution.placing import Placing
+from protocols.execution.moving import Moving
+from protocols.execution.placing import Choice, Placing
 from protocols.execution.results import QueryResults
 from protocols.ids import Key, Millis, PeerId, RequestId, StreamName
 from protocols.messages import Refused
@@ -51,6 +56,7 @@ class Running:
     is_join_open: bool = False  # Nobody asked for its algorithm: the join index may take another.
     cut: Cut | None = None
     placing: Placing = field(default_factory=Placing)
+    moving: Moving | None = None  # To where it is better placed, once engines are ready there.
     attempt: int = 0
     attempted_at: Millis = 0
     sent_at: Millis = 0
@@ -76,6 +82,35 @@ class Running:
         if isinstance(plan, Union):  # Of XML, all branches are in the same elements.
             plan = plan.branches[0]
         return plan.envelope if isinstance(plan, Restructure) else ()
+
+    def deploys(self) -> list[tuple[PeerId, Deploy]]:
+        """What its hosts are sent in this attempt. Who reads comes first: rows find it there."""
+        assert self.cut is not None
+        hosts = dict(zip((each.number for each in self.cut.subgraphs), self.cut.hosts, strict=True))
+        return [
+            (
+                hosts[subgraph.number],
+                Deploy(
+                    query=self.stream,
+                    attempt=self.attempt,
+                    subgraph=subgraph,
+                    consumer_host=hosts[subgraph.consumer] if subgraph.consumer is not None else None,
+                    resume=self.cut.share_of(subgraph, self.resumed_from),
+                ),
+            )
+            for subgraph in reversed(self.cut.subgraphs)
+        ]
+
+    def accepted(self, stamp: Stamp, known: tuple[Origin, ...]) -> QueryAccepted:
+        assert self.results.schema is not None
+        return QueryAccepted(
+            query=self.query,
+            stream=self.stream,
+            stamp=stamp,
+            schema=self.results.schema,
+            envelope=self.envelope,
+            known=known,
+        )
 
     def record(self, state: Literal["begun", "acknowledged", "ended"]) -> QueryInstalled:
         return QueryInstalled(
@@ -118,7 +153,22 @@ class Running:
             placement=self.placing.placement,
             why=self.placing.choice.why if self.placing.choice is not None else "",
             moves=tuple(self.placing.moves),
+            preparing=tuple(self.moving.awaited) if self.moving is not None else (),
         )
+
+
+def restored(record: QueryInstalled) -> Running:
+    """What the journal knows of a query."""
+    query = Running(record.query, record.text, record.engine, record.inserted_at, record.stream, is_begun=True)
+    query.placing = Placing(record.placement, record.within_ms, record.statistics)
+    return query
+
+
+def planned(made: Cut, choice: Choice) -> QueryPlanned:
+    """Who would run what of it."""
+    parts = zip(made.subgraphs, made.hosts, strict=True)
+    subgraphs = tuple(SubgraphShown(subgraph, host, None) for subgraph, host in parts)
+    return QueryPlanned(subgraphs=subgraphs, why=choice.why)
 
 
 def results_stream(query: QueryId, inserted_at: Stamp, proxy: PeerId, is_nearest: Callable[[Key], bool]) -> StreamName:
