@@ -28,7 +28,6 @@ from protocols.execution.messages import (
     Prepared,
     QueriesListed,
     QueryId,
-    QueryInstalled,
     QueryStarting,
     ResultsNoted,
     ShowQuery,
@@ -38,17 +37,10 @@ from protocols.execution.messages import (
     Undeploy,
 )
 from protocols.execution.moving import choice_of, move
+from protocols.execution.names import forget, make_way, restore
 from protocols.execution.placing import BETTER_PLACED, Choice, Placing, Provisional, without_form
 from protocols.execution.questions import ROLE, Questions
-from protocols.execution.running import (
-    RETRY_MIN_MS,
-    Running,
-    planned,
-    restored,
-    results_stream,
-    stream_of,
-    unknown_query,
-)
+from protocols.execution.running import RETRY_MIN_MS, Running, planned, results_stream, stream_of, unknown_query
 from protocols.execution.submission import cannot_run, not_running, objection
 from protocols.ids import Key, Millis, PeerId, RequestId, StreamName
 from protocols.inside import Inside
@@ -100,20 +92,11 @@ class QueryProxy:
         self._derived = DerivedStreams(self.publisher.catalogue, (ROLE, "derived"))
 
     def restore(self, record: Record) -> None:
-        match record:
-            case QueryInstalled(state="ended"):
-                self.running.pop(record.query, None)
-            case QueryInstalled():
-                self.running.setdefault(record.query, restored(record)).is_installed = record.state == "acknowledged"
-            case ResultsNoted() if record.query in self.running:
-                self.running[record.query].results.notes.append(record)
+        restore(self.running, record)
 
     def snapshot(self) -> list[Record]:
-        records: list[Record] = []
-        for each in self.running.values():
-            if each.is_begun:
-                records += [each.record("acknowledged" if each.is_installed else "begun"), *each.results.notes]
-        return records
+        oldest_first = sorted(self.running.values(), key=lambda each: each.inserted_at)
+        return [record for each in oldest_first for record in each.records()]
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:  # noqa: C901 - one branch for each thing that happens
         match event:
@@ -168,6 +151,7 @@ class QueryProxy:
         self.clock.witness(command.witness)
         inserted_at = self.clock.tick(now)
         name = command.name or f"q-{Key.of('query', self.peer_id, str(inserted_at)).hex()[:8]}"
+        make_way(self.running, name)
         if refusal := objection(name, command.statistics, self.running, self.clock, self.publisher):
             return [Reply(request, refusal)]
         stream = results_stream(name, inserted_at, self.peer_id, self.publisher.catalogue.store.is_nearest)
@@ -179,8 +163,8 @@ class QueryProxy:
 
     def _answered(self, request: RequestId, answer: Answer, now: Millis) -> list[Effect]:
         query, purpose = self._questions.take(request)
-        if query is None or self.running.get(query.query) is not query:
-            return []  # It has ended; another may have its name.
+        if query is None or query.state == "ended":
+            return []  # Another may have its name.
         if purpose == "results":
             return self._made(query, answer, now)
         match purpose, answer:
@@ -333,7 +317,7 @@ class QueryProxy:
 
     def _tell_plan(self, query: Running, made: Cut, choice: Choice) -> list[Effect]:
         assert query.request is not None
-        del self.running[query.query]
+        forget(self.running, query)
         return [Reply(query.request, planned(made, choice))]
 
     def _send_deploys(self, query: Running, now: Millis) -> list[Effect]:
@@ -585,7 +569,7 @@ class QueryProxy:
         return effects
 
     def _ended(self, query: Running, now: Millis) -> list[Effect]:
-        del self.running[query.query]
+        forget(self.running, query)
         effects: list[Effect] = [Append(query.record("ended"))] if query.is_begun else []
         if query.ending_for is not None:
             effects.append(AfterSync((Reply(query.ending_for, Done(stamp=self.clock.tick(now))),)))

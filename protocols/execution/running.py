@@ -26,7 +26,7 @@ from protocols.execution.moving import Moving
 from protocols.execution.placing import Choice, Placing
 from protocols.execution.results import QueryResults
 from protocols.ids import Key, Millis, PeerId, RequestId, StreamName
-from protocols.messages import Refused
+from protocols.messages import Record, Refused
 from queries.catalogue import Stream
 from queries.plan import Restructure, Union
 from queries.query import Query
@@ -45,7 +45,7 @@ class Running:
     inserted_at: Stamp
     stream: StreamName  # Of its results.
     results: QueryResults = field(init=False)
-    state: str = "starting"  # Then running; waiting after a loss, until the next attempt; ending.
+    state: str = "starting"  # Then running; waiting after a loss, until the next attempt; ending; ended.
     request: RequestId | None = None  # The client that waits for the acknowledgement.
     only_plan: bool = False  # Nobody wants it run.
     is_begun: bool = False  # The journal knows of it: something may have been made for it.
@@ -75,6 +75,12 @@ class Running:
 
     def __post_init__(self) -> None:
         self.results = QueryResults(self.query)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whoever asked for it was told that it does not run, or went before that; it only has to end."""
+        is_wanted = self.is_installed or self.request is not None or self.ending_for is not None
+        return self.is_begun and not is_wanted
 
     @property
     def envelope(self) -> tuple[str, ...]:
@@ -125,6 +131,11 @@ class Running:
             statistics=self.placing.statistics,
         )
 
+    def records(self) -> list[Record]:
+        """What a snapshot of the journal tells of it."""
+        known = self.record("acknowledged" if self.is_installed else "begun")
+        return [known, *self.results.notes] if self.is_begun else []
+
     def listed(self) -> QueryListed:
         return QueryListed(
             self.query, self.stream, self.text, self.state, self.attempt, self.results.count, self.inserted_at
@@ -155,13 +166,6 @@ class Running:
             moves=tuple(self.placing.moves),
             preparing=tuple(self.moving.awaited) if self.moving is not None else (),
         )
-
-
-def restored(record: QueryInstalled) -> Running:
-    """What the journal knows of a query."""
-    query = Running(record.query, record.text, record.engine, record.inserted_at, record.stream, is_begun=True)
-    query.placing = Placing(record.placement, record.within_ms, record.statistics)
-    return query
 
 
 def planned(made: Cut, choice: Choice) -> QueryPlanned:

@@ -181,7 +181,7 @@ async def test_an_engine_that_cannot_be_started_is_not_offered_to_others_until_i
         await until(lambda: engines[0].warmed >= 2, "it is tried again")
         for name in ("a", "b"):
             await desk.answer(create(name))
-        refused = await desk.answer(SubmitQuery(text=JOIN, name="early"))
+        refused = await desk.answer(SubmitQuery(text=JOIN, name="q"))
         assert isinstance(refused, Refused)
         assert "Here it was tried: no Java was found." in refused.detail
         engines[0].trouble = ""
