@@ -53,7 +53,7 @@ from protocols.events import (
     Started,
     TimerFired,
 )
-from protocols.execution.engine import FeedRun, StartRun, StopRun
+from protocols.execution.engine import FeedRun, StartRun, StopRun, WarmEngine
 from protocols.ids import Key, LogId, Millis, PeerId, RequestId, TimerName
 from protocols.journal.disk import DiskFull
 from protocols.journal.format import JournalCorrupt
@@ -252,6 +252,8 @@ class Driver:
                     self.submit(look_around(self._overlay, placement, peers))
                 case StartRun() | FeedRun() | StopRun():
                     self.engines.perform(effect)
+                case WarmEngine():
+                    self.engines.warm()
                 case _:
                     raise AssertionError(f"no driver performs {effect}")
 

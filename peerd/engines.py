@@ -92,7 +92,7 @@ class Engines:
         return self._make is not None
 
     def warm(self) -> None:
-        """Start the engine before a run needs it."""
+        """Start the engine before a run needs it; on_tried tells when it is ready."""
         if self.has_spark:
             self._made().warm()
 

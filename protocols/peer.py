@@ -60,6 +60,8 @@ from protocols.execution.messages import (
     Flowed,
     Lease,
     ListQueries,
+    Prepare,
+    Prepared,
     QueryInstalled,
     ResultsNoted,
     ShowQuery,
@@ -144,10 +146,10 @@ class Peer:
             BatchMessage: (self.subscriber,),
             Gap: (self.subscriber,),
             PublisherNews: (self.subscriber,),
-            **dict.fromkeys((Lease, Flow, Flowed), (self.executor,)),
+            **dict.fromkeys((Lease, Flow, Flowed, Prepare), (self.executor,)),
             **dict.fromkeys((Deploy, Undeploy), (self.executor, self.joins)),
             **dict.fromkeys(JOIN_MESSAGES, (self.joins,)),
-            **dict.fromkeys((Deployed, DeployRefused, SubgraphStatus), (self.queries,)),
+            **dict.fromkeys((Deployed, DeployRefused, Prepared, SubgraphStatus), (self.queries,)),
             **dict.fromkeys((AddSubtree, Map, OperatorMapped, OperatorRemapped, InvalidateMap), (self.placement,)),
         }
         self._by_command: dict[type[Command], tuple[Role, ...]] = {

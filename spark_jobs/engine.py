@@ -81,7 +81,7 @@ class Listener(Protocol):
         """Spark is being started; says what it waits for."""
 
     def on_tried(self, reason: str) -> None:
-        """Spark has started; or it could not be, for a reason."""
+        """Spark is ready; or it could not be started, for a reason."""
 
 
 class RunStatus(msgspec.Struct, frozen=True):
@@ -236,8 +236,13 @@ class SparkEngine:
             self._tell(StopQuery(run=run))
 
     def warm(self) -> None:
-        """Start Spark without waiting for a run that needs it, and let it join something, so that it knows how."""
-        if self._status.state == "off" and not self._is_closed:
+        """Start Spark without waiting for a run that needs it, and let it join something, so that it knows how.
+
+        on_tried tells when it is ready, also if it was before.
+        """
+        if self._status.state == "ready":
+            self._listener.on_tried("")
+        elif self._status.state == "off" and not self._is_closed:
             self._wake()
             self.start(rehearsal.RUN, rehearsal.rehearsed(), None)
 
@@ -342,17 +347,7 @@ class SparkEngine:
                 self._status = msgspec.structs.replace(self._status, waits_for=what)
                 self._listener.on_waiting(what)
             case Ready():
-                self._listener.on_tried("")
-                is_ready = rehearsal.RUN not in self._runs
-                self._status = msgspec.structs.replace(
-                    self._status,
-                    state="ready" if is_ready else "starting",
-                    waits_for="" if is_ready else "its first join",
-                    spark=report.spark,
-                    java=report.java,
-                    java_pid=report.java_pid,
-                    master=report.master,
-                )
+                self._started(report)
             case QueryStarted(run=rehearsal.RUN):
                 for fed in rehearsal.INPUTS:
                     self.feed(rehearsal.RUN, *fed)
@@ -369,6 +364,20 @@ class SparkEngine:
                 for run, count in state_rows.items():
                     if run in self._runs:
                         self._runs[run].counted = count
+
+    def _started(self, report: Ready) -> None:
+        is_ready = rehearsal.RUN not in self._runs
+        self._status = msgspec.structs.replace(
+            self._status,
+            state="ready" if is_ready else "starting",
+            waits_for="" if is_ready else "its first join",
+            spark=report.spark,
+            java=report.java,
+            java_pid=report.java_pid,
+            master=report.master,
+        )
+        if is_ready:
+            self._listener.on_tried("")
 
     async def _listen(self, worker: asyncio.subprocess.Process, words: deque[str]) -> None:
         """Keep the worker's last words: they say why it ended where it could not."""
@@ -409,6 +418,7 @@ class SparkEngine:
         """Spark knows how to join now, or never will; either way it is as ready as it gets."""
         self.stop(rehearsal.RUN)
         self._status = msgspec.structs.replace(self._status, state="ready", waits_for="")
+        self._listener.on_tried("")
 
     async def _end_worker(self) -> None:
         worker = self._worker

@@ -52,7 +52,16 @@ from protocols.events import (
     Started,
     TimerFired,
 )
-from protocols.execution.engine import FeedRun, RunId, RunResults, RunStarted, StartRun, StopRun
+from protocols.execution.engine import (
+    EngineTried,
+    FeedRun,
+    RunId,
+    RunResults,
+    RunStarted,
+    StartRun,
+    StopRun,
+    WarmEngine,
+)
 from protocols.ids import LogId, Millis, PeerId, RequestId, TimerName
 from protocols.journal.disk import DiskFull
 from protocols.journal.journal import Journal
@@ -71,6 +80,8 @@ SMALL_SKEW_MS: Final = 250  # A clock this little off need not be looked at agai
 FULL_DISK_RETRY_MS: Final = 500
 READ_MS: Final = 1
 START_RUN_MS: Final = 200
+WARM_MS_MAX: Final = 8000  # How long an engine takes to be ready that nobody has used yet.
+FAILS_SHARE: Final = 0.2  # Of first starts.
 FEED_RUN_MS: Final = 30
 PLACES: Final = 3
 
@@ -141,6 +152,7 @@ class SimPeer:
         "_requests",
         "_timers",
         "_unvalidated",
+        "_warm_at",
         "clock_off_since",
         "disk",
         "disk_is_low",
@@ -179,6 +191,7 @@ class SimPeer:
         self._gate = SyncGate()
         self._engine = ReferenceEngine()
         self._made: dict[RunId, tuple[int, tuple[Row, ...]]] = {}  # Results not handed over yet.
+        self._warm_at: Millis | None = None  # Its engine is ready from then on, if it was asked to be.
         self._is_committing = False
         self._is_holding = False  # Something new waits for the disk, which may be there already.
         self._timers: dict[TimerName, int] = {}
@@ -479,6 +492,19 @@ class SimPeer:
             number, rows = self._made.pop(run)
             self.take(RunResults(run, number, rows), life)
 
+    def _warm_engine(self, _: WarmEngine) -> None:
+        """The first start of a life takes its time. It may fail; then it is tried again by itself."""
+        around = self._around
+        if self._warm_at is None:
+            takes_ms = around.rng.randrange(WARM_MS_MAX) + self.slow_ms
+            if around.rng.random() < FAILS_SHARE:
+                around.agenda.after(takes_ms, self.take, EngineTried("it has no room"), self.life)
+                takes_ms += WARM_MS_MAX
+            self._warm_at = around.agenda.now + takes_ms
+            around.agenda.after(takes_ms, self.take, EngineTried(), self.life)
+        elif around.agenda.now >= self._warm_at:
+            around.agenda.after(0, self.take, EngineTried(), self.life)
+
     def _stop_run(self, effect: StopRun) -> None:
         self._engine.stop(effect.run)
         self._made.pop(effect.run, None)
@@ -538,6 +564,7 @@ class SimPeer:
         StartRun: _start_run,
         FeedRun: _feed_run,
         StopRun: _stop_run,
+        WarmEngine: _warm_engine,
         LookAtNetwork: _look_at_network,
     }
 

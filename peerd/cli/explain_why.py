@@ -41,7 +41,7 @@ def why(text: str, data_dir: Path | None, number: int | None, form: str) -> None
     record = _record(weighed)
     if shown is not None:
         record |= {"placement": shown.placement, "hosts": _running(shown), "why": shown.why or None}
-        record["moves"] = len(shown.moves)
+        record["moves"] = sum(not each.is_given_up for each in shown.moves)
     facts = [
         ("placement", record["placement"]),
         ("runs at" if shown is not None else "would run at", _hosts(record["hosts"]) if record["hosts"] else "-"),

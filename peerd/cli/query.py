@@ -211,7 +211,8 @@ def show(name: str, data_dir: Path | None, number: int | None, form: str | None)
         ("attempt", _attempt_sentence(record)),
         ("watermark", _watermark_sentence(record["watermark"])),
         ("placement", f"{shown.placement}; {shown.why}" if shown.why else shown.placement),
-        *(("moved", _move_sentence(each)) for each in record["moves"]),
+        *(("not moved" if each["given_up"] else "moved", _move_sentence(each)) for each in record["moves"]),
+        *(("moving", f"once peer {each[:SHORT_ID]} has its engine ready") for each in record["preparing"]),
     ]
     facts += [("index", said) for each in shown.subgraphs if (said := index_sentence(each.status))]
     show_record(record, facts, form)
@@ -311,9 +312,16 @@ def _shown_record(shown: QueryShown) -> dict[str, Any]:
         "placement": shown.placement,
         "why": shown.why or None,
         "moves": [
-            {"at": each.at / 1000, "from": each.before.hex(), "to": each.after.hex(), "why": each.why}
+            {
+                "at": each.at / 1000,
+                "from": each.before.hex(),
+                "to": each.after.hex(),
+                "why": each.why,
+                "given_up": each.is_given_up,
+            }
             for each in shown.moves
         ],
+        "preparing": [each.hex() for each in shown.preparing],
         "subgraphs": subgraphs,
     }
 

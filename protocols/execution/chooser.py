@@ -89,6 +89,7 @@ class Chooser:
         if not placing.is_looking:
             return []
         placing.is_looking = False
+        placing.unready = {peer: until for peer, until in placing.unready.items() if now < until}
         assert query.parsed is not None
         found = decide(query.parsed.plan, placing, event, self.peer_id, query.engine, lost)
         if not isinstance(found, Decision):
@@ -99,7 +100,8 @@ class Chooser:
             return no_engine(query.query, found, self.trouble)
         stays = placing.choice is not None and found.choice.is_as(placing.choice)
         if query.state != "starting":
-            return [] if stays else found.choice
+            target = Provisional(found) if placing.is_distributed else found.choice
+            return [] if stays else target
         if placing.is_distributed and not stays and not query.only_plan:
             # What has no state is soon begun; what ran has been without results for long enough.
             if found.parts.work is None or placing.choice is not None:

@@ -40,6 +40,10 @@ class StopRun(Effect, frozen=True):
     run: RunId
 
 
+class WarmEngine(Effect, frozen=True):
+    """Have the engine ready, though there is no run for it yet. EngineTried tells, also if it was ready before."""
+
+
 class RunStarted(Event, frozen=True):
     """The engine takes rows."""
 
@@ -69,6 +73,6 @@ class RunFailed(Event, frozen=True):
 
 
 class EngineTried(Event, frozen=True):
-    """The engine of this peer has started; or it could not be, for a reason."""
+    """The engine of this peer is ready; or it could not be started, for a reason."""
 
     reason: str = ""

@@ -13,7 +13,7 @@ from protocols.delivery.messages import Missed, Opened, OpenSubscription, Rows, 
 from protocols.effects import Effect, Send, SetTimer, Tell
 from protocols.events import Abandoned, Answered, Event, Received, TimerFired
 from protocols.execution.cut import is_stateful
-from protocols.execution.engine import EngineTried, RunFailed, RunResults, RunStarted, RunState, StopRun
+from protocols.execution.engine import EngineTried, RunFailed, RunResults, RunStarted, RunState, StopRun, WarmEngine
 from protocols.execution.messages import (
     Deploy,
     Deployed,
@@ -22,6 +22,8 @@ from protocols.execution.messages import (
     Flowed,
     FlowInput,
     Lease,
+    Prepare,
+    Prepared,
     Progress,
     QueryId,
     StreamInput,
@@ -40,6 +42,7 @@ TICK_MS: Final = 100
 STATUS_MS: Final = 1000
 LEASE_MS: Final = 20_000
 RESEND_MS: Final = 2000
+FORGET_MS: Final = 10_000  # Those who wait for the engine ask for it more often.
 RUNS_MAX: Final = 1000
 FLOW_BYTES: Final = 256 << 10  # Of rows in one message.
 IN_FLIGHT_MAX: Final = 64  # Flows on their way; beyond, inputs wait.
@@ -100,8 +103,8 @@ class _Hosted:
 class Executor:
     """Subgraphs at one peer.
 
-    In:        DEPLOY, UNDEPLOY, LEASE from proxies; FLOW, FLOWED from other hosts; rows of streams; the engine's word
-    Out:       DEPLOYED, DEPLOY_REFUSED, SUBGRAPH_STATUS; FLOW, FLOWED; runs of the engine
+    In:        PREPARE, DEPLOY, UNDEPLOY, LEASE from proxies; FLOW, FLOWED from other hosts; rows; the engine's word
+    Out:       PREPARED, DEPLOYED, DEPLOY_REFUSED, SUBGRAPH_STATUS; FLOW, FLOWED; runs of the engine
     Keeps:     nothing on disk: a host that forgets is noticed by the proxy, which starts anew
     Invariant: what a flow or a result covers has left in it or before it
     """
@@ -113,6 +116,7 @@ class Executor:
     hosted: dict[RunKey, _Hosted] = field(default_factory=dict)
     _requests: dict[RequestId, tuple[RunKey, str]] = field(default_factory=dict)
     _runs: dict[str, RunKey] = field(default_factory=dict)
+    _awaited: dict[tuple[PeerId, Prepare], Millis] = field(default_factory=dict)  # Who asked for the engine, and when.
     _is_ticking: bool = False
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:  # noqa: C901 - one branch for each thing that happens
@@ -138,8 +142,10 @@ class Executor:
                 self.hosted[self._runs[run]].run.state_rows = event.rows
             case RunFailed(run=run) if run in self._runs:
                 return self._fail(self._runs[run], event.reason)
+            case Received(sender=sender, message=Prepare() as message):
+                return self._prepare(sender, message, now)
             case EngineTried(reason=reason):
-                self.trouble = reason
+                return self._tried(reason)
             case ResultsSafe():
                 return self._results_safe(event)
             case TimerFired():
@@ -174,11 +180,30 @@ class Executor:
         effects += run.start()
         return [*effects, *(self._started(key, now) if run.is_inline else [])]
 
+    def _prepare(self, proxy: PeerId, message: Prepare, now: Millis) -> list[Effect]:
+        """Have the engine ready. Who has not asked again for a while has stopped waiting for it."""
+        if why := self._no_engine:
+            return [self._send(proxy, Prepared(query=message.query, attempt=message.attempt, reason=why))]
+        self._awaited = {each: at for each, at in self._awaited.items() if now - at < FORGET_MS}
+        self._awaited[proxy, message] = now
+        return [WarmEngine()]
+
+    def _tried(self, reason: str) -> list[Effect]:
+        self.trouble = reason
+        awaited, self._awaited = self._awaited, {}
+        return [
+            self._send(proxy, Prepared(query=asked.query, attempt=asked.attempt, reason=reason))
+            for proxy, asked in awaited
+        ]
+
+    @property
+    def _no_engine(self) -> str:
+        """Why there is none; empty where there may be one."""
+        return self.trouble if self.has_spark else "this peer runs without Spark"
+
     def _objection(self, message: Deploy) -> str:
-        if message.subgraph.engine == "spark" and not self.has_spark:
-            return "this peer runs without Spark"
-        if message.subgraph.engine == "spark" and self.trouble:
-            return self.trouble
+        if message.subgraph.engine == "spark" and self._no_engine:
+            return self._no_engine
         subgraph = message.subgraph
         aliases = [each.alias for each in subgraph.inputs]
         if sorted(aliases) != sorted(each.alias for each in sources(subgraph.plan)):

@@ -3,6 +3,7 @@
 client ── SUBMIT ──▶ proxy ── DEPLOY ──▶ host ── DEPLOYED | DEPLOY_REFUSED ──▶ proxy
                      host ── FLOW ──▶ host of the next subgraph ── FLOWED ──▶ host
                      proxy ── LEASE, UNDEPLOY ──▶ host ── SUBGRAPH_STATUS ──▶ proxy
+                     proxy ── PREPARE ──▶ host to be ── PREPARED ──▶ proxy
 
 The proxy is the peer a query was submitted at. What hosts keep is soft: everything between the streams a query reads
 and the stream of its results can be computed again, so a query that loses a host starts its next attempt.
@@ -120,6 +121,21 @@ class Undeploy(Message, frozen=True, kw_only=True, tag="UNDEPLOY"):
 
     query: StreamName
     attempt: int
+
+
+class Prepare(Message, frozen=True, kw_only=True, tag="PREPARE"):
+    """Have your engine ready: a part of the query is to move to you. Asked until it is answered."""
+
+    query: StreamName
+    attempt: int  # That runs on elsewhere meanwhile.
+
+
+class Prepared(Message, frozen=True, kw_only=True, tag="PREPARED"):
+    """The engine is ready; or it cannot be, for a reason."""
+
+    query: StreamName
+    attempt: int
+    reason: str = ""
 
 
 class Lease(Message, frozen=True, kw_only=True, tag="LEASE"):
@@ -307,12 +323,13 @@ class SubgraphShown(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True):
-    """What has state went from one peer to another, or what narrows a source did."""
+    """What has state went from one peer to another, or what narrows a source did; or it was to, and did not."""
 
     at: Millis
     before: PeerId
     after: PeerId
     why: str
+    is_given_up: bool = False
 
 
 class QueryPlanned(Answer, frozen=True, kw_only=True, tag="PLANNED"):
@@ -340,6 +357,7 @@ class QueryShown(Answer, frozen=True, kw_only=True, tag="QUERY_SHOWN"):
     placement: PlacementName = "auto"
     why: str = ""  # It runs where it does.
     moves: tuple[Move, ...] = ()
+    preparing: tuple[PeerId, ...] = ()  # Whose engines it waits for, to move there.
 
 
 class WeighQuery(Command, frozen=True, kw_only=True, tag="WEIGH_QUERY"):

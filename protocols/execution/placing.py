@@ -43,6 +43,7 @@ SETTLED_MS: Final = 20_000  # How long it stays after it has started.
 MOVES_KEPT: Final = 20
 BETTER_PLACED: Final = "it is better placed elsewhere"  # Why a query moves that nobody was lost for.
 PLACED_WITHIN_MS: Final = 3000  # How long the coordinators are waited for.
+UNREADY_MS: Final = 120_000  # A host whose engine was not to be had is left alone for a while.
 PUBLISHERS_MAX: Final = 8  # Of one stream, those that publish most.
 
 
@@ -127,6 +128,7 @@ class Placing:
     weighed_at: Millis = 0
     is_looking: bool = False  # At the network.
     asked: Asked | None = None  # The coordinators.
+    unready: dict[PeerId, Millis] = field(default_factory=dict)  # Whose engines were not to be had; until when.
 
     def adopt(self, options: Iterable[tuple[str, str]]) -> None:
         """Take what the text of the query asks for, where its client has not said otherwise."""
@@ -176,9 +178,20 @@ class Placing:
         """Take a choice; `reason` says why what was before it did not go on."""
         before = self.choice
         if before is not None and not before.is_as(choice):
-            move = Move(now, *choice.moved_from(before), reason or choice.why)
-            self.moves = [*self.moves, move][-MOVES_KEPT:]
+            self._note(Move(now, *choice.moved_from(before), reason or choice.why))
         self.choice, self.weighed_at = choice, now
+        self.unready = {peer: until for peer, until in self.unready.items() if peer not in choice.peers}
+
+    def stay(self, choice: Choice, host: PeerId, why: str, now: Millis) -> None:
+        """Give up a move, since the engine of one host of it is not to be had."""
+        assert self.choice is not None
+        before, _ = choice.moved_from(self.choice)
+        self._note(Move(now, before, host, f"peer {host.short} {why}", is_given_up=True))
+        self.unready[host] = now + UNREADY_MS
+        self.weighed_at = now
+
+    def _note(self, move: Move) -> None:
+        self.moves = [*self.moves, move][-MOVES_KEPT:]
 
     def is_due(self, plan: Operator, attempted_at: Millis, now: Millis) -> bool:
         """Whether it is time to look whether the query should move."""
@@ -313,7 +326,8 @@ def decide(
     """Where a query runs on the network as it is seen now; on none of those that were lost."""
     view = NetworkView(seen.peers, seen.rows)
     view = view.among(peer for peer in view.peers if peer == proxy or peer not in lost)
-    able = [peer for peer in view.peers if peer in seen.engines]
+    engines = [peer for peer in view.peers if peer in seen.engines]
+    able = [peer for peer in engines if peer not in placing.unready] or engines  # Those will do if there are no others.
     is_forced = engine == "spark" and not is_stateful(plan)  # It begins where streams are read and ends at the proxy.
     if not able if is_stateful(plan) else is_forced and proxy not in able:
         return NoEngine(len(view.peers), here=is_forced)

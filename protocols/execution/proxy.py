@@ -12,17 +12,7 @@ from protocols.clock import HybridClock
 from protocols.delivery.messages import Publish, Published
 from protocols.delivery.publisher import Publisher
 from protocols.effects import AfterSync, Append, Effect, Reply, Send, SetTimer, Tell
-from protocols.events import (
-    Abandoned,
-    Answered,
-    Event,
-    PeerDown,
-    Received,
-    Requested,
-    Started,
-    TimerFired,
-    Unreachable,
-)
+from protocols.events import Abandoned, Answered, Event, PeerDown, Received, Requested, Started, TimerFired, Unreachable
 from protocols.execution.chooser import Chooser, Outcome, adopt_join, instead_of_join
 from protocols.execution.cut import Cut
 from protocols.execution.derived import DerivedStreams
@@ -34,24 +24,24 @@ from protocols.execution.messages import (
     DeployRefused,
     Lease,
     ListQueries,
+    Prepare,
+    Prepared,
     QueriesListed,
-    QueryAccepted,
     QueryId,
-    QueryInstalled,
-    QueryPlanned,
     QueryStarting,
     ResultsNoted,
     ShowQuery,
     StopQuery,
-    SubgraphShown,
     SubgraphStatus,
     SubmitQuery,
     Undeploy,
 )
+from protocols.execution.moving import choice_of, move
+from protocols.execution.names import forget, make_way, restore
 from protocols.execution.placing import BETTER_PLACED, Choice, Placing, Provisional, without_form
 from protocols.execution.questions import ROLE, Questions
-from protocols.execution.running import RETRY_MIN_MS, Running, results_stream, stream_of, unknown_query
-from protocols.execution.submission import cannot_run, objection
+from protocols.execution.running import RETRY_MIN_MS, Running, planned, results_stream, stream_of, unknown_query
+from protocols.execution.submission import cannot_run, not_running, objection
 from protocols.ids import Key, Millis, PeerId, RequestId, StreamName
 from protocols.inside import Inside
 from protocols.join_index.messages import ALGORITHMS
@@ -79,8 +69,8 @@ PUBLISH_RETRY_MS: Final = 50
 class QueryProxy:
     """Queries submitted at one peer.
 
-    In:        SUBMIT, STOP, LIST_QUERIES, SHOW_QUERY; DEPLOYED, DEPLOY_REFUSED, SUBGRAPH_STATUS; results
-    Out:       DEPLOY, UNDEPLOY, LEASE; the results, published to a stream of the query's name
+    In:        SUBMIT, STOP, LIST_QUERIES, SHOW_QUERY; PREPARED, DEPLOYED, DEPLOY_REFUSED, SUBGRAPH_STATUS; results
+    Out:       PREPARE, DEPLOY, UNDEPLOY, LEASE; the results, published to a stream of the query's name
     Keeps:     the queries, and what their results so far are made of
     Invariant: a result is in the query's stream once, whatever hosts were lost on the way
     """
@@ -102,24 +92,11 @@ class QueryProxy:
         self._derived = DerivedStreams(self.publisher.catalogue, (ROLE, "derived"))
 
     def restore(self, record: Record) -> None:
-        match record:
-            case QueryInstalled(state="ended"):
-                self.running.pop(record.query, None)
-            case QueryInstalled():
-                query = self.running.setdefault(
-                    record.query, Running(record.query, record.text, record.engine, record.inserted_at, record.stream)
-                )
-                query.placing = Placing(record.placement, record.within_ms, record.statistics)
-                query.is_begun, query.is_installed = True, record.state == "acknowledged"
-            case ResultsNoted() if record.query in self.running:
-                self.running[record.query].results.notes.append(record)
+        restore(self.running, record)
 
     def snapshot(self) -> list[Record]:
-        records: list[Record] = []
-        for each in self.running.values():
-            if each.is_begun:
-                records += [each.record("acknowledged" if each.is_installed else "begun"), *each.results.notes]
-        return records
+        oldest_first = sorted(self.running.values(), key=lambda each: each.inserted_at)
+        return [record for each in oldest_first for record in each.records()]
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:  # noqa: C901 - one branch for each thing that happens
         match event:
@@ -138,6 +115,8 @@ class QueryProxy:
                 return self._deployed(sender, message, now)
             case Received(sender=sender, message=DeployRefused() as message):
                 return self._refused(sender, message, now)
+            case Received(sender=sender, message=Prepared() as message):
+                return self._prepared(sender, message, now)
             case Received(message=SubgraphStatus() as message):
                 return self._note_status(message, now)
             case ResultsReady():
@@ -150,7 +129,7 @@ class QueryProxy:
                 return self._abandoned(request, now)
             case PeerDown(peer=peer):
                 return self._host_lost(peer, "died or left", now)
-            case Unreachable(peer=peer, message=Deploy() | Lease()):
+            case Unreachable(peer=peer, message=Deploy() | Lease() | Prepare()):
                 return self._host_lost(peer, "cannot be reached", now)
             case NetworkSeen():
                 query = self._query_of(event.placement)
@@ -172,6 +151,7 @@ class QueryProxy:
         self.clock.witness(command.witness)
         inserted_at = self.clock.tick(now)
         name = command.name or f"q-{Key.of('query', self.peer_id, str(inserted_at)).hex()[:8]}"
+        make_way(self.running, name)
         if refusal := objection(name, command.statistics, self.running, self.clock, self.publisher):
             return [Reply(request, refusal)]
         stream = results_stream(name, inserted_at, self.peer_id, self.publisher.catalogue.store.is_nearest)
@@ -183,8 +163,8 @@ class QueryProxy:
 
     def _answered(self, request: RequestId, answer: Answer, now: Millis) -> list[Effect]:
         query, purpose = self._questions.take(request)
-        if query is None or self.running.get(query.query) is not query:
-            return []  # It has ended; another may have its name.
+        if query is None or query.state == "ended":
+            return []  # Another may have its name.
         if purpose == "results":
             return self._made(query, answer, now)
         match purpose, answer:
@@ -269,25 +249,52 @@ class QueryProxy:
     # Deploying.
 
     def _act(self, query: Running, outcome: Outcome, now: Millis) -> list[Effect]:
-        """Ask on, or begin it where it was chosen to be; what runs elsewhere already begins anew."""
+        """Ask on, or begin it where it was chosen to be; what runs elsewhere already goes there."""
         match outcome:
             case Refused():
                 return self._give_up(query, outcome, now)
-            case Choice() if query.state == "starting":
+            case Choice() | Provisional() if query.state == "running":
+                return self._move(query, outcome, now)
+            case Choice():
                 return self._deploy(query, outcome, now)
             case Provisional(decision):
                 effects = self._deploy(query, decision.choice, now)
                 asks = query.placing.ask(query.stream, decision, query.attempt, now) if query.cut is not None else []
                 return effects + asks
-            case Choice():
-                effects = self._wait(query, f"{BETTER_PLACED}; {outcome.why}", now)
-                query.retry_at = now
-                return effects
         return outcome
+
+    def _move(self, query: Running, target: Choice | Provisional, now: Millis) -> list[Effect]:
+        """Have engines started where they are needed; until they are ready it runs on where it is."""
+        assert query.cut is not None
+        after = self._chooser.cut(query, choice_of(target))
+        query.moving = move(query.stream, query.attempt, target, query.cut, after, now)
+        return self._go_on_moving(query, now)
+
+    def _prepared(self, host: PeerId, message: Prepared, now: Millis) -> list[Effect]:
+        query = self._query_of(message.query)
+        if query is None or query.moving is None:
+            return []
+        query.moving.hear(host, message)
+        return self._go_on_moving(query, now)
+
+    def _go_on_moving(self, query: Running, now: Millis) -> list[Effect]:
+        """Ask again who has not answered; leave once all are ready, or stay if one cannot be."""
+        moving = query.moving
+        if moving is None or query.state != "running":
+            return []
+        asked = [self._send(host, message) for host, message in moving.ask(now)]
+        if moving.failed is not None:
+            query.moving = None
+            query.placing.stay(moving.choice, *moving.failed, now)
+        if not moving.is_ready:
+            return asked
+        effects = self._wait(query, f"{BETTER_PLACED}; {moving.choice.why}", now)
+        query.moving, query.retry_at = moving, now
+        return effects + self._go_on(query, now)
 
     def _deploy(self, query: Running, choice: Choice, now: Millis) -> list[Effect]:
         assert query.parsed is not None
-        effects = query.placing.stop_asking(query.stream)
+        effects, query.moving = query.placing.stop_asking(query.stream), None
         made = self._chooser.cut(query, choice)
         refusal = without_form(query.query, made)
         if refusal is not None:
@@ -310,29 +317,13 @@ class QueryProxy:
 
     def _tell_plan(self, query: Running, made: Cut, choice: Choice) -> list[Effect]:
         assert query.request is not None
-        del self.running[query.query]
-        parts = zip(made.subgraphs, made.hosts, strict=True)
-        subgraphs = tuple(SubgraphShown(subgraph, host, None) for subgraph, host in parts)
-        return [Reply(query.request, QueryPlanned(subgraphs=subgraphs, why=choice.why))]
+        forget(self.running, query)
+        return [Reply(query.request, planned(made, choice))]
 
     def _send_deploys(self, query: Running, now: Millis) -> list[Effect]:
-        assert query.cut is not None
         query.sent_at = now
-        hosts = dict(zip((each.number for each in query.cut.subgraphs), query.cut.hosts, strict=True))
-        return [
-            self._send(
-                hosts[subgraph.number],
-                Deploy(
-                    query=query.stream,
-                    attempt=query.attempt,
-                    subgraph=subgraph,
-                    consumer_host=hosts[subgraph.consumer] if subgraph.consumer is not None else None,
-                    resume=query.cut.share_of(subgraph, query.resumed_from),
-                ),
-            )
-            for subgraph in reversed(query.cut.subgraphs)  # Who reads comes first: rows find it there.
-            if subgraph.number not in query.deployed
-        ]
+        deploys = query.deploys()
+        return [self._send(host, each) for host, each in deploys if each.subgraph.number not in query.deployed]
 
     def _send(self, peer: PeerId, message: Message) -> Effect:
         return Tell(Received(self.peer_id, message)) if peer == self.peer_id else Send(peer, message)
@@ -361,15 +352,7 @@ class QueryProxy:
             query.is_installed = True
             effects.append(Append(query.record("acknowledged")))
         if query.request is not None:
-            assert query.results.schema is not None
-            accepted = QueryAccepted(
-                query=query.query,
-                stream=query.stream,
-                stamp=self.clock.tick(now),
-                schema=query.results.schema,
-                envelope=query.envelope,
-                known=self.publisher.own_origins(query.stream),
-            )
+            accepted = query.accepted(self.clock.tick(now), self.publisher.own_origins(query.stream))
             effects.append(AfterSync((Reply(query.request, accepted),)))
             query.request = None
         return effects
@@ -404,7 +387,7 @@ class QueryProxy:
 
     def _undeploy(self, query: Running, now: Millis) -> list[Effect]:
         hosts = dict.fromkeys(query.cut.hosts) if query.cut is not None else {}
-        undeploy = Undeploy(query=query.stream, attempt=query.attempt)
+        undeploy, query.moving = Undeploy(query=query.stream, attempt=query.attempt), None
         effects = [*query.placing.stop_asking(query.stream), *self._derived.withdraw(query, now)]
         return [*effects, *(self._send(host, undeploy) for host in hosts)]
 
@@ -421,6 +404,9 @@ class QueryProxy:
                 if is_first:
                     query.retry_at, query.is_hasty = now, True
                     effects += self._go_on(query, now)
+            elif query.moving is not None:
+                query.moving.fail(peer, why)
+                effects += self._go_on_moving(query, now)
         return effects
 
     def _wait(self, query: Running, reason: str, now: Millis) -> list[Effect]:
@@ -470,10 +456,8 @@ class QueryProxy:
         hosts = dict(zip((each.number for each in query.cut.subgraphs), query.cut.hosts, strict=True))
         if query.state == "starting":
             if now - query.attempted_at > START_MS:
-                late = [hosts[number].short for number in hosts if number not in query.deployed]
-                error = f'query "{query.query}" was not running within {START_MS // 1000} s'
-                detail = f"No word from peer {', '.join(late)}."
-                return effects + self._give_up(query, Refused(code="unavailable", error=error, detail=detail), now)
+                late = [hosts[number] for number in hosts if number not in query.deployed]
+                return effects + self._give_up(query, not_running(query.query, late, START_MS), now)
             if now - query.sent_at >= RESEND_MS:
                 effects += self._send_deploys(query, now)
         else:
@@ -482,7 +466,9 @@ class QueryProxy:
                 return effects + self._host_lost(hosts[silent[0]], f"was silent for {SILENT_MS // 1000} s", now)
             assert query.parsed is not None
             is_placed = query.engine not in ALGORITHMS
-            if is_placed and query.placing.is_due(query.parsed.plan, query.attempted_at, now):
+            if query.moving is not None:
+                effects += self._go_on_moving(query, now)
+            elif is_placed and query.placing.is_due(query.parsed.plan, query.attempted_at, now):
                 query.placing.weighed_at = now
                 effects += self._act(query, self._chooser.find_publishers(query), now)
         effects += self._derived.renew(query, now)
@@ -498,6 +484,8 @@ class QueryProxy:
             return []
         query.state = "starting"
         is_hasty, query.is_hasty = query.is_hasty, False
+        if query.moving is not None and query.moving.is_ready:
+            return self._act(query, query.moving.target, now)
         return self._act(query, self._chooser.find_publishers(query), now) if is_hasty else self._chooser.look_up(query)
 
     def _note_status(self, message: SubgraphStatus, now: Millis) -> list[Effect]:
@@ -581,7 +569,7 @@ class QueryProxy:
         return effects
 
     def _ended(self, query: Running, now: Millis) -> list[Effect]:
-        del self.running[query.query]
+        forget(self.running, query)
         effects: list[Effect] = [Append(query.record("ended"))] if query.is_begun else []
         if query.ending_for is not None:
             effects.append(AfterSync((Reply(query.ending_for, Done(stamp=self.clock.tick(now))),)))

@@ -8,20 +8,25 @@ from typing import Final, Literal
 
 from protocols.catalogue.streams import StreamDefinition, stream_key
 from protocols.clock import Stamp
+from protocols.delivery.messages import Origin
 from protocols.execution.cut import Cut
 from protocols.execution.messages import (
+    Deploy,
     Progress,
+    QueryAccepted,
     QueryId,
     QueryInstalled,
     QueryListed,
+    QueryPlanned,
     QueryShown,
     SubgraphShown,
     SubgraphStatus,
 )
-from protocols.execution.placing import Placing
+from protocols.execution.moving import Moving
+from protocols.execution.placing import Choice, Placing
 from protocols.execution.results import QueryResults
 from protocols.ids import Key, Millis, PeerId, RequestId, StreamName
-from protocols.messages import Refused
+from protocols.messages import Record, Refused
 from queries.catalogue import Stream
 from queries.plan import Restructure, Union
 from queries.query import Query
@@ -40,7 +45,7 @@ class Running:
     inserted_at: Stamp
     stream: StreamName  # Of its results.
     results: QueryResults = field(init=False)
-    state: str = "starting"  # Then running; waiting after a loss, until the next attempt; ending.
+    state: str = "starting"  # Then running; waiting after a loss, until the next attempt; ending; ended.
     request: RequestId | None = None  # The client that waits for the acknowledgement.
     only_plan: bool = False  # Nobody wants it run.
     is_begun: bool = False  # The journal knows of it: something may have been made for it.
@@ -51,6 +56,7 @@ class Running:
     is_join_open: bool = False  # Nobody asked for its algorithm: the join index may take another.
     cut: Cut | None = None
     placing: Placing = field(default_factory=Placing)
+    moving: Moving | None = None  # To where it is better placed, once engines are ready there.
     attempt: int = 0
     attempted_at: Millis = 0
     sent_at: Millis = 0
@@ -71,11 +77,46 @@ class Running:
         self.results = QueryResults(self.query)
 
     @property
+    def is_refused(self) -> bool:
+        """Whoever asked for it was told that it does not run, or went before that; it only has to end."""
+        is_wanted = self.is_installed or self.request is not None or self.ending_for is not None
+        return self.is_begun and not is_wanted
+
+    @property
     def envelope(self) -> tuple[str, ...]:
         plan = self.parsed.plan if self.parsed is not None else None
         if isinstance(plan, Union):  # Of XML, all branches are in the same elements.
             plan = plan.branches[0]
         return plan.envelope if isinstance(plan, Restructure) else ()
+
+    def deploys(self) -> list[tuple[PeerId, Deploy]]:
+        """What its hosts are sent in this attempt. Who reads comes first: rows find it there."""
+        assert self.cut is not None
+        hosts = dict(zip((each.number for each in self.cut.subgraphs), self.cut.hosts, strict=True))
+        return [
+            (
+                hosts[subgraph.number],
+                Deploy(
+                    query=self.stream,
+                    attempt=self.attempt,
+                    subgraph=subgraph,
+                    consumer_host=hosts[subgraph.consumer] if subgraph.consumer is not None else None,
+                    resume=self.cut.share_of(subgraph, self.resumed_from),
+                ),
+            )
+            for subgraph in reversed(self.cut.subgraphs)
+        ]
+
+    def accepted(self, stamp: Stamp, known: tuple[Origin, ...]) -> QueryAccepted:
+        assert self.results.schema is not None
+        return QueryAccepted(
+            query=self.query,
+            stream=self.stream,
+            stamp=stamp,
+            schema=self.results.schema,
+            envelope=self.envelope,
+            known=known,
+        )
 
     def record(self, state: Literal["begun", "acknowledged", "ended"]) -> QueryInstalled:
         return QueryInstalled(
@@ -89,6 +130,11 @@ class Running:
             within_ms=self.placing.within_ms,
             statistics=self.placing.statistics,
         )
+
+    def records(self) -> list[Record]:
+        """What a snapshot of the journal tells of it."""
+        known = self.record("acknowledged" if self.is_installed else "begun")
+        return [known, *self.results.notes] if self.is_begun else []
 
     def listed(self) -> QueryListed:
         return QueryListed(
@@ -118,7 +164,15 @@ class Running:
             placement=self.placing.placement,
             why=self.placing.choice.why if self.placing.choice is not None else "",
             moves=tuple(self.placing.moves),
+            preparing=tuple(self.moving.awaited) if self.moving is not None else (),
         )
+
+
+def planned(made: Cut, choice: Choice) -> QueryPlanned:
+    """Who would run what of it."""
+    parts = zip(made.subgraphs, made.hosts, strict=True)
+    subgraphs = tuple(SubgraphShown(subgraph, host, None) for subgraph, host in parts)
+    return QueryPlanned(subgraphs=subgraphs, why=choice.why)
 
 
 def results_stream(query: QueryId, inserted_at: Stamp, proxy: PeerId, is_nearest: Callable[[Key], bool]) -> StreamName:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -13,7 +13,7 @@ from protocols.clock import HybridClock
 from protocols.delivery.publisher import Publisher
 from protocols.execution.messages import QueryId
 from protocols.execution.placing import unreadable
-from protocols.ids import PeerId
+from protocols.ids import Millis, PeerId
 from protocols.join_index.messages import ALGORITHMS
 from protocols.messages import Refused
 
@@ -46,6 +46,14 @@ def objection(
         error = f'query "{name}" has no room: this peer publishes to {publisher.limits.streams_max} streams, its limit'
         return Refused(code="full", error=error, hint="Submit it at another peer.")
     return None
+
+
+def not_running(name: QueryId, late: Sequence[PeerId], within_ms: Millis) -> Refused:
+    """What to tell who asked for a query whose hosts do not say that they run it."""
+    error = f'query "{name}" was not running within {within_ms // 1000} s'
+    return Refused(
+        code="unavailable", error=error, detail=f"No word from peer {', '.join(each.short for each in late)}."
+    )
 
 
 def cannot_run(name: QueryId, engine: str, host: PeerId, reason: str) -> Refused:

@@ -29,11 +29,14 @@ class TellingEngine:
         self.started = 0
         self.warmed = 0
         self.is_closed = False
+        self.is_cold = False  # It has not started yet; tells so with `heat`.
+        self.trouble = ""  # Why it cannot be started.
         self._listener = listener
         self._reference = ReferenceEngine()
         self._loop = asyncio.get_running_loop()
 
     def start(self, run: str, plan: Operator, closed_until_us: int | None) -> None:
+        assert not self.is_cold, "nothing is run before it has started"
         self.runs[run] = None
         self.started += 1
         self._reference.start(StartRun(run, plan, closed_until_us))
@@ -65,8 +68,18 @@ class TellingEngine:
             self._listener.on_failed(run, reason)
 
     def warm(self) -> None:
-        """There is nothing to start; it is counted."""
+        """It is counted, and told a moment later how it went."""
         self.warmed += 1
+        self._loop.call_soon(self._tell_tried)
+
+    def heat(self) -> None:
+        """It has started."""
+        self.is_cold = False
+        self._tell_tried()
+
+    def _tell_tried(self) -> None:
+        if not self.is_cold:
+            self._listener.on_tried(self.trouble)
 
     def status(self) -> Status:
         return Status("ready", len(self.runs))

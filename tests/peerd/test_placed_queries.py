@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from overlay.link import Link
 from overlay.overlay import Overlay
 from peerd.disk import FileDisk
 from peerd.driver import Driver
+from peerd.engines import Listener
 from protocols.catalogue.messages import CreateStream, ShowStream, StreamShown
 from protocols.catalogue.streams import StreamDefinition
 from protocols.delivery.messages import OpenSubscription, Publish, Published, Rows
@@ -55,6 +57,12 @@ def around_a_hub(one: int, other: int) -> float:
     return ways.get(one, 10.0) + ways.get(other, 10.0)
 
 
+def around_the_subscriber(one: int, other: int) -> float:
+    if one == other:
+        return 0.0
+    return 1.0 if PROXY in (one, other) else 100.0
+
+
 def at_two_sites(one: int, other: int) -> float:
     if one == other:
         return 0.0
@@ -67,10 +75,23 @@ def at_two_sites(one: int, other: int) -> float:
 class Apart:
     """The peers, and what their links carried."""
 
-    def __init__(self, overlays: list[Overlay], desks: list[Desk], carried: dict[str, float]) -> None:
-        self.overlays, self.desks, self._carried = overlays, desks, carried
+    def __init__(self, overlays: list[Overlay], carried: dict[str, float]) -> None:
+        self.overlays, self._carried = overlays, carried
+        self.desks: list[Desk] = []
         self.ids = [each.peer_id for each in overlays]
+        self.engines: dict[int, TellingEngine] = {}  # Those that were needed.
+        self.cold: tuple[int, ...] = ()  # Whose engines take their time to start.
         self.next = 0
+
+    def tell_distances(self, delay_ms: Callable[[int, int], float]) -> None:
+        places = {peer: place for place, peer in enumerate(self.ids)}
+        for overlay in self.overlays:
+            overlay.distance = lambda a, b: Distance(2 * delay_ms(places[a], places[b]), 0.0, "measured")  # type: ignore[method-assign]
+
+    def engine(self, place: int, listener: Listener) -> TellingEngine:
+        made = self.engines[place] = TellingEngine(listener)
+        made.is_cold = place in self.cold
+        return made
 
     async def publish(self, batches: int) -> list[int]:
         """Rows that match one another at all three publishers; returns their keys."""
@@ -130,10 +151,14 @@ class Apart:
             await self._reader
         assert isinstance(await self.desks[PROXY].answer(StopQuery(query="q")), Done)
 
-    async def workers(self) -> list[int]:
-        """Who runs joins, the last one last."""
+    async def shown(self) -> QueryShown:
         shown = await self.desks[PROXY].answer(ShowQuery(query="q"))
         assert isinstance(shown, QueryShown)
+        return shown
+
+    async def workers(self) -> list[int]:
+        """Who runs joins, the last one last."""
+        shown = await self.shown()
         return [self.ids.index(each.host) for each in shown.subgraphs if each.subgraph.engine == "spark"]
 
     async def kill(self, victim: int) -> float:
@@ -169,22 +194,22 @@ async def apart(
             await control(link, body)
 
         monkeypatch.setattr(Link, "control", counted)
-        desks = []
+        network = Apart(overlays, carried)
+        network.tell_distances(delay_ms)
         for place, overlay in enumerate(overlays):
             for other, there in enumerate(overlays):
                 if other != place:
                     overlay.dht.shaper.shape(there.address, delay_ms=delay_ms(place, other))
-            overlay.distance = lambda a, b: Distance(2 * delay_ms(ids[a], ids[b]), 0.0, "measured")  # type: ignore[method-assign]
             disk = stack.enter_context(FileDisk(tmp_path / str(place)))
-            driver = Driver(overlay, disk, random.Random(1), Limits(advertise_every_ms=300), TellingEngine)
+            make = partial(network.engine, place)
+            driver = Driver(overlay, disk, random.Random(1), Limits(advertise_every_ms=300), make)
             await driver.recover()
             driver.begin()
             stack.push_async_callback(driver.stop)
-            desks.append(Desk(driver))
-        network = Apart(overlays, desks, carried)
+            network.desks.append(Desk(driver))
         for name, place in SOURCES.items():
             definition = StreamDefinition(name=name, schema=SCHEMA, event_time="at")
-            assert isinstance(await desks[place].answer(CreateStream(definition=definition)), Done)
+            assert isinstance(await network.desks[place].answer(CreateStream(definition=definition)), Done)
         await network.publish(4)
         yield network
 
@@ -219,9 +244,7 @@ async def test_a_join_whose_host_dies_goes_on_at_the_next_best_peer_with_the_sam
     expected += await apart.publish(3)
     await until(lambda: len(got) >= len(expected), "results after")
     assert sorted(got) == expected
-    shown = await apart.desks[PROXY].answer(ShowQuery(query="q"))
-    assert isinstance(shown, QueryShown)
-    moves = [each for each in shown.moves if each.before == apart.ids[victim]]
+    moves = [each for each in (await apart.shown()).moves if each.before == apart.ids[victim]]
     assert moves
     print(f"placed anew {took_s:.1f} s after its host died: {moves[-1].why}")
     await apart.end()
@@ -241,6 +264,41 @@ async def test_each_join_runs_near_its_streams_and_results_stay_the_same_when_th
     expected = await apart.publish(3)
     await until(lambda: len(got) >= len(expected), "results before")
     await apart.kill([HUB, SPARE][place])
+    expected += await apart.publish(3)
+    await until(lambda: len(got) >= len(expected), "results after")
+    assert sorted(got) == expected
+    await apart.end()
+
+
+@pytest.mark.parametrize("apart", [(around_a_hub, (PROXY, HUB))], indirect=True)
+@pytest.mark.parametrize("trouble", ["", "no Java was found"])
+async def test_a_join_runs_on_where_it_is_until_the_engine_of_its_new_host_has_started(
+    apart: Apart, monkeypatch: pytest.MonkeyPatch, trouble: str
+):
+    monkeypatch.setattr("protocols.execution.placing.SETTLED_MS", 0)
+    monkeypatch.setattr("protocols.execution.placing.AGAIN_MS", 300)
+    apart.cold = (HUB,)
+    apart.tell_distances(around_the_subscriber)
+    stream = await apart.begin("exact")
+    got = await apart.read(stream, "reader")
+    assert await apart.workers() == [PROXY]
+    apart.tell_distances(around_a_hub)
+    expected: list[int] = []
+    async with asyncio.timeout(PATIENCE_S):
+        while (await apart.shown()).preparing != (apart.ids[HUB],):
+            expected += await apart.publish(1)
+    expected += await apart.publish(3)
+    await until(lambda: len(got) >= len(expected), "results while the engine starts")
+    shown = await apart.shown()
+    assert (shown.state, shown.preparing, shown.moves) == ("running", (apart.ids[HUB],), ())
+    apart.engines[HUB].trouble = trouble
+    apart.engines[HUB].heat()
+    async with asyncio.timeout(PATIENCE_S):
+        while not (moves := (await apart.shown()).moves) or not await apart.workers():
+            await asyncio.sleep(0.02)
+    assert [(each.before, each.after) for each in moves] == [(apart.ids[PROXY], apart.ids[HUB])]
+    assert (moves[0].is_given_up, await apart.workers()) == ((True, [PROXY]) if trouble else (False, [HUB]))
+    assert trouble in moves[0].why
     expected += await apart.publish(3)
     await until(lambda: len(got) >= len(expected), "results after")
     assert sorted(got) == expected

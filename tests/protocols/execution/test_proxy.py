@@ -225,6 +225,54 @@ def test_a_crash_after_the_stop_does_not_bring_a_query_back():
     assert proxy.proxy.snapshot() == []
 
 
+def test_a_query_that_was_refused_gives_its_name_away_though_its_stream_is_not_dropped_yet():
+    proxy = Proxy(engines=())
+    proxy.submit(JOIN)
+    proxy.show_streams(left=NORTH, right=SOUTH)
+    ((_, refused),) = proxy.replies
+    assert isinstance(refused, Refused)
+    assert proxy.begin(left=NORTH), "under the same name, though the first stream is not even made yet"
+    assert proxy.proxy.running["q"].state == "starting"
+    proxy.start(proxy.journal)  # Nobody was told of the second one: both end.
+    proxy.tick()
+    drops = [proxy.asked[request] for request in proxy.take(DropStream)]
+    assert sorted(each.name for each in drops if isinstance(each, DropStream)) == sorted(
+        {each.stream for each in proxy.journal if isinstance(each, QueryInstalled)}
+    )
+
+
+def test_of_two_queries_of_one_name_the_one_that_was_refused_ends_and_the_other_goes_on():
+    proxy = Proxy(engines=())
+    proxy.submit(JOIN)
+    proxy.show_streams(left=NORTH, right=SOUTH)
+    proxy.create()
+    proxy.submit(SELECT)
+    proxy.show_streams(left=NORTH)
+    proxy.create()
+    proxy.host(proxy.deploys())
+    running = proxy.proxy.running["q"]
+    assert (running.state, len(proxy.proxy.running)) == ("running", 2)
+    for records in (proxy.journal, proxy.proxy.snapshot()):
+        again = Proxy(engines=())
+        again.start(list(records))
+        again.tick()
+        assert again.proxy.running["q"].stream == running.stream
+        assert again.proxy.running["q"].state != "ending"
+        drop = again.answer(DropStream, Done(stamp=1))
+        assert isinstance(drop, DropStream)
+        assert drop.name != running.stream
+        assert list(again.proxy.running) == ["q"]
+    proxy.tick()
+    proxy.answer(DropStream, Done(stamp=1))
+    assert list(proxy.proxy.running.values()) == [running]
+    last = [each for each in proxy.journal if isinstance(each, QueryInstalled)][-1]
+    assert (last.state, last.stream != running.stream) == ("ended", True)
+    proxy.happen(Requested(3, SubmitQuery(text=SELECT, name="q")))
+    ((request, refused),) = proxy.replies[-1:]
+    assert isinstance(refused, Refused)
+    assert (request, refused.code) == (3, "exists"), "what runs keeps its name"
+
+
 def test_a_peer_that_says_it_has_no_spark_is_not_asked_for_it():
     proxy = Proxy(engines=(SOUTH,))
     proxy.submit(JOIN)
