@@ -118,7 +118,7 @@ def notes_forgotten_at_restart() -> Patch:
     return patch.object(Publisher, "restore", forget)
 
 
-@bug("restarts", seeds=150)
+@bug("restarts", seeds=400)
 def note_without_its_tuples() -> Patch:
     """A note survives a crash that its tuples did not, and is believed."""
     restore = Publisher.restore
@@ -132,7 +132,7 @@ def note_without_its_tuples() -> Patch:
     return patch.object(Publisher, "restore", believe)
 
 
-@bug("restarts", seeds=150)
+@bug("restarts", seeds=400)
 def tuples_before_their_note() -> Patch:
     """Tuples are written before the note of their publish: a torn write may keep one without the other."""
     accept = Publisher._accept
