@@ -154,6 +154,7 @@ def measure(installed: int, matching: int, condition: str) -> Cost:
 
 
 def main() -> int:
+    gc.set_threshold(20_000, 20, 100)  # As a daemon does. With Python's own, the collector doubles some of these times.
     print(f"two streams, joined by SAI at two rewriters and {len(PEERS)} evaluators; batches of {BATCH_ROWS}")
     print(f"{'queries':>8} {'that an order concerns':>23} {'µs a tuple':>11} {'µs a result':>12} {'µs to install':>14}")
     costs: dict[int, float] = {}
