@@ -49,7 +49,8 @@ class CellHolder:
     In:        BUNDLE, MOVED, FORGET_QUERY of a cell; ASK_LOAD, PEER_LOAD; Unroutable and Unreachable for what it sent
     Out:       NOTIFY to subscribers; FINGER, HANDED_ON and HALVED to rewriters; MOVED, and what came for a cell that is
                elsewhere, to other holders; ASK_LOAD to any peers, PEER_LOAD to who asks
-    Keeps:     of each cell that came here its load, how often it was halved, and who has got it from here
+    Keeps:     of each cell that came here its load, how often it was halved, and who has got it from here. One that
+               is here, whole and empty is forgotten when it counts anew
     Invariant: a rewritten query is in one cell, a tuple in all cells of its attribute and value; a cell is at one
                holder, or on its way to it
     """
@@ -96,7 +97,7 @@ class CellHolder:
         for share in message.shares:
             is_new = (value, share.cell) not in self.cells
             cell = self.cells.at(value, share.cell, share.holder)
-            if is_new and self._lighter:  # Nothing is in it yet.
+            if is_new and self._lighter and self._has_room():  # Nothing is in it yet.
                 cell.next = self._lighter[0]
             if cell.next is not None:
                 elsewhere.setdefault(cell.next, []).append(msgspec.structs.replace(share, holder=cell.holder + 1))
@@ -191,7 +192,7 @@ class CellHolder:
             self._rewriter_before = self.rewriter.filtered
             self._ask_at = 0.0
             self._lighter.clear()
-            self.cells.count_anew()
+            self.cells.count_anew(self._is_empty)
         return self.cells.load + self.rewriter.filtered - self._rewriter_before
 
     def _ask(self, salt: str, now: Millis) -> list[Effect]:
@@ -217,18 +218,18 @@ class CellHolder:
         self._lighter = deque(peer for load, peer in answers if load < mean and is_busy)
         effects: list[Effect] = []
         for cell in self.cells.heaviest():
-            if cell.width > 1 and cell.queries_load > mean:
+            if cell.width > 1 and cell.queries_load > mean and self._has_room():
                 times = max(1, round(math.log2(cell.queries_load / max(1.0, mean))))
                 effects += self._halve(cell, min(cell.bits + times, BITS_MAX))
         for load, peer in answers:
             effects += self._moved(peer, load, mean, now)
-        self._ask_at = GROWTH * self._load(now)
+        self._ask_at = max(GROWTH * self._load(now), BUSY * mean)  # The mean only grows: with less nobody is busy.
         return effects
 
     def _moved(self, peer: PeerId, load: int, mean: float, now: Millis) -> list[Effect]:
         """Hand on what is above the mean, but to nobody more than brings him to the mean."""
         own = self._load(now)
-        if own <= BUSY * mean:
+        if own <= BUSY * mean or not self._has_room():
             return []
         room = min(own - mean, mean - load)
         given: list[Contents] = []
@@ -253,11 +254,21 @@ class CellHolder:
         self.cells.add(cell, -cell.queries_load, -cell.tuples_load)
         return found
 
+    def _has_room(self) -> bool:
+        """Whether it can be known for ever that one more cell is elsewhere."""
+        return len(self.cells) <= self.limits.cells_max
+
+    def sweep(self, now: Millis) -> None:
+        """Count anew when it is time, also where nothing comes any more."""
+        self._load(now)
+
+    def _is_empty(self, cell: Cell) -> bool:
+        return not self.evaluator.has_any(_place(cell))
+
     def validate(self) -> None:
         self.cells.validate()
         for cell in self.cells.elsewhere():
-            assert not self.evaluator.queries_at(_place(cell)), "it has been handed on"
-            assert not self.evaluator.tuples_at(_place(cell)), "it has been handed on"
+            assert self._is_empty(cell), "it has been handed on"
 
 
 def _passed(message: Bundle, shares: list[Share]) -> Bundle:

@@ -5,9 +5,9 @@ many of them travels in one BUNDLE. A peer that has more to do than others hands
 as long as it has, it gives them those that are new. A cell that is more than a peer should have is halved: queries are
 spread over its parts by their hash, tuples go to each part. A part that is cut off has a first holder of its own.
 
-What is much goes by the mean of a few peers, asked whenever the own load has grown by half. Load is what the cells that
-are here now have had to compare, wherever they were, and the tuples that came to the rewriter: so it tells what is
-still to come. Peers count anew from time to time.
+What is much goes by the mean of a few peers, asked whenever the own load has grown by half, and to what would be much
+by the last mean. Load is what the cells that are here now have had to compare, wherever they were, and the tuples that
+came to the rewriter: so it tells what is still to come. Peers count anew from time to time.
 
 What leaves a holder goes with all that is in it (MOVED), and what had met there does not meet again. What comes to
 where a cell was is passed on to where it is, and its sender is told: HANDED_ON, HALVED. So no order of arrival loses a
@@ -17,6 +17,7 @@ cell are numbered, and it is only halved, never joined: nothing is passed on in 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
@@ -106,6 +107,12 @@ class Cells:
     def __contains__(self, name: object) -> bool:
         return name in self._cells
 
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def __iter__(self) -> Iterator[Cell]:
+        return iter(self._cells.values())
+
     def at(self, value: ValueText, name: CellName, holder: int) -> Cell:
         """A cell that something has come for. Who comes for a later holder than this peer was, means it again."""
         found = self._cells.get((value, name))
@@ -128,9 +135,12 @@ class Cells:
         """Those that have been handed on."""
         return [cell for cell in self._cells.values() if cell.next is not None]
 
-    def count_anew(self) -> None:
-        for cell in self._cells.values():
+    def count_anew(self, is_empty: Callable[[Cell], bool]) -> None:
+        """Forget loads, and cells of which nothing else is known: one that was here and whole is so when it is back."""
+        for name, cell in list(self._cells.items()):
             self.add(cell, -cell.queries_load, -cell.tuples_load)
+            if cell.next is None and cell.bits == cell.name.part.bit_length() and is_empty(cell):
+                del self._cells[name]
 
     def validate(self) -> None:
         assert self.load == sum(cell.load for cell in self._cells.values())

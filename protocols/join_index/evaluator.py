@@ -221,6 +221,9 @@ class Evaluator:
 
     # Places that move.
 
+    def has_any(self, place: Place) -> bool:
+        return place in self._queries or place in self._tuples
+
     def queries_at(self, place: Place) -> tuple[QueryId, ...]:
         return tuple(self._queries.get(place, ()))
 
@@ -306,6 +309,7 @@ class Evaluator:
         assert self.stored_queries <= self.limits.rewritten_max
         assert self.stored_tuples <= self.limits.tuples_max
         assert all(self._queries.values()), "no place without queries"
+        assert all(self._tuples.values()), "nor without tuples"
         assert all(any(waiting.triggers) for waiting in every), "no query without triggers"
 
 

@@ -21,8 +21,9 @@ class JoinLimits:
     queries_max: int = 100_000  # Indexed here.
     tuples_max: int = 1_000_000  # In the VLTT.
     rewritten_max: int = 1_000_000  # In the VLQT.
-    fingers_max: int = 100_000
+    fingers_max: int = 100_000  # Likewise holders of cells, and cells with parts, that a rewriter knows.
     groups: bool = True  # One JOIN for all queries that have the same evaluator; else one for each.
     busy_above: int = 10_000  # A peer that has had less to compare keeps all its cells (cells.py);
     load_ms: Millis = 60_000  # it counts anew after this time.
+    cells_max: int = 1_000_000  # Who knows of so many, here or elsewhere, hands none on and halves none.
     choose_by: Literal["rate", "skew"] = "rate"  # SAI's index attribute: section 4.1.

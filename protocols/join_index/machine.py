@@ -84,6 +84,7 @@ class JoinIndex:
                 self.subscriber.sweep(now)
                 self.rewriter.sweep(now)
                 self.evaluator.sweep(now)
+                self.holder.sweep(now)
                 return [SetTimer(SWEEP, self.limits.sweep_ms)]
             case TuplePublished():
                 return self.indexer.handle(event, now)

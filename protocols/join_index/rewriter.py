@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -50,6 +50,8 @@ from queries.expressions import Column
 _Target = tuple[Attribute | None, ValueText]  # Names an evaluator.
 _Once = tuple[Attribute, Side, bytes]
 _WHOLE: Final = Parts()
+_Name = TypeVar("_Name")
+_What = TypeVar("_What")
 
 
 @dataclass(slots=True, eq=False)
@@ -173,7 +175,9 @@ class Rewriter:
             case Received(message=HandedOn() as message):
                 return self._learn_holders(message)
             case Received(message=Halved(value=value, cell=cell, bits=bits)):
-                self._parts.setdefault((value, cell.at), Parts()).learn(cell.part, bits)
+                parts = self._parts.get((value, cell.at)) or Parts()
+                parts.learn(cell.part, bits)
+                self._remember(self._parts, (value, cell.at), parts)
                 return []
             case Received(message=RemoveQuery(query=query)):
                 return self._remove(query, now)
@@ -389,8 +393,15 @@ class Rewriter:
         for cell, holder in message.cells:
             known, _ = self._holders.get((message.value, cell), (0, None))
             if known < holder:
-                self._holders[message.value, cell] = (holder, message.peer)
+                self._remember(self._holders, (message.value, cell), (holder, message.peer))
         return []
+
+    def _remember(self, known: dict[_Name, _What], name: _Name, what: _What) -> None:
+        """What was learnt longest ago makes room: holders tell it again to who does not know it."""
+        known.pop(name, None)
+        known[name] = what
+        if len(known) > self.limits.fingers_max:
+            del known[next(iter(known))]
 
     # Rates and time.
 
@@ -425,6 +436,7 @@ class Rewriter:
             assert groups, "no attribute without groups"
             assert all(group.queries for group in groups.values()), "no group without queries"
         self.fingers.validate()
+        assert max(len(self._holders), len(self._parts)) <= self.limits.fingers_max
 
 
 def _opens(prepared: Prepared, side: Side) -> Attribute | None:

@@ -37,8 +37,8 @@ QUERIES = tuple(query(algorithm="cells", name=f"q{number}") for number in range(
 CELL = CellName(S_E, 0)
 
 
-def holder(busy_above: int = 3) -> CellHolder:
-    limits = JoinLimits(busy_above=busy_above)
+def holder(busy_above: int = 3, cells_max: int = 100) -> CellHolder:
+    limits = JoinLimits(busy_above=busy_above, cells_max=cells_max)
     return CellHolder(limits, Evaluator(limits), Rewriter(limits))
 
 
@@ -86,9 +86,9 @@ def told(effects: list[Effect]) -> list[str]:
     return sorted(each.query for message in messages for each in message.notifications)
 
 
-def with_two_cells() -> tuple[CellHolder, list[Effect]]:
+def with_two_cells(cells_max: int = 100) -> tuple[CellHolder, list[Effect]]:
     """A busy holder of two cells, and what it asks others."""
-    busy = holder(busy_above=0)
+    busy = holder(busy_above=0, cells_max=cells_max)
     busy.handle(received(opens(r(1, 7, at=1), QUERIES[0]), REWRITER), now=1)
     asking = busy.handle(received(opens(r(1, 7, at=1), QUERIES[0], at=R_B), REWRITER), now=2)
     return busy, asking
@@ -115,6 +115,34 @@ def test_a_busy_holder_hands_a_cell_on_to_who_has_less_and_tells_who_comes_for_i
 def test_who_is_like_others_keeps_its_cells():
     busy, asking = with_two_cells()
     assert answers(busy, asking, load=2) == []
+
+
+def test_who_would_have_to_remember_too_much_hands_nothing_on():
+    busy, asking = with_two_cells(cells_max=1)
+    assert answers(busy, asking, load=0) == []
+
+
+def test_who_has_less_than_a_busy_peer_would_asks_nobody():
+    calm, asking = with_two_cells()
+    assert answers(calm, asking, load=10) == []
+    effects: list[Effect] = []
+    for number in range(13):
+        effects += calm.handle(received(opens(r(1, 7, at=number + 3, sequence=number + 1), QUERIES[0])), now=number + 6)
+    assert effects == []
+    effects = calm.handle(received(opens(r(1, 7, at=20, sequence=20), QUERIES[0])), now=20)
+    assert len(effects) == ASKED
+
+
+def test_an_empty_cell_is_forgotten_unless_it_was_handed_on():
+    busy, asking = with_two_cells()
+    assert answers(busy, asking, load=1, mine=0)
+    busy.sweep(now=HOUR_MS)
+    assert len(busy.cells) == 2
+    busy.evaluator.sweep(now=10 * HOUR_MS)
+    busy.sweep(now=10 * HOUR_MS)
+    (left,) = busy.cells
+    assert (left.name, left.next) == (CELL, OTHER)
+    busy.validate()
 
 
 def test_what_comes_to_a_new_holder_before_its_cell_meets_it_then_and_only_once():

@@ -26,7 +26,7 @@ STREAMS = {
     "T": Stream("T", Schema.parse("at timestamp, p record(x int, y int null)")),
 }
 STORM = Weather(loss=0.2, repeat=0.2, latency_ms=(1, 400))
-LIMITS = JoinLimits(recent_ms=20_000, late_ms=20_000, sweep_ms=500, busy_above=3)
+LIMITS = JoinLimits(recent_ms=20_000, late_ms=20_000, sweep_ms=500, busy_above=3, load_ms=10_000)
 
 T1 = (
     "R.B = S.E",
@@ -159,6 +159,8 @@ def test_windows_bound_what_is_kept(algorithm: AnyAlgorithm) -> None:
     network.validate()
     assert sum(node.evaluator.stored_queries + node.evaluator.stored_tuples for node in network.nodes.values()) == 0
     assert sum(node.rewriter.stored for node in network.nodes.values()) == (1 if algorithm == "sai" else 2)
+    for node in network.nodes.values():  # Of cells only that they are elsewhere, or in parts.
+        assert all(each.next is not None or each.bits for each in node.holder.cells)
 
 
 @pytest.mark.parametrize("seed", range(10))
