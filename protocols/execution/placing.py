@@ -261,6 +261,7 @@ def parts_of(
     proxy: PeerId,
     able: Sequence[PeerId],
     told: Mapping[str, StreamStatistics] = MappingProxyType({}),
+    instead: Sequence[tuple[PeerId, PeerId]] = (),
 ) -> Parts:
     """The tree of a plan: a leaf for each publisher of each source, the narrowing of a source above its leaves."""
     flowing = {name: known for name, shown in streams.items() if (known := known_of(shown)) is not None}
@@ -274,6 +275,9 @@ def parts_of(
     def add(vertex: Vertex) -> int:
         vertices.append(vertex)
         return len(vertices) - 1
+
+    def stateful(name: str, tops: Sequence[int], beta: float) -> Vertex:
+        return Vertex(name, tuple(tops), beta, able=tuple(able), instead=tuple(instead))
 
     def add_source(source: Source) -> list[int]:
         beta = rates.estimate(source).beta
@@ -293,12 +297,12 @@ def parts_of(
         if operator is not inner.get(aliases):
             return tops
         made = made_by(body, inner[aliases])
-        joins[aliases] = add(Vertex(f"join {made.alias}", tuple(tops), rates.estimate(made).beta, able=tuple(able)))
+        joins[aliases] = add(stateful(f"join {made.alias}", tops, rates.estimate(made).beta))
         return [joins[aliases]]
 
     tops, work = add_below(plan), None
     if is_stateful(plan):
-        work = add(Vertex("work", tuple(tops), rates.estimate(plan).beta, able=tuple(able)))
+        work = add(stateful("work", tops, rates.estimate(plan).beta))
         tops = [work]
     add(Vertex("delivery", tuple(tops), 0.0, proxy))
     is_known = all(source.stream in rates.streams for source in sources(plan))
@@ -313,6 +317,15 @@ def published_in(view: NetworkView, streams: Mapping[str, StreamShown]) -> dict[
         )
         for name, shown in streams.items()
     }
+
+
+def stand_ins(
+    view: NetworkView, streams: Mapping[str, StreamShown], proxy: PeerId, able: Sequence[PeerId]
+) -> list[tuple[PeerId, PeerId]]:
+    """For peers that would be thought of first and have no engine, the nearest that has."""
+    publishers = [each.peer for shown in streams.values() for each in shown.publishers]
+    unable = [peer for peer in dict.fromkeys((proxy, *publishers)) if able and peer not in able]
+    return [(peer, view.nearest(peer, able)) for peer in unable]
 
 
 def decide(
@@ -332,7 +345,7 @@ def decide(
     if not able if is_stateful(plan) else is_forced and proxy not in able:
         return NoEngine(len(view.peers), here=is_forced)
     streams = published_in(view, placing.streams)
-    parts = parts_of(plan, streams, proxy, able, placing.told)
+    parts = parts_of(plan, streams, proxy, able, placing.told, stand_ins(view, streams, proxy, able))
     bound_ms = math.inf if placing.within_ms is None else placing.within_ms
     choice = choose(parts, view, placing, bound_ms)
     if isinstance(choice, Infeasible):

@@ -10,7 +10,17 @@ from protocols.catalogue.messages import ListStreams, ShowStream, StreamShown, S
 from protocols.effects import Effect, Reply
 from protocols.events import Abandoned, Answered, Event, Requested
 from protocols.execution.messages import PartPlaced, QueryWeighed, Weighed, WeighQuery
-from protocols.execution.placing import Decision, NoEngine, Parts, Placing, decide, no_engine, parts_of, published_in
+from protocols.execution.placing import (
+    Decision,
+    NoEngine,
+    Parts,
+    Placing,
+    decide,
+    no_engine,
+    parts_of,
+    published_in,
+    stand_ins,
+)
 from protocols.execution.running import stream_of
 from protocols.ids import Millis, PeerId, RequestId
 from protocols.inside import Inside
@@ -103,7 +113,9 @@ class Weigher:
         decision = decide(weighing.plan, placing, seen, self.peer_id, "auto", ())
         if isinstance(decision, NoEngine):
             return [Reply(weighing.request, no_engine("as written", decision))]
-        parts = parts_of(weighing.plan, published_in(view, placing.streams), self.peer_id, seen.engines)
+        streams = published_in(view, placing.streams)
+        instead = stand_ins(view, streams, self.peer_id, seen.engines)
+        parts = parts_of(weighing.plan, streams, self.peer_id, seen.engines, instead=instead)
         chosen = _placed(parts, decision) if isinstance(decision, Decision) else ()
         answer = QueryWeighed(
             placement=placing.placement,

@@ -12,13 +12,13 @@ from protocols.placement.tree import Site
 def choose_edge(site: Site, tables: Sequence[Table], measure: Measure) -> Configuration | None:
     """λ (Equation 6): the cheapest of the child case, the common locations, and the proxy.
 
-    Where none of them can run the operator, which the paper's servers all can: the cheapest peer that does, if there
-    is one in time.
+    Where one of them cannot run the operator, as the paper's servers all can, the nearest peer that does stands in for
+    it; if no such peer is in time, the cheapest that does is.
     """
     if site.peer is not None:
         candidates: tuple[PeerId, ...] = (site.peer,)
     else:
-        candidates = (_child_case(site, tables), *site.common, measure.proxy)
+        candidates = tuple(map(site.standing_in, (_child_case(site, tables), *site.common, measure.proxy)))
     found = cheapest([joined(location, site, tables, measure) for location in candidates])
     if found is None and site.able is not None:
         found = cheapest([joined(location, site, tables, measure) for location in site.able])

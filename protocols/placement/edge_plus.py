@@ -39,7 +39,7 @@ def _permutations(site: Site, distance: Distance) -> Iterator[Arrangement]:
     for number, locations in enumerate(site.below):
         for hub in locations:
             choices = [*site.below[:number], (hub,), *site.below[number + 1 :]]
-            beside.append(by_separation(hub, choices, distance))
+            beside.append(by_separation(site.standing_in(hub), choices, distance))
     return merge(*beside)
 
 

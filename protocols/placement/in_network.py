@@ -22,7 +22,8 @@ def choose_in_network(
     start = choose_edge_plus(site, tables, measure)
     if site.peer is not None or start is None:
         return start
-    hubs = convex_set([_placed(table) for table in tables], candidates, measure)
+    able = [peer for peer in candidates if site.can_be_at(peer)]
+    hubs = convex_set([_placed(table) for table in tables], able, measure)
     around = [_around(hub, site, tables, measure) for hub in hubs]
     options = [joined(hub, site, tables, measure) for hub in hubs[:k]]
     options += [

@@ -27,6 +27,7 @@ class Vertex(msgspec.Struct, frozen=True, array_like=True):
     beta: float  # What flows to its parent, in bytes per second: the paper's β of the edge above it.
     peer: PeerId | None = None  # Where a source is (the paper's DHT function), or the proxy; operators may go anywhere
     able: tuple[PeerId, ...] | None = None  # that can run them; None: any peer can.
+    instead: tuple[tuple[PeerId, PeerId], ...] = ()  # Of those that cannot, the nearest to each that can.
 
 
 class Site(msgspec.Struct, frozen=True, array_like=True):
@@ -40,6 +41,11 @@ class Site(msgspec.Struct, frozen=True, array_like=True):
     wanted: tuple[PeerId, ...]  # Where an operator above may want this one, because several of its inputs meet there.
     peer: PeerId | None
     able: tuple[PeerId, ...] | None = None  # Who can run it; None: any peer.
+    instead: tuple[tuple[PeerId, PeerId], ...] = ()
+
+    def standing_in(self, location: PeerId) -> PeerId:
+        """Who is meant where the paper, whose servers all run everything, means a location: itself if it can run it."""
+        return _standing_in(self.instead, location)
 
     def can_be_at(self, location: PeerId | None) -> bool:
         """Whether a peer can run the operator; None stands for any peer."""
@@ -112,19 +118,37 @@ class ProcessingTree:
             operator=index,
             children=vertex.children,
             betas=tuple(self.vertices[child].beta for child in vertex.children),
-            below=tuple(self.below[child] for child in vertex.children),
+            below=tuple(self._locations(child) for child in vertex.children),
             common=_in_several([self.below[child] for child in vertex.children], len(vertex.children)),
             wanted=_union([self._meeting(ancestor) for ancestor in self.path(index)]),
             peer=vertex.peer,
             able=vertex.able,
+            instead=vertex.instead,
         )
 
+    def _locations(self, index: int) -> tuple[PeerId, ...]:
+        """dl of a vertex; where it cannot be, who stands in."""
+        instead = self.vertices[index].instead
+        return _union([(_standing_in(instead, each),) for each in self.below[index]])
+
     def _meeting(self, index: int) -> tuple[PeerId, ...]:
-        """The locations that two inputs or more have in common; for two inputs that is the paper's cl."""
-        children = self.vertices[index].children
-        if self.vertices[index].peer is not None:
+        """The locations that two inputs or more have in common; for two inputs that is the paper's cl.
+
+        Of an operator that not every peer can run, all locations that are thought of.
+        """
+        vertex = self.vertices[index]
+        if vertex.peer is not None:
             return ()  # The delivery goes nowhere else, whatever its input has below it.
-        return _in_several([self.below[child] for child in children], min(2, len(children)))
+        meeting = _in_several([self.below[child] for child in vertex.children], min(2, len(vertex.children)))
+        if vertex.able is None:
+            return meeting
+        # Of a peer that nobody has named it is not known whether it can run what is below.
+        named = tuple(peer for peer in self.below[index] if peer in vertex.able)
+        return _union([meeting, named, tuple(other for _, other in vertex.instead)])
+
+
+def _standing_in(instead: tuple[tuple[PeerId, PeerId], ...], location: PeerId) -> PeerId:
+    return next((other for peer, other in instead if peer == location), location)
 
 
 def _union(groups: Sequence[tuple[PeerId, ...]]) -> tuple[PeerId, ...]:

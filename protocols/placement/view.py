@@ -51,6 +51,9 @@ class NetworkView:
     def distance(self, a: PeerId, b: PeerId) -> float:
         return self.rows[self.index[a]][self.index[b]]
 
+    def nearest(self, peer: PeerId, others: Iterable[PeerId]) -> PeerId:
+        return min(others, key=lambda other: (self.distance(peer, other), other))
+
     def shortest_from(self, peer: PeerId) -> list[float]:
         """How far every peer is by the best way there is: measured distances can be longer than a way round."""
         best = list(self.rows[self.index[peer]])

@@ -104,7 +104,7 @@ def _options(
     """Edge: the common locations above, and one price for all other peers; Edge+: also dl; In-Network: candidates."""
     locations = {*site.wanted, terms.proxy}
     if terms.algorithm != "edge":
-        locations.update(site.locations)
+        locations.update(map(site.standing_in, site.locations))
     if terms.algorithm == "in-network":
         locations.update(terms.candidates)
     alternatives: dict[Location, Configuration] = {}
