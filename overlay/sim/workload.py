@@ -231,7 +231,7 @@ class _PublisherClient:
                 workload.later(wait_ms, self._ask, publication, memory)
             case Refused(code=code) if publication.is_sure:
                 del self._open[publication.rows[0]]
-                self.is_content = self._is_dropped and code == "unknown" and workload.is_calm
+                self.is_content |= self._is_dropped and code == "unknown" and workload.is_calm
                 if not self._is_dropped:  # Else it may have been taken, and be gone with its stream.
                     workload.oracle.refused(publication)
             case None if asks_again:
