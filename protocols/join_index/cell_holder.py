@@ -223,7 +223,7 @@ class CellHolder:
                 effects += self._halve(cell, min(cell.bits + times, BITS_MAX))
         for load, peer in answers:
             effects += self._moved(peer, load, mean, now)
-        self._ask_at = max(GROWTH * self._load(now), BUSY * mean)  # The mean only grows: with less nobody is busy.
+        self._ask_at = max(GROWTH * self._load(now), mean)  # The mean only grows: with less nobody is busy.
         return effects
 
     def _moved(self, peer: PeerId, load: int, mean: float, now: Millis) -> list[Effect]:

@@ -5,8 +5,8 @@ many of them travels in one BUNDLE. A peer that has more to do than others hands
 as long as it has, it gives them those that are new. A cell that is more than a peer should have is halved: queries are
 spread over its parts by their hash, tuples go to each part. A part that is cut off has a first holder of its own.
 
-What is much goes by the mean of a few peers, asked whenever the own load has grown by half, and to what would be much
-by the last mean. Load is what the cells that are here now have had to compare, wherever they were, and the tuples that
+What is much goes by the mean of a few peers, asked whenever the own load has grown by half, and is above the mean of
+the last time. Load is what the cells that are here now have had to compare, wherever they were, and the tuples that
 came to the rewriter: so it tells what is still to come. Peers count anew from time to time.
 
 What leaves a holder goes with all that is in it (MOVED), and what had met there does not meet again. What comes to

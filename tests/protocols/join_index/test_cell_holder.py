@@ -122,11 +122,11 @@ def test_who_would_have_to_remember_too_much_hands_nothing_on():
     assert answers(busy, asking, load=0) == []
 
 
-def test_who_has_less_than_a_busy_peer_would_asks_nobody():
+def test_who_has_no_more_than_the_last_mean_asks_nobody():
     calm, asking = with_two_cells()
     assert answers(calm, asking, load=10) == []
     effects: list[Effect] = []
-    for number in range(13):
+    for number in range(8):
         effects += calm.handle(received(opens(r(1, 7, at=number + 3, sequence=number + 1), QUERIES[0])), now=number + 6)
     assert effects == []
     effects = calm.handle(received(opens(r(1, 7, at=20, sequence=20), QUERIES[0])), now=20)
