@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from protocols.catalogue.messages import (
     CreateStream,
@@ -32,10 +33,11 @@ from protocols.execution.messages import (
     PlacementName,
     Progress,
     ResultsNoted,
+    SubgraphStatus,
     SubmitQuery,
 )
 from protocols.execution.proxy import TICK, TICK_MS, QueryProxy
-from protocols.ids import PeerId
+from protocols.ids import Millis, PeerId
 from protocols.messages import Answer, Command, Done, Message, Record
 from protocols.peer import Peer
 from protocols.placement.events import PlacementAsked
@@ -50,6 +52,24 @@ class Proxy:
         self.engines = engines
         self.now = 1_800_000_000_000
         self.start([])
+
+    def wait(self, for_ms: Millis, deploys: Sequence[Deploy]) -> None:
+        """Let time go by, while all hosts tell how they are doing, as they do."""
+        for _ in range(for_ms // TICK_MS):
+            self.tick()
+            for each in deploys:
+                status = SubgraphStatus(
+                    query=each.query,
+                    attempt=each.attempt,
+                    number=each.subgraph.number,
+                    life=1,
+                    rows_in=0,
+                    rows_out=0,
+                    waiting=0,
+                    inputs=(),
+                    progress=Progress(),
+                )
+                self.happen(Received(NORTH, status))
 
     def start(self, records: list[Record]) -> None:
         self.peer = Peer(PROXY, random.Random(1))

@@ -7,17 +7,13 @@ from protocols.catalogue.messages import (
 )
 from protocols.events import (
     PeerDown,
-    Received,
     Requested,
 )
 from protocols.execution.chooser import SHUN_MS
 from protocols.execution.messages import (
-    Progress,
-    SubgraphStatus,
     SubmitQuery,
 )
 from protocols.execution.placing import PLACED_WITHIN_MS, SETTLED_MS
-from protocols.execution.proxy import TICK_MS
 from protocols.ids import PeerId
 from protocols.messages import Refused
 from protocols.placement.events import OperatorsPlaced
@@ -85,21 +81,7 @@ def test_a_running_query_is_weighed_again_and_stays_where_it_is_if_nothing_has_c
     assert proxy.begin_placed("exact") is None
     deploys = proxy.deploys()
     proxy.host(deploys)
-    for _ in range(SETTLED_MS // TICK_MS):
-        proxy.tick()
-        for each in deploys:
-            status = SubgraphStatus(
-                query=each.query,
-                attempt=each.attempt,
-                number=each.subgraph.number,
-                life=1,
-                rows_in=0,
-                rows_out=0,
-                waiting=0,
-                inputs=(),
-                progress=Progress(),
-            )
-            proxy.happen(Received(NORTH, status))
+    proxy.wait(SETTLED_MS, deploys)
     assert len(proxy.take(ShowStream)) == 2
     proxy.show_streams(left=NORTH, right=SOUTH)
     assert proxy.proxy.running["q"].state == "running"

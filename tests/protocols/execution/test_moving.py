@@ -10,18 +10,15 @@ from protocols.execution.executor import FORGET_MS
 from protocols.execution.messages import (
     Prepare,
     Prepared,
-    Progress,
     QueryShown,
     ShowQuery,
     StopQuery,
-    SubgraphStatus,
     SubmitQuery,
     Undeploy,
 )
 from protocols.execution.moving import PREPARE_AGAIN_MS, PREPARED_WITHIN_MS, move
 from protocols.execution.placing import AGAIN_MS, BETTER_PLACED, SETTLED_MS, UNREADY_MS, Choice
-from protocols.execution.proxy import TICK_MS
-from protocols.ids import Millis, PeerId
+from protocols.ids import PeerId
 from protocols.messages import Message
 from tests.protocols.execution.parts import JOIN, NORTH, PROXY, PUBLISHERS, SOUTH, WORKER, cut_of
 from tests.protocols.execution.proxied import Proxy
@@ -45,7 +42,7 @@ class Weighed(Proxy):
         self.query = self.proxy.running["q"]
         assert (self.query.state, self.worker) == ("running", PROXY)
         self.engines = (PROXY, *engines)
-        self.wait(SETTLED_MS)
+        self.wait(SETTLED_MS, self.held)
         self.show_busy_streams()
 
     def show_busy_streams(self) -> None:
@@ -59,24 +56,6 @@ class Weighed(Proxy):
     def worker(self) -> PeerId:
         assert self.query.placing.choice is not None
         return self.query.placing.choice.worker
-
-    def wait(self, for_ms: Millis) -> None:
-        """All hosts tell how they are doing, as they do."""
-        for _ in range(for_ms // TICK_MS):
-            self.tick()
-            for each in self.held:
-                status = SubgraphStatus(
-                    query=each.query,
-                    attempt=each.attempt,
-                    number=each.subgraph.number,
-                    life=1,
-                    rows_in=0,
-                    rows_out=0,
-                    waiting=0,
-                    inputs=(),
-                    progress=Progress(),
-                )
-                self.happen(Received(NORTH, status))
 
     def told(self, kind: type[Message]) -> list[tuple[PeerId, Message]]:
         """What was sent of a kind since it was asked last."""
@@ -122,25 +101,25 @@ def test_a_query_runs_on_until_the_engine_of_its_new_host_is_ready_and_then_goes
 def test_who_does_not_answer_is_asked_again_and_then_left_alone_for_a_while():
     proxy = Weighed(NORTH)
     proxy.told(Prepare)
-    proxy.wait(PREPARE_AGAIN_MS)
+    proxy.wait(PREPARE_AGAIN_MS, proxy.held)
     assert [host for host, _ in proxy.told(Prepare)] == [NORTH]
-    proxy.wait(PREPARED_WITHIN_MS)
+    proxy.wait(PREPARED_WITHIN_MS, proxy.held)
     assert proxy.given_up() == [(NORTH, f"peer {NORTH.short} had no engine ready within 120 s")]
     assert (proxy.query.state, proxy.worker, proxy.deploys()) == ("running", PROXY, [])
     assert proxy.shown().moves[-1].is_given_up
     proxy.told(Prepare)
-    proxy.wait(AGAIN_MS)
+    proxy.wait(AGAIN_MS, proxy.held)
     proxy.show_busy_streams()
     assert not proxy.told(Prepare), "not again so soon"
     proxy.engines = (PROXY, NORTH, SOUTH)
-    proxy.wait(AGAIN_MS)
+    proxy.wait(AGAIN_MS, proxy.held)
     proxy.show_busy_streams()
     assert [host for host, _ in proxy.told(Prepare)] == [SOUTH], "another will do"
     proxy.answer_prepare(SOUTH, reason="no Java was found")
     proxy.engines = (PROXY, NORTH)
-    proxy.wait(UNREADY_MS - 2 * AGAIN_MS)
+    proxy.wait(UNREADY_MS - 2 * AGAIN_MS, proxy.held)
     proxy.show_busy_streams()
-    proxy.wait(AGAIN_MS)
+    proxy.wait(AGAIN_MS, proxy.held)
     proxy.show_busy_streams()
     assert proxy.told(Prepare)[0][0] == NORTH, "a while has passed"
 
