@@ -36,21 +36,21 @@ static: $(READY)
 
 bench: $(READY) ## Measure delivery, links, overlay, queries, placement, Spark and joins here, and joins of other systems.
 	@$(FIND_JAVA)
-	$(BIN)/python -m experiments.delivery_bench
-	$(BIN)/python -m experiments.link_bench
-	$(BIN)/python -m experiments.overlay_bench
-	$(BIN)/python -m experiments.query_bench
-	$(BIN)/python -m experiments.join_bench
-	$(BIN)/python -m experiments.join_queries
-	$(BIN)/python -m experiments.join_skew
-	$(BIN)/python -m experiments.placement_bench
-	$(BIN)/python -m experiments.spark_bench
+	$(BIN)/python -m experiments.benches.delivery_bench
+	$(BIN)/python -m experiments.benches.link_bench
+	$(BIN)/python -m experiments.benches.overlay_bench
+	$(BIN)/python -m experiments.benches.query_bench
+	$(BIN)/python -m experiments.benches.join_bench
+	$(BIN)/python -m experiments.benches.join_queries
+	$(BIN)/python -m experiments.benches.join_skew
+	$(BIN)/python -m experiments.benches.placement_bench
+	$(BIN)/python -m experiments.benches.spark_bench
 	@deploy/bench-venv .venv-bench
-	$(BIN)/python -m experiments.join_comparison
+	$(BIN)/python -m experiments.benches.join_comparison
 
-experiment: $(READY) ## Run an experiment of docs/experiments.md: make experiment E=sand_6 ARGS="--scale 0.1".
+experiment: $(READY) ## Run an experiment of docs/experiments.md: make experiment E=sand.figure_6 ARGS="--scale 0.1".
 	@$(FIND_JAVA)
-	$(BIN)/python -m experiments.$(or $(E),$(error Say which, as in: make experiment E=sand_6)) $(ARGS)
+	$(BIN)/python -m experiments.$(or $(E),$(error Say which, as in: make experiment E=sand.figure_6)) $(ARGS)
 
 compose-test: $(READY) ## Start the five containers of docker-compose.yml, cut one off, heal, kill one, tear down.
 	deploy/compose-test

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from experiments.join_queries import BATCH_ROWS, BATCHES, BY_AMOUNT, BY_CUSTOMER, measure
+from experiments.benches.join_queries import BATCH_ROWS, BATCHES, BY_AMOUNT, BY_CUSTOMER, measure
 
 
 def test_each_order_concerns_as_many_queries_as_it_should():

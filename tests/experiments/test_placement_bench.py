@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from experiments.placement_bench import SEED, make_trees, make_view
+from experiments.benches.placement_bench import SEED, make_trees, make_view
 from protocols.placement.place import Placement, place
 
 

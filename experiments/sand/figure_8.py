@@ -1,6 +1,6 @@
 """SAND's figure 8: how much bandwidth can be saved as sources are laid farther apart.
 
-    python -m experiments.sand_8 [--scale 0.01] [--seed N] [--master local[2]]
+    python -m experiments.sand.figure_8 [--scale 0.01] [--seed N] [--master local[2]]
 
 The sources of a cluster stay as far from the proxy (90 ms on average, 120 at most), and their distance to each other
 grows: with it APD over ASD falls. Were APD to grow as well, nothing but the unit of distance would change without a
@@ -15,7 +15,17 @@ from typing import Any, Final
 
 from experiments import plots, sweep
 from experiments.report import Claim, print_claims, print_table, told
-from experiments.sand import BOUNDS, DIAMETER_MS, TIGHT_MS, Lines, gathered, measure, optimum_claim, size_told, slices
+from experiments.sand.model import (
+    BOUNDS,
+    DIAMETER_MS,
+    TIGHT_MS,
+    Lines,
+    gathered,
+    measure,
+    optimum_claim,
+    size_told,
+    slices,
+)
 from protocols.placement.place import Algorithm
 
 APD_MS: Final = 90.0

@@ -1,6 +1,6 @@
 """SAND's figures 11 and 12: bandwidth, stretch, and where operators go, as operators let more through.
 
-    python -m experiments.sand_11 [--scale 0.01] [--seed N] [--master local[2]]
+    python -m experiments.sand.figure_11 [--scale 0.01] [--seed N] [--master local[2]]
 
 A selectivity is the upper bound of those of the operators, which are uniform from 0 to it. In-Network, as in the paper,
 and the optimum beside it; the same trees at each selectivity. The paper does not say what the delay bound is, so both
@@ -16,7 +16,17 @@ from typing import Any, Final
 
 from experiments import plots, sweep
 from experiments.report import Claim, print_claims, print_table, told
-from experiments.sand import BOUNDS, SCENARIOS, TIGHT_MS, Lines, gathered, measure, optimum_claim, size_told, slices
+from experiments.sand.model import (
+    BOUNDS,
+    SCENARIOS,
+    TIGHT_MS,
+    Lines,
+    gathered,
+    measure,
+    optimum_claim,
+    size_told,
+    slices,
+)
 from protocols.placement.place import Algorithm
 
 SELECTIVITIES: Final = (0.25, 0.5, 0.75, 1.0)

@@ -1,6 +1,6 @@
 """Our live join beside Pathway and beside one centralised Spark Structured Streaming query: one run, the same rows.
 
-    python -m experiments.join_comparison
+    python -m experiments.benches.join_comparison
 
 Ours are five daemons, which have every acknowledged tuple on disk and survive the death of any of them; the others are
 one process with everything in memory, and nothing of theirs travels over a network. Each is measured by itself.
@@ -17,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from experiments.join_bench import ALGORITHMS, BATCH_ROWS, PEERS, measure, peer
-from experiments.join_rows import Shape
+from experiments.benches.join_bench import ALGORITHMS, BATCH_ROWS, PEERS, measure, peer
+from experiments.benches.join_rows import Shape
 
 PATIENCE_S: Final = 600.0
 SHAPE: Final = Shape(batch_rows=BATCH_ROWS, warm_batches=20, fast_batches=400, steady_s=8.0, steady_per_s=1000)
@@ -52,8 +52,8 @@ def main() -> int:
     print(f"One join, batches of {SHAPE.batch_rows}; latency at {SHAPE.steady_per_s:,} tuples/s", flush=True)
     systems: dict[str, Callable[[], dict[str, Any]]] = {
         "peerd, five daemons, on disk": ours,
-        "Pathway, one process, in memory": lambda: other(BENCH_PYTHON, "experiments.join_pathway"),
-        "Spark, one process, in memory": lambda: other(sys.executable, "experiments.join_spark"),
+        "Pathway, one process, in memory": lambda: other(BENCH_PYTHON, "experiments.benches.join_pathway"),
+        "Spark, one process, in memory": lambda: other(sys.executable, "experiments.benches.join_spark"),
     }
     for name, run in systems.items():
         seen = run()

@@ -1,4 +1,4 @@
-"""The rows and queries of experiments/spark_bench.py, and what is counted of them."""
+"""The rows and queries of spark_bench.py, and what is counted of them."""
 
 from __future__ import annotations
 

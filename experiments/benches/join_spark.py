@@ -1,8 +1,8 @@
-"""The join of experiments/join_bench.py in one centralised Spark Structured Streaming query, written by hand.
+"""The join of join_bench.py in one centralised Spark Structured Streaming query, written by hand.
 
-    python -m experiments.join_spark SHAPE
+    python -m experiments.benches.join_spark SHAPE
 
-As in experiments/spark_plain.py: Parquet files in a folder in memory, foreachBatch and Arrow, one shuffle partition.
+As in spark_plain.py: Parquet files in a folder in memory, foreachBatch and Arrow, one shuffle partition.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pyarrow import parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from experiments.join_rows import STREAMS, Arrivals, Shape, StreamName, measure
-from experiments.spark_plain import MEMORY, SETTINGS
+from experiments.benches.join_rows import STREAMS, Arrivals, Shape, StreamName, measure
+from experiments.benches.spark_plain import MEMORY, SETTINGS
 
 SCHEMAS: Final[dict[StreamName, str]] = {
     "orders": "id long, customer string, amount double",

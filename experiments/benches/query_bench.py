@@ -1,6 +1,6 @@
 """How fast compiled predicates and projections run beside a Python lambda written by hand; how long planning takes.
 
-    python -m experiments.query_bench
+    python -m experiments.benches.query_bench
 
 Each figure is the best of a few runs over the same batches of rows, in processor time; the lambda and the compiled form
 take turns, so what else the machine does meets both. A ratio above one means that the compiled form is the quicker.

@@ -1,6 +1,6 @@
 """Lookups of our DHT beside the stock package's, in one run: how long, how many questions, how often right.
 
-Run as `python -m experiments.overlay_bench [PEERS]`. All peers share this process and its loop, for both.
+Run as `python -m experiments.benches.overlay_bench [PEERS]`. All peers share this process and its loop, for both.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The join of experiments/join_bench.py in Pathway: one process, nothing on disk. Runs in make bench's environment.
+"""The join of join_bench.py in Pathway: one process, nothing on disk. Runs in make bench's environment.
 
-.venv-bench/bin/python -m experiments.join_pathway SHAPE
+.venv-bench/bin/python -m experiments.benches.join_pathway SHAPE
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import pathway as pw
 
-from experiments.join_rows import Arrivals, Shape, StreamName, measure
+from experiments.benches.join_rows import Arrivals, Shape, StreamName, measure
 
 COMMIT_MS: Final = 10  # How long Pathway gathers rows of its own accord; each batch also ends with a commit.
 

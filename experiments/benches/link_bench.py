@@ -1,6 +1,6 @@
 """How fast a link carries rows between two processes: over TLS, over plain TCP, and beside a slow channel.
 
-    python -m experiments.link_bench
+    python -m experiments.benches.link_bench
 
 Rows have 8 fields and about 58 bytes; they are encoded, sent in batches of 100, and decoded by the receiver.
 Each figure is the median of a few runs that take turns, and each ratio that of neighbouring runs, with its spread: what

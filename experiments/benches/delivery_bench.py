@@ -1,9 +1,9 @@
 """How fast five daemons on this machine take tuples at one peer and deliver them at another; beside raw Mosquitto.
 
-    python -m experiments.delivery_bench
+    python -m experiments.benches.delivery_bench
 
 Batches of 100 tuples of about 58 bytes, acknowledged and delivered; then single tuples, from publication to the reader;
-then the same on 100 and 1,000 streams. Mosquitto gets the same batches as payloads (experiments/mosquitto.py).
+then the same on 100 and 1,000 streams. Mosquitto gets the same batches as payloads (mosquitto.py).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-from experiments import mosquitto
+from experiments.benches import mosquitto
 
 PEERS: Final = 5
 RUN_S: Final = 4.0

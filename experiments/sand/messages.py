@@ -1,6 +1,6 @@
 """SAND's section 5: the messages of the distributed placement, and how often anything is saved at all.
 
-    python -m experiments.sand_5 [--scale 0.1] [--seed N] [--master local[2]]
+    python -m experiments.sand.messages [--scale 0.1] [--seed N] [--master local[2]]
 
 The machines are those of protocols/placement, all peers in one process, every message delivered in order. Trees are
 complete, of fanout d and height h, so with d^h sources; zones have one level of operators, or several. Distances come
@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from experiments import plots, sweep
 from experiments.report import Claim, print_claims, print_table, told
-from experiments.sand import make_tree
+from experiments.sand.model import make_tree
 from protocols.effects import Effect, Route, Send, Tell
 from protocols.events import Event, Received
 from protocols.ids import Key, PeerId, distance

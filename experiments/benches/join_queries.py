@@ -1,6 +1,6 @@
 """What a tuple costs while more and more joins of the same two streams are installed.
 
-    python -m experiments.join_queries
+    python -m experiments.benches.join_queries
 
 The attribute and value levels of five peers in one process, without a network, and without proxies: five daemons cannot
 be asked a hundred thousand queries in the time of a benchmark. Each query wants the orders of one customer, or orders

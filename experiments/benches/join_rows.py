@@ -1,4 +1,4 @@
-"""The join of experiments/join_bench.py for systems that are one process: the same rows, the same two questions.
+"""The join of join_bench.py for systems that are one process: the same rows, the same two questions.
 
 How many tuples a second go in until every result is out; and, at a steady rate, how long it takes from handing over the
 later tuple of a pair to its result. Nothing but the standard library: other systems have environments of their own.

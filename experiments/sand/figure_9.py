@@ -1,6 +1,6 @@
 """SAND's figures 9 and 10: bandwidth and stretch as the delay bound loosens, for trees that are deeper or wider.
 
-    python -m experiments.sand_9 [--scale 0.01] [--seed N] [--master local[2]]
+    python -m experiments.sand.figure_9 [--scale 0.01] [--seed N] [--master local[2]]
 
 In-Network, as in the paper, and the optimum beside it. The paper does not say where the sources of these figures lie,
 nor what its three forms are. Here they are a cluster, up to the tightest bound away from the proxy (nearer, 32 sources
@@ -15,7 +15,17 @@ from typing import Any, Final, NamedTuple
 
 from experiments import plots, sweep
 from experiments.report import Claim, print_claims, print_table, told
-from experiments.sand import LOOSE_MS, SCENARIOS, TIGHT_MS, Lines, gathered, measure, optimum_claim, size_told, slices
+from experiments.sand.model import (
+    LOOSE_MS,
+    SCENARIOS,
+    TIGHT_MS,
+    Lines,
+    gathered,
+    measure,
+    optimum_claim,
+    size_told,
+    slices,
+)
 from protocols.placement.place import Algorithm
 
 

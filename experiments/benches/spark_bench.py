@@ -1,9 +1,9 @@
 """Spark as a peer uses it, beside the same queries written by hand in plain Structured Streaming, in one run.
 
-    python -m experiments.spark_bench
+    python -m experiments.benches.spark_bench
 
 Rows are tuples of Python in, and results tuples of Python out, on both sides. Ours: spark_jobs/engine.py, as the daemon
-calls it. Plain (experiments/spark_plain.py): its fastest natural way, Parquet files in memory in, foreachBatch and
+calls it. Plain (spark_plain.py): its fastest natural way, Parquet files in memory in, foreachBatch and
 Arrow out, in a session with one shuffle partition.
 """
 
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from experiments.spark_rows import (
+from experiments.benches.spark_rows import (
     BATCH_ROWS,
     SMALL_ROWS,
     STREAMS,
@@ -199,7 +199,7 @@ async def measure_together(ours: Ours) -> list[float]:
 
 
 def measure_plain() -> dict[str, Figures]:
-    command = [sys.executable, "-m", "experiments.spark_plain"]
+    command = [sys.executable, "-m", "experiments.benches.spark_plain"]
     told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=PLAIN_S).stdout
     return {name: Figures(**each) for name, each in json.loads(told).items()}
 

@@ -1,6 +1,6 @@
-"""The queries of experiments/spark_bench.py written by hand in plain Structured Streaming: its yardstick.
+"""The queries of spark_bench.py written by hand in plain Structured Streaming: its yardstick.
 
-    python -m experiments.spark_plain
+    python -m experiments.benches.spark_plain
 
 Tuples of Python become Parquet files in a folder in memory, which a file source reads; foreachBatch and Arrow bring the
 results back as tuples. One shuffle partition and no console, as whoever looks at small batches sets them.
@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import DataType, DoubleType, LongType, StringType, StructField, StructType, TimestampType
 
-from experiments.spark_rows import (
+from experiments.benches.spark_rows import (
     BATCH_ROWS,
     DELAY,
     SMALL_ROWS,

@@ -1,6 +1,6 @@
 """How fast five daemons on this machine join two streams through the join index.
 
-    python -m experiments.join_bench
+    python -m experiments.benches.join_bench
 
 `peer bench --join` with batches of 100: orders at one peer, payments and the query at another. Tuples in until every
 result is out, then from publication to result at 1,000 tuples a second; each result is checked to have come, once.

@@ -24,7 +24,7 @@ from typing import Any, Final
 import aiomqtt
 import msgspec
 
-FIND_BROKER: Final = Path(__file__).resolve().parent.parent / "deploy" / "mosquitto"
+FIND_BROKER: Final = Path(__file__).resolve().parents[2] / "deploy" / "mosquitto"
 HOST: Final = "127.0.0.1"
 TOPIC: Final = "bench"
 START_S: Final = 10.0
@@ -99,7 +99,7 @@ def _wait_until_listening(process: subprocess.Popen[bytes], port: int) -> None:
 
 
 def _client(port: int) -> aiomqtt.Client:
-    silent = logging.getLogger("experiments.mosquitto")  # It would warn of each message in flight beyond ten.
+    silent = logging.getLogger("experiments.benches.mosquitto")  # It would warn of each message in flight beyond ten.
     silent.setLevel(logging.ERROR)
     no_delay = (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return aiomqtt.Client(HOST, port, logger=silent, max_inflight_messages=IN_FLIGHT, socket_options=[no_delay])

@@ -1,6 +1,6 @@
 """How long a placement takes as peers grow: the exact one beside SAND's heuristics.
 
-    python -m experiments.placement_bench [PEERS...]
+    python -m experiments.benches.placement_bench [PEERS...]
 
 A binary tree of depth 5: 32 sources, 31 operators. Every peer is a candidate, at a place in a plane behind an access
 link of its own, as network coordinates have it. Beyond 1,024 peers only the exact placement is measured. Times are
@@ -18,7 +18,7 @@ from typing import Final, cast
 
 import numpy as np
 
-from experiments.sand import make_tree
+from experiments.sand.model import make_tree
 from protocols.ids import PeerId
 from protocols.placement.place import ALGORITHMS, Placement, place
 from protocols.placement.tree import ProcessingTree

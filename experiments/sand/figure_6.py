@@ -1,8 +1,8 @@
 """SAND's figures 6 and 7: bandwidth and stretch of each placement, for sources around, across and away from the proxy.
 
-    python -m experiments.sand_6 [--scale 0.01] [--seed N] [--master local[2]]
+    python -m experiments.sand.figure_6 [--scale 0.01] [--seed N] [--master local[2]]
 
-experiments/sand.py says what networks, layouts and trees are. The paper's figures are bars without numbers, so its
+model.py says what networks, layouts and trees are. The paper's figures are bars without numbers, so its
 claims are what is compared; the optimum within the bound stands beside its algorithms.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from experiments import plots, sweep
 from experiments.report import Claim, print_claims, print_table, span, told
-from experiments.sand import BOUNDS, REACH_MS, SCENARIOS, Outcome, gathered, measure, size_told, slices
+from experiments.sand.model import BOUNDS, REACH_MS, SCENARIOS, Outcome, gathered, measure, size_told, slices
 from protocols.placement.place import ALGORITHMS, Algorithm
 
 ALIKE: Final = 0.1  # What the paper's bars do not tell apart.

@@ -1,6 +1,6 @@
 """How even the work of five daemons is that join a stream in which one value is frequent.
 
-    python -m experiments.join_skew
+    python -m experiments.benches.join_skew
 
 Two of five orders are one customer's; the others are spread over a thousand. Orders are published at one peer,
 customers at another. Once the catalogue says what is frequent, the two are joined through the DHT, first with every
@@ -22,7 +22,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from experiments.join_bench import PEERS, peer
+from experiments.benches.join_bench import PEERS, peer
 
 SEED: Final = 1
 SHARE: Final = 0.4

@@ -1,0 +1,1 @@
+"""What `make bench` measures: throughput and latency of peers on this machine, and of other systems beside them."""
