@@ -8,7 +8,8 @@ faults = [{ name = "crash", times = 10 }, { name = "loss", share = 0.05 }]
 
 from __future__ import annotations
 
-from typing import Literal
+from importlib import resources
+from typing import Final, Literal
 
 import msgspec
 
@@ -17,6 +18,9 @@ from overlay.sim.query_workload import QueriesWorkload
 from overlay.sim.ranges import IntRange
 from overlay.sim.topology import TopologyName, TransitStubShape
 from overlay.sim.workload import StreamsWorkload
+
+SCENARIOS: Final = resources.files(__package__) / "scenarios"
+"""The scenarios that come with the package, one TOML file each."""
 
 
 class ScenarioError(ValueError):
@@ -52,3 +56,21 @@ def parse_scenario(text: str) -> Scenario:
         return msgspec.toml.decode(text, type=Scenario)
     except msgspec.DecodeError as error:
         raise ScenarioError(str(error)) from error
+
+
+def scenario_names() -> list[str]:
+    """The scenarios that come with the package.
+
+    >>> "churn" in scenario_names()
+    True
+    """
+    return sorted(file.name.removesuffix(".toml") for file in SCENARIOS.iterdir() if file.name.endswith(".toml"))
+
+
+def scenario_text(name: str) -> str:
+    """The text of a scenario that comes with the package.
+
+    >>> parse_scenario(scenario_text("churn")).for_s > 0
+    True
+    """
+    return (SCENARIOS / f"{name}.toml").read_text(encoding="utf-8")

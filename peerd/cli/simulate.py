@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from overlay.sim.run import Outcome
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-SCENARIOS: Final = ROOT / "tests" / "sim" / "scenarios"
 PROGRESS_EVERY_S: Final = 5.0
 
 
@@ -40,7 +39,7 @@ def simulate(
 ) -> None:
     """Simulate a network of peers: clients, crashes, broken disks and networks, then everything heals.
 
-    SCENARIO is a TOML file, or the name of one that comes with the source. First nothing false may be delivered; once
+    SCENARIO is a TOML file, or the name of a scenario that comes with peerd. First nothing false may be delivered; once
     everything has healed, all that is due must be.
 
     \b
@@ -51,10 +50,9 @@ def simulate(
     from overlay.sim.run import Verdict
     from overlay.sim.tracefile import TraceHead, record
 
-    path, text = _load(scenario)
-    name = scenario if path.parent == SCENARIOS else str(path)
+    text = _load(scenario)
     many = f" --seeds {count}" if count > 1 else ""
-    click.echo(_line(name, seed, many))
+    click.echo(_line(scenario, seed, many))
     if trace is not None:
         if count > 1:
             raise PeerError("a trace is of one seed", hint="Leave --seeds out.", exit_code=Exit.MISUSE)
@@ -69,7 +67,7 @@ def simulate(
         tally["virtual_ms"] += outcome.virtual_ms
         if outcome.verdict is not Verdict.OK:
             failed.append(outcome)
-            _show_failure(name, outcome)
+            _show_failure(scenario, outcome)
             if not keep_going:
                 break
         if time.monotonic() - shown_at > PROGRESS_EVERY_S:
@@ -78,7 +76,7 @@ def simulate(
         if count == 1:
             _show_outcome(outcome)
     _show_tally(tally, failed, time.monotonic() - started)
-    click.echo(_line(name, failed[0].seed, "") if failed else _line(name, seed, many))
+    click.echo(_line(scenario, failed[0].seed, "") if failed else _line(scenario, seed, many))
     ctx.exit(failed[0].verdict.value if failed else Exit.DONE)
 
 
@@ -128,21 +126,22 @@ def commit() -> str:
         return "unknown"
 
 
-def _load(scenario: str) -> tuple[Path, str]:
-    """The file that an argument names, and its text, which is read once here to see that it is a scenario."""
-    from overlay.sim.scenario import ScenarioError, parse_scenario
+def _load(scenario: str) -> str:
+    """The text of the scenario that an argument names, once it is sure that it can be read."""
+    from overlay.sim.scenario import ScenarioError, parse_scenario, scenario_names, scenario_text
 
-    path = Path(scenario) if scenario.endswith(".toml") else SCENARIOS / f"{scenario}.toml"
-    if not path.is_file():
-        known = ", ".join(sorted(file.stem for file in SCENARIOS.glob("*.toml"))) or "none"
-        hint = f"Give the path of a TOML file, or one of those that come with the source: {known}."
+    if scenario.endswith(".toml") and (path := Path(scenario)).is_file():
+        text = path.read_text(encoding="utf-8")
+    elif scenario in (known := scenario_names()):
+        text = scenario_text(scenario)
+    else:
+        hint = f"Give the path of a TOML file, or one of those that come with peerd: {', '.join(known)}."
         raise PeerError(f'there is no scenario "{scenario}"', hint=hint, exit_code=Exit.NOT_FOUND)
-    text = path.read_text(encoding="utf-8")
     try:
         parse_scenario(text)
     except ScenarioError as error:
-        raise PeerError(f'scenario "{path}" cannot be read', detail=str(error), exit_code=Exit.MISUSE) from error
-    return path, text
+        raise PeerError(f'scenario "{scenario}" cannot be read', detail=str(error), exit_code=Exit.MISUSE) from error
+    return text
 
 
 def _outcomes(text: str, seed: int, count: int, jobs: int | None) -> Iterator[Outcome]:
@@ -151,15 +150,15 @@ def _outcomes(text: str, seed: int, count: int, jobs: int | None) -> Iterator[Ou
     return run_many(text, range(seed, seed + count), min(count, jobs or os.cpu_count() or 1))
 
 
-def _line(name: str, seed: int, many: str) -> str:
-    return f"seed={seed} commit={commit()} replay: peer simulate {name} --seed {seed}{many}"
+def _line(scenario: str, seed: int, many: str) -> str:
+    return f"seed={seed} commit={commit()} replay: peer simulate {scenario} --seed {seed}{many}"
 
 
-def _show_failure(name: str, outcome: Outcome) -> None:
+def _show_failure(scenario: str, outcome: Outcome) -> None:
     click.echo(f"seed {outcome.seed}: {outcome.verdict.name}: {outcome.problem}")
     for line in outcome.last_lines:
         click.echo(f"  {line}", err=True)
-    click.echo(f"  {_line(name, outcome.seed, '')}", err=True)
+    click.echo(f"  {_line(scenario, outcome.seed, '')}", err=True)
 
 
 def _show_outcome(outcome: Outcome) -> None:

@@ -5,16 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from overlay.sim.oracle import Violation
 from overlay.sim.peer import PeerFailed
 from overlay.sim.run import Verdict, run
-from overlay.sim.scenario import parse_scenario
+from overlay.sim.scenario import parse_scenario, scenario_text
 from tests.sim import planted, planted_queries, shelf  # noqa: F401 - the bugs they plant
 from tests.sim.bugs import BUGS, DISK_LOSS, LEAVING, POWER_CUTS, STORE
-
-SCENARIOS = Path(__file__).parent / "scenarios"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +45,7 @@ def _play(scenario: str, seed: int) -> tuple[Verdict, str]:
         return _play_store(lambda: shelf.play_power_cuts(seed))
     if scenario == LEAVING:
         return _play_store(lambda: shelf.play_leaving(seed))
-    outcome = run(parse_scenario((SCENARIOS / f"{scenario}.toml").read_text()), seed)
+    outcome = run(parse_scenario(scenario_text(scenario)), seed)
     return outcome.verdict, outcome.problem
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 
 import pytest
 
 from overlay.sim.query_workload import WINDOWED
 from overlay.sim.run import Run, Verdict, run, run_many
-from overlay.sim.scenario import Scenario, parse_scenario
+from overlay.sim.scenario import Scenario, parse_scenario, scenario_text
 from protocols.execution.messages import StopQuery
 from protocols.ids import Millis
 from protocols.join_index.attribute_level import OVER_MS
@@ -20,7 +19,6 @@ from protocols.join_index.value_level import LAPSE_MS
 from protocols.messages import Answer, Done
 from protocols.peer import Peer
 
-HERE = Path(__file__).parent / "scenarios"
 ALGORITHMS = ("sai", "dai-q", "dai-t", "dai-v")
 NAMES = (*ALGORITHMS, "replicas")
 HOUR = """
@@ -34,7 +32,7 @@ COUNT = int(os.environ.get("PEER_SIM_JOIN_SEEDS", "500"))  # Of each algorithm.
 
 
 def scenario(name: str, *, with_faults: bool) -> Scenario:
-    text = (HERE / f"join-{name}.toml").read_text()
+    text = scenario_text(f"join-{name}")
     return parse_scenario(text if with_faults else text.partition("faults = [")[0] + "faults = []\n")
 
 
@@ -93,7 +91,7 @@ def test_queries_that_are_stopped_leave_nothing_at_any_machine(name: str, with_f
 @pytest.mark.parametrize("name", ["join-windows", "join-skew", "join-replicas"])
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_joins_that_keep_little_or_spread_values_or_share_publishers_are_exact(algorithm: str, name: str):
-    text = (HERE / f"{name}.toml").read_text().replace('"sai"', f'"{algorithm}"')
+    text = scenario_text(name).replace('"sai"', f'"{algorithm}"')
     for outcome in run_many(text, range(1, COUNT // 20 + 1), jobs=2):
         problem = f"peer simulate {name} --seed {outcome.seed}, by {algorithm}: {outcome.problem}"
         assert outcome.verdict is Verdict.OK, problem
@@ -127,7 +125,7 @@ def test_joins_are_exact_in_many_seeds(name: str, capsys: pytest.CaptureFixture[
     started = time.monotonic()
     accepted = 0
     count = COUNT // 5 if name == "restarts" else COUNT
-    for outcome in run_many((HERE / f"join-{name}.toml").read_text(), range(1, count + 1), jobs=2):
+    for outcome in run_many(scenario_text(f"join-{name}"), range(1, count + 1), jobs=2):
         assert outcome.verdict is Verdict.OK, f"peer simulate join-{name} --seed {outcome.seed}: {outcome.problem}"
         accepted += outcome.accepted
     with capsys.disabled():

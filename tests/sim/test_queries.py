@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 
 import pytest
 
 from overlay.sim.run import Verdict, run, run_many
-from overlay.sim.scenario import parse_scenario
+from overlay.sim.scenario import parse_scenario, scenario_text
 
-HERE = Path(__file__).parent / "scenarios"
-SCENARIO = (HERE / "queries.toml").read_text()
+SCENARIO = scenario_text("queries")
 COUNT = int(os.environ.get("PEER_SIM_QUERY_SEEDS", "150"))
 
 
@@ -25,7 +23,7 @@ def test_queries_in_a_network_where_nothing_breaks():
 
 @pytest.mark.alone
 def test_results_are_exact_where_peers_crash_again_and_again():
-    for outcome in run_many((HERE / "query-restarts.toml").read_text(), range(1, 41), jobs=2):
+    for outcome in run_many(scenario_text("query-restarts"), range(1, 41), jobs=2):
         assert outcome.verdict is Verdict.OK, f"peer simulate query-restarts --seed {outcome.seed}: {outcome.problem}"
 
 

@@ -11,12 +11,11 @@ import pytest
 
 from overlay.sim.faults import FaultRule
 from overlay.sim.run import Verdict, run, run_many
-from overlay.sim.scenario import Scenario, ScenarioError, parse_scenario
+from overlay.sim.scenario import Scenario, ScenarioError, parse_scenario, scenario_names, scenario_text
 from overlay.sim.tracefile import TraceError, TraceHead, record, replay
 
 ROOT = Path(__file__).parents[2]
-SCENARIOS = ROOT / "tests" / "sim" / "scenarios"
-CHURN = (SCENARIOS / "churn.toml").read_text()
+CHURN = scenario_text("churn")
 QUIET = """
 peers = 5
 for_s = 5
@@ -26,9 +25,9 @@ workload = { name = "streams", streams = 3, publishers = 1, subscribers = 2 }
 """
 
 
-@pytest.mark.parametrize("path", sorted(SCENARIOS.glob("*.toml")), ids=lambda path: path.stem)
-def test_every_scenario_of_ours_can_be_read(path: Path):
-    assert isinstance(parse_scenario(path.read_text()), Scenario)
+@pytest.mark.parametrize("name", scenario_names())
+def test_every_scenario_of_ours_can_be_read(name: str):
+    assert isinstance(parse_scenario(scenario_text(name)), Scenario)
 
 
 @pytest.mark.parametrize(
