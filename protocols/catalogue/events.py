@@ -14,9 +14,10 @@ from queries.schema import Schema
 
 
 class PublisherEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """The advertisement of one publisher: a peer, one life of its disk, who keeps a copy, and what it has counted.
+    """The advertisement of one publisher: a peer, its epoch, its backup, and what it has counted.
 
-    Each (peer, epoch) has an entry of its own: tuples of an earlier epoch may live on at the backup.
+    An epoch is one life of the peer's disk. Each (peer, epoch) has its own entry, because tuples of an earlier epoch
+    may still lie at the backup.
     """
 
     peer: PeerId
@@ -35,30 +36,31 @@ class SubscriberEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True
 
     subscription: SubscriptionId
     peer: PeerId
-    share: PublisherShare = WHOLE  # Publishers outside of it keep nothing for it.
+    share: PublisherShare = WHOLE  # Publishers outside of this share keep nothing for this subscription.
 
 
 class DerivedEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """The advertisement of a stream that one part of a query makes for the next, while it runs."""
+    """The advertisement of a derived stream: one part of a query makes it for the next part, while the query runs."""
 
-    name: StreamName  # The same for all that make the same.
+    name: StreamName  # Equal for equal work, whichever query has it made.
     schema: Schema
     host: PeerId
-    query: StreamName  # Of the results of the query that has it made.
-    number: int  # Of the subgraph that makes it.
+    query: StreamName  # The result stream of the query that has it made.
+    number: int  # The subgraph that makes it.
     rate_per_s: float
 
 
 class StreamFound(Event, frozen=True):
-    """The answer to lookup(): a stream with those who publish and read it, or no definition where there is none."""
+    """The answer to lookup(): a stream with its publishers and readers; no definition if the stream does not exist."""
 
     token: Token
     name: StreamName
     definition: StreamDefinition | None
     publishers: tuple[PublisherEntry, ...] = ()
     subscribers: tuple[SubscriberEntry, ...] = ()
-    nearest_name: StreamName | None = None  # Where there is none: what may have been meant.
-    is_dropped: bool = False  # Where there is none: somebody removed it. Otherwise its owners never heard of it.
+    nearest_name: StreamName | None = None  # If the stream does not exist: the name that was probably meant.
+    # If the stream does not exist: whether somebody removed it, rather than nobody ever having made it.
+    is_dropped: bool = False
 
 
 class LookupFailed(Event, frozen=True):

@@ -65,12 +65,12 @@ _SUBSCRIBERS: Final = _decoder(SubscriberEntry)
 _DERIVED: Final = _decoder(DerivedEntry)
 
 Step = Callable[[Event, Millis], list[Effect]]
-"""What to do when the store has answered."""
+"""What to do once the store has answered."""
 
 
 @dataclass(slots=True)
 class _Listing:
-    """The directory being read, shard by shard."""
+    """The directory, read shard by shard."""
 
     then: Callable[[tuple[StreamDefinition, ...] | None, Millis], list[Effect]]
     waiting: int = SHARDS
@@ -117,7 +117,7 @@ class CatalogueMachine:
     # For the other roles of this peer.
 
     def lookup(self, name: StreamName, token: Token, now: Millis) -> list[Effect]:
-        """Find a stream; told with StreamFound or LookupFailed."""
+        """Find a stream; answered with StreamFound or LookupFailed."""
 
         def found(event: Event, now: Millis) -> list[Effect]:
             if isinstance(event, StoreFailed):
@@ -135,14 +135,14 @@ class CatalogueMachine:
     def advertise_publisher(
         self, name: StreamName, entry: PublisherEntry, expires_in_ms: Millis, token: Token, now: Millis
     ) -> list[Effect]:
-        """State that a peer publishes to a stream; told with Advertised or AdvertiseFailed."""
+        """State that a peer publishes to a stream; answered with Advertised or AdvertiseFailed."""
         item = _publisher_item(entry.peer, entry.epoch)
         return self._advertise(name, item, _encode(entry), expires_in_ms, token, now)
 
     def advertise_subscriber(
         self, name: StreamName, entry: SubscriberEntry, expires_in_ms: Millis, token: Token, now: Millis
     ) -> list[Effect]:
-        """State that a subscription reads a stream; told with Advertised or AdvertiseFailed."""
+        """State that a subscription reads a stream; answered with Advertised or AdvertiseFailed."""
         item = f"subscriber/{entry.subscription}"
         return self._advertise(name, item, _encode(entry), expires_in_ms, token, now)
 
@@ -162,7 +162,7 @@ class CatalogueMachine:
         return self._write(stream_key(name), item, value, expires_in_ms, _told(token), now)
 
     def advertise_derived(self, entry: DerivedEntry, expires_in_ms: Millis, token: Token, now: Millis) -> list[Effect]:
-        """State that a stream is made by a part of a query; told with Advertised or AdvertiseFailed."""
+        """State that a part of a query makes a stream; answered with Advertised or AdvertiseFailed."""
         key, item = _derived_place(entry)
         return self._write(key, item, _encode(entry), expires_in_ms, _told(token), now)
 
@@ -173,7 +173,7 @@ class CatalogueMachine:
     # For clients.
 
     def _create(self, request: RequestId, definition: StreamDefinition, now: Millis) -> list[Effect]:
-        """Look, write, and look again: of two that create one name at once, one is told."""
+        """Read, write, and read again: if two clients create one name at once, the loser is told."""
         name = definition.name
         problem = _problem_with(definition)
         if definition.query and Inside.is_client(request):
@@ -189,7 +189,7 @@ class CatalogueMachine:
                 return [_unavailable(request, name, event.reason)]
             assert isinstance(event, StoreRead)
             there = _stream_in(event.entries, name, ()).definition
-            if there is not None:  # Whoever made it may not have come as far as the directory.
+            if there is not None:  # Its creator may have crashed before it wrote the directory.
                 exists = _exists(request, name)
                 return self._write(_shard_of(name), name, _encode(there), 0, lambda *_: [exists], now)
             return self._write(stream_key(name), _DEFINITION, _encode(mine), 0, written, now)
@@ -213,9 +213,9 @@ class CatalogueMachine:
         return self._read(stream_key(name), first_look, now)
 
     def _create_own(self, request: RequestId, mine: StreamDefinition, now: Millis) -> list[Effect]:
-        """Of results: nobody else has its name, so there is nothing to look for, and all is written at once.
+        """Create the stream of a query's results: its name is unique, so all is written at once and nothing read before.
 
-        Whoever knows the name finds it by its definition; the directory is for those who look around.
+        A reader that knows the name finds the definition directly; the directory serves only those who list streams.
         """
 
         def defined(event: Event, now: Millis) -> list[Effect]:
@@ -232,7 +232,8 @@ class CatalogueMachine:
             if isinstance(event, StoreFailed):
                 return [_unavailable(request, name, event.reason)]
             assert isinstance(event, StoreRead)
-            if _stream_in(event.entries, name, ()).definition is None:  # Whoever removed it may not have come so far.
+            # Whoever removed it may have crashed before it wrote the directory.
+            if _stream_in(event.entries, name, ()).definition is None:
                 return self._write(
                     _shard_of(name), name, None, 0, lambda _, now: self._refuse_unknown(request, name, now), now
                 )
@@ -353,7 +354,7 @@ class CatalogueMachine:
 
 
 def _told(token: Token) -> Step:
-    """Tell whoever advertises how it went."""
+    """Tell the role that advertised how it went."""
 
     def written(event: Event, now: Millis) -> list[Effect]:
         if isinstance(event, StoreWritten):
@@ -365,7 +366,7 @@ def _told(token: Token) -> Step:
 
 
 def _derived_place(entry: DerivedEntry) -> tuple[Key, str]:
-    """Under which key an advertisement is kept, and its name there."""
+    """The key that an advertisement is stored under, and its name there."""
     shard = Key.of("shard", entry.name)[0] % SHARDS
     return Key.of("derived", str(shard)), f"{entry.name}/{entry.query}/{entry.number}"
 
@@ -410,7 +411,7 @@ def _problem_with(definition: StreamDefinition) -> str | None:
 
 
 def _stream_in(entries: tuple[Entry, ...], name: StreamName, token: Token) -> StreamFound:
-    """Read the entries under a stream's key; what cannot be read is as good as absent."""
+    """Read the entries under a stream's key; an entry that cannot be decoded counts as absent."""
     definition: StreamDefinition | None = None
     is_dropped = False
     publishers: list[PublisherEntry] = []

@@ -29,7 +29,7 @@ class ShowStream(Command, frozen=True, kw_only=True, tag="SHOW_STREAM"):
     """Tell all about one stream."""
 
     name: StreamName
-    exactly: bool = False  # Where there is none, it does not matter which one was meant.
+    exactly: bool = False  # True: do not guess which stream was meant if there is none of this name.
 
 
 class StreamsListed(Answer, frozen=True, kw_only=True, tag="STREAMS"):
@@ -39,7 +39,7 @@ class StreamsListed(Answer, frozen=True, kw_only=True, tag="STREAMS"):
 
 
 class ListDerived(Command, frozen=True, kw_only=True, tag="LIST_DERIVED"):
-    """Which streams do the parts of queries make for each other now?"""
+    """Which derived streams do the parts of running queries make for each other?"""
 
 
 class DerivedListed(Answer, frozen=True, kw_only=True, tag="DERIVED"):

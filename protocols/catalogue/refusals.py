@@ -22,12 +22,12 @@ def unknown_stream(name: StreamName, nearest: StreamName | None) -> Refused:
 
 
 def clock_is_off(name: StreamName, clock: HybridClock) -> Refused:
-    """The answer of a peer that may not stamp: what it gave a time to would have a wrong one."""
+    """The answer of a peer whose clock is off: it may not stamp tuples."""
     where = "ahead of" if clock.offset_ms > 0 else "behind"
     return Refused(
         code="unavailable",
         error=f'stream "{name}" cannot be used here now: the clock of this peer is wrong',
         detail=f"It is {abs(clock.offset_ms)} ms {where} {clock.compared_with} others; {OFFSET_MAX_MS} ms are allowed.",
-        hint="Set the clock of that machine (NTP does): it goes on by itself then. Or ask another peer.",
+        hint="Set the clock of that machine (NTP does): this peer then goes on by itself. Or ask another peer.",
         retry_after_ms=CLOCK_RETRY_MS,
     )

@@ -1,4 +1,4 @@
-"""A stream read by several readers, each of which has a share of its publishers."""
+"""Several readers divide a stream among themselves; each reads a share of its publishers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from protocols.ids import PeerId
 class PublisherShare(msgspec.Struct, frozen=True, array_like=True):
     """Which publishers of a stream a reader reads: one share of so many.
 
-    It goes by the publisher's id alone, so all its tuples have one reader: those of another life of its disk, and
-    those that only a copy of another peer still holds.
+    The share depends on the publisher's id alone. So one reader gets all tuples of a publisher: those of its earlier
+    epochs, and those that only its backup still holds.
 
     >>> fifth = PeerId(bytes(19) + bytes([5]))
     >>> [str(share) for share in (PublisherShare(0, 2), PublisherShare(1, 2), PublisherShare(1, 3)) if share.has(fifth)]
@@ -25,7 +25,7 @@ class PublisherShare(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def is_sound(self) -> bool:
-        """Others may say anything."""
+        """Whether the numbers make sense; they come from another peer."""
         return 0 <= self.number < self.of
 
     def has(self, publisher: PeerId) -> bool:

@@ -1,6 +1,6 @@
-"""What the tuples of a stream look like in numbers: rate, size, distinct values and frequent values of each field.
+"""What the tuples of a stream look like in numbers: rate, size, and each field's distinct and frequent values.
 
-Kept by the peer where they are published, in bounded memory, from a sample of each batch; planning reads it.
+The publishing peer keeps them in bounded memory, from a sample of each batch. Planners read them.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import msgspec
 from protocols.ids import Millis
 
 HALF_LIFE_MS: Final = 10_000
-SAMPLE_MAX: Final = 16  # Rows looked at in one batch.
+SAMPLE_MAX: Final = 16  # Rows sampled from one batch.
 SMALLEST_KEPT: Final = 256  # Relative error of the distinct count about 1 / sqrt(254), 6 %.
 FREQUENT_KEPT: Final = 32
 FREQUENT_TOLD: Final = 5
-FADE_AT: Final = 4096  # Values seen; then all counts are halved, so that what was frequent long ago is forgotten.
-LUCK: Final = 2.0  # Standard deviations by which a value must be more frequent than chance.
-SHARE_MOVED: Final = 0.05  # A frequent value that has so much more or less of the tuples is news,
-TIMES_MOVED: Final = 2.0  # and so is a rate, or a number of values, that is so many times another.
-FIELDS_TOLD: Final = 64  # An advertisement has a size to keep.
+FADE_AT: Final = 4096  # After so many values all counts are halved, so that values which were frequent long ago fade.
+LUCK: Final = 2.0  # Standard deviations above chance that make a value count as frequent.
+SHARE_MOVED: Final = 0.05  # A frequent value is news if its share has changed by so much,
+TIMES_MOVED: Final = 2.0  # and a rate or a distinct count if it has changed by this factor.
+FIELDS_TOLD: Final = 64  # Bounds the size of an advertisement.
 _HASH_BITS: Final = 64
 
 
@@ -47,7 +47,7 @@ class StreamStatistics(msgspec.Struct, frozen=True, kw_only=True, array_like=Tru
 
 @dataclass(slots=True)
 class Rate:
-    """Tuples per second, where what happened one half-life ago counts half as much as what happens now."""
+    """Tuples per second, exponentially faded: what happened one half-life ago counts half."""
 
     _weight: float = 0.0  # Tuples counted, faded to `_at`.
     _at: Millis = 0
@@ -59,7 +59,7 @@ class Rate:
         self._at = max(self._at, now)
 
     def per_second(self, now: Millis) -> float:
-        """The faded count over the faded time: right from the first second on, not only after some half-lives."""
+        """The faded count over the faded time. It is right from the first second on, not only after some half-lives."""
         if self._since is None:
             return 0.0
         age = max(now - self._since, 1)
@@ -93,12 +93,12 @@ class DistinctCount:
 class FrequentValues:
     """The most frequent values and about how often they occur lately (Space-Saving; Metwally et al., 2005).
 
-    A count is never too low, and too high by at most the number of values seen over `FREQUENT_KEPT`; of those seen
-    before the last `FADE_AT`, fewer and fewer count.
+    A count is never too low, and too high by at most the number of values seen divided by `FREQUENT_KEPT`. Values older
+    than the last `FADE_AT` count less and less.
     """
 
     total: int = 0
-    _counts: dict[str, tuple[int, int]] = field(default_factory=dict)  # Count, and by how much it may be too high.
+    _counts: dict[str, tuple[int, int]] = field(default_factory=dict)  # The count, and its largest possible error.
 
     def add(self, value: str) -> None:
         if self.total == FADE_AT:
@@ -116,12 +116,13 @@ class FrequentValues:
         self._counts = {value: (count, error) for value, count, error in halves if count}
 
     def shares(self) -> tuple[tuple[str, float], ...]:
-        """Values that are certain to be more frequent than chance would keep them here, with their least share."""
+        """The values that are more frequent than chance explains, each with a lower bound of its share."""
         certain = [(value, count - error) for value, (count, error) in self._counts.items()]
         frequent = [
             (value, least)
             for value, least in certain
-            if (least - LUCK * math.sqrt(least)) * FREQUENT_KEPT > self.total  # Of few values seen, each has a share.
+            # Among few values, each has a large share by chance.
+            if (least - LUCK * math.sqrt(least)) * FREQUENT_KEPT > self.total
         ]
         frequent.sort(key=lambda each: (-each[1], each[0]))
         return tuple((value, round(least / self.total, 4)) for value, least in frequent[:FREQUENT_TOLD])
@@ -153,8 +154,8 @@ class StatisticsSketch:
     def add(self, rows: Sequence[tuple[Any, ...]], count: int, size: int, now: Millis) -> None:
         """Take note of a batch: how many tuples and bytes it has, and some of its rows, decoded.
 
-        The caller may hand over as few rows as it likes; of many, every so-manieth is looked at, from another one on
-        each time: a batch may have an order.
+        The caller may hand over as few rows as it likes. Of many rows every n-th is sampled, and the first one changes
+        from batch to batch, because the rows of a batch may be sorted.
         """
         self._rate.count(count, now)
         self._tuples += count
@@ -183,7 +184,7 @@ class StatisticsSketch:
 
 
 def has_moved(before: StreamStatistics | None, after: StreamStatistics) -> bool:
-    """Whether there is something new to go by: how many tuples come, or values, or which of them are frequent."""
+    """Whether planners should hear of the change: in the rate, in a distinct count, or in which values are frequent."""
     if before is None or _are_apart(before.rate_per_s, after.rate_per_s):
         return True
     for one, other in zip(before.fields, after.fields, strict=True):

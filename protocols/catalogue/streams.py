@@ -27,7 +27,7 @@ class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True, array_like=Tru
     durability: Durability = "disk"
     policy: Policy = "block"
     created_at: Stamp = 0
-    query: str = ""  # Whose results it holds: only its proxy publishes to it.
+    query: str = ""  # The query whose results it holds; only that query's proxy publishes to it.
 
 
 def stream_key(name: StreamName) -> Key:

@@ -1,8 +1,8 @@
-"""What becomes of a tuple that its reader cannot bear: tried three times, it is put aside, and the rest goes on.
+"""Dead letters: a tuple that its client cannot process is tried three times, then put aside, and the rest goes on.
 
-A client that refuses a tuple names it. A client that dies only leaves behind what it was holding, thousands of tuples
-perhaps; so these are handed out again in portions, and the portion it dies on again one by one. Whoever is last is the
-one. Tries are forgotten when the peer restarts; dead letters are not.
+A client that refuses a tuple names it. A client that dies leaves only what it was holding, perhaps thousands of tuples.
+These are handed out again in portions, and the portion on which it dies again, one by one. The last tuple handed out is
+the culprit. A restart of the peer forgets the tries, but not the dead letters.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from protocols.delivery.messages import DeadLetter, Origin
 from protocols.limits import Limits
 
 TRIES_MAX: Final = 3
-TOLD_MAX: Final = 64  # Of one origin's dead letters: more than lie between two words to its publisher.
+TOLD_MAX: Final = 64  # Of one origin: more than a subscription buries between two ACKs to the publisher.
 REASON_CHARACTERS_MAX: Final = 500
 
 
@@ -24,7 +24,7 @@ REASON_CHARACTERS_MAX: Final = 500
 class Doubts:
     """Which tuples a client has failed on, or was holding when it failed, and how often.
 
-    For each origin, where the tuples end that were tried once, of those the ones tried twice, and so on.
+    For each origin: up to where tuples were tried once, up to where of these twice, and so on.
     """
 
     _ends: dict[Origin, list[int]] = field(default_factory=dict)
@@ -33,14 +33,14 @@ class Doubts:
         return bool(self._ends)
 
     def failed(self, origin: Origin, upto: int) -> int:
-        """What was handed out last, up to here, was one try more; returns how many there have been."""
+        """The client failed on what it was handed, up to here; returns the number of tries so far."""
         ends = self._ends.setdefault(origin, [])
         if len(ends) < TRIES_MAX:
             ends.append(min([upto, *ends]))
         return len(ends)
 
     def passed(self, origin: Origin, upto: int) -> None:
-        """The client has everything below behind it."""
+        """The client has processed everything below."""
         ends = self._ends.get(origin)
         if ends is not None:
             while ends and ends[-1] <= upto:
@@ -49,13 +49,14 @@ class Doubts:
                 del self._ends[origin]
 
     def found(self) -> None:
-        """The one tuple is known: nothing else is in doubt because of it."""
+        """The culprit is known, so no other tuple is in doubt."""
         self._ends.clear()
 
     def portion(self, origin: Origin, first: int) -> int | None:
         """How many tuples may be handed out at once from here on; None: as many as there are.
 
-        After one failure the root of what is in doubt, then single tuples: three tries find the one among any number.
+        After one failure the square root of what is in doubt, then single tuples: three tries find the culprit among
+        any number.
         """
         ends = self._ends.get(origin)
         if ends is None:
@@ -70,7 +71,7 @@ class Doubts:
 
 @dataclass(slots=True)
 class DeadLetters:
-    """The tuples put aside for one subscription: all are counted, the newest are kept."""
+    """The tuples put aside for one subscription. All are counted, and the newest are kept."""
 
     count: int = 0
     letters: deque[DeadLetter] = field(default_factory=deque)
@@ -88,7 +89,7 @@ class DeadLetters:
         self.tell(letter.batch.origin, (letter.batch.first,))
 
     def tell(self, origin: Origin, sequences: tuple[int, ...]) -> None:
-        """The publisher is to hear of these with every word on how far this subscription has come."""
+        """Name these to the publisher with every ACK from now on."""
         told = dict.fromkeys((*self._told.get(origin, ()), *sequences))
         self._told[origin] = tuple(told)[-TOLD_MAX:]
 

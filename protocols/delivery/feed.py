@@ -1,8 +1,8 @@
 """One origin's tuples, served to everyone who reads them: the upstream end of delivery.
 
-A feed knows what its log holds, how far that is safe (committed), and where each consumer stands. It sends within a
-consumer's credit, sends again what stays unacknowledged, and says so (GAP) when it no longer has what is due. The
-ingress peer of a stream has a feed; so has the backup of one.
+A feed knows what its log holds, how far that is committed, and where each consumer stands. It sends within a consumer's
+credit (back-pressure), resends what stays unacknowledged, and sends GAP if it no longer keeps what is due. The ingress
+peer of a stream has a feed, and so has its backup.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from protocols.events import LogBounds, StoredBatch
 from protocols.ids import LogId, Millis, PeerId, SubscriptionId
 from protocols.limits import Limits
 
-BATCH_OVERHEAD_BYTES: Final = 128  # About what goes with the rows of a batch: many tiny ones make a large message, too.
+BATCH_OVERHEAD_BYTES: Final = 128  # Roughly what a batch adds to its rows; it counts where batches are tiny.
 
 DROPPED_MAX: Final = 4096
 
@@ -33,13 +33,13 @@ class Consumer:
     acked: int
     sent: int
     credit: int
-    in_flight: deque[tuple[int, int, Millis]] = field(default_factory=deque)  # Next sequence, bytes, when sent.
+    in_flight: deque[tuple[int, int, Millis]] = field(default_factory=deque)  # Next sequence, bytes, time sent.
     in_flight_bytes: int = 0
-    reading: int | None = None  # The log has been asked for what comes from there on.
-    unlisted: int = 0  # How often the catalogue did not know it.
+    reading: int | None = None  # The sequence from which the log is being read.
+    unlisted: int = 0  # In how many lookups the catalogue did not list it.
 
     def rewind(self) -> None:
-        """Forget what is in flight: it will be sent again."""
+        """Forget what is in flight, so that it is sent again."""
         self.sent = self.acked
         self.in_flight.clear()
         self.in_flight_bytes = 0
@@ -55,37 +55,39 @@ class Feed:
     origin: Origin
     log: LogId
     limits: Limits
-    is_logged: bool = True  # False: a `memory` stream; all there is, is recent.
+    is_logged: bool = True  # False for a `memory` stream, which has only recent batches.
     first: int = 0  # The lowest sequence still kept.
     next: int = 0
     committed: int = 0
-    counted_from: int = 0  # The counters speak of the sequences from here on: those found at the last start.
-    settled: int = 0  # Below: read by all consumers, or expired.
+    counted_from: int = 0  # The counters start at this sequence, the first one found at the last start.
+    settled: int = 0  # Below this, every tuple was read by all consumers or has expired.
     processed: int = 0
-    dead_lettered: int = 0  # Read by all, and put aside by one of them at least.
+    dead_lettered: int = 0  # Read by all consumers, and dead-lettered by at least one.
     expired: int = 0
     consumers: dict[SubscriptionId, Consumer] = field(default_factory=dict)
     recent_bytes: int = 0
     row_bytes: float = 0.0  # Smoothed.
     _recent: dict[int, StoredBatch] = field(default_factory=dict)  # By first sequence, oldest first.
-    _firsts: list[int] = field(default_factory=list)  # Of every batch kept, in order.
+    _firsts: list[int] = field(default_factory=list)  # First sequence of every batch kept, in order.
     _stamps: list[Stamp] = field(default_factory=list)
-    _dead: dict[int, None] = field(default_factory=dict)  # Put aside by somebody, and not settled yet.
-    _dropped: deque[tuple[int, Stamp]] = field(default_factory=lambda: deque(maxlen=DROPPED_MAX))  # Batches let go.
+    _dead: dict[int, None] = field(default_factory=dict)  # Dead-lettered by a consumer and not settled yet.
+    # Batches no longer kept.
+    _dropped: deque[tuple[int, Stamp]] = field(default_factory=lambda: deque(maxlen=DROPPED_MAX))
 
     @classmethod
     def restored(cls, origin: Origin, log: LogId, limits: Limits, bounds: LogBounds) -> Feed:
-        """The feed of a log found on disk: all of it is safe."""
+        """The feed of a log found on disk; all of it is committed."""
         feed = cls(origin, log, limits, first=bounds.first, next=bounds.next)
         feed.committed, feed.settled, feed.counted_from = bounds.next, bounds.first, bounds.first
         feed._firsts = [first for first, _ in bounds.stamps]
         feed._stamps = [stamp for _, stamp in bounds.stamps]
-        if bounds.first and feed._stamps:  # When they were published is forgotten, only that it was earlier.
+        # The log no longer knows when these were published, only that it was earlier.
+        if bounds.first and feed._stamps:
             feed._dropped.append((0, feed._stamps[0] - 1))
         return feed
 
     def append(self, batch: StoredBatch) -> None:
-        """Take in a batch; it is served once committed."""
+        """Take in a batch; consumers get it once it is committed."""
         assert batch.first == self.next
         self.next = batch.next
         self._firsts.append(batch.first)
@@ -96,19 +98,19 @@ class Feed:
         self.row_bytes += (size - self.row_bytes) / 16 if self.row_bytes else size
         while self.is_logged and self.recent_bytes > self.limits.recent_bytes and len(self._recent) > 1:
             oldest = next(iter(self._recent))
-            if oldest >= self.committed:  # Not safe yet: the disk may not have it to read back.
+            if oldest >= self.committed:  # Not committed yet, so the disk may not have it to read back.
                 break
             self.recent_bytes -= len(self._recent.pop(oldest).rows)
 
     def skip_to(self, first: int) -> None:
-        """Begin anew at a later sequence; what lay between is kept nowhere any more."""
+        """Begin anew at a later sequence; no copy of what lies between exists any more."""
         assert not self._firsts
         assert first >= self.next
         self.expired += first - self.settled
         self.first = self.next = self.committed = self.settled = first
 
     def commit(self, upto: int, now: Millis) -> list[Effect]:
-        """Everything below is safe: let consumers have it."""
+        """Everything below is committed: send it to the consumers."""
         if upto <= self.committed:
             return []
         self.committed = min(upto, self.next)
@@ -126,7 +128,7 @@ class Feed:
         *,
         restart: bool,
     ) -> int:
-        """A subscription reads from here on; returns where it stands. Repeating it changes nothing but the credit."""
+        """A subscription reads from here on; returns its position. A repetition changes only the credit."""
         start = self._start(since) if position is None else min(position, self.next)
         consumer = self.consumers.get(subscription)
         if consumer is None or consumer.peer != peer or start < consumer.acked or restart:
@@ -138,7 +140,7 @@ class Feed:
         return start
 
     def accept(self, message: Subscribe, sender: PeerId) -> int:
-        """A SUBSCRIBE arrived; returns where that subscription stands with us."""
+        """Handle SUBSCRIBE; returns the subscription's position in this feed."""
         known = {position.origin: position for position in message.positions}
         position = known.get(self.origin)
         if position is not None:
@@ -153,21 +155,22 @@ class Feed:
         )
 
     def expect(self, listed: Mapping[SubscriptionId, PeerId]) -> None:
-        """Hold a place for every subscription the catalogue lists, heard of or not, and for no other for long."""
+        """Hold a place for every subscription that the catalogue lists, and drop others after two lookups."""
         for subscription, peer in listed.items():
             if subscription not in self.consumers:
                 self.consumers[subscription] = Consumer(peer, acked=self.first, sent=self.first, credit=0)
         for subscription, consumer in list(self.consumers.items()):
             if subscription in listed:
                 consumer.unlisted = 0
-            elif consumer.unlisted:  # Not just too new to be listed: it has ended, and its word to us was lost.
+            # It was unlisted before, so it is not just new: it has ended, and its UNSUBSCRIBE was lost.
+            elif consumer.unlisted:
                 del self.consumers[subscription]
             else:
                 consumer.unlisted = 1
         self._settle()
 
     def ack(self, subscription: SubscriptionId, upto: int, now: Millis, dead: tuple[int, ...] = ()) -> list[Effect]:
-        """A subscription has everything below behind it; of that, these lie in its dead letters."""
+        """A subscription has processed everything below; `dead` names its dead letters among that."""
         consumer = self.consumers.get(subscription)
         if consumer is None:
             return []
@@ -181,11 +184,11 @@ class Feed:
         self._settle()
 
     def unreachable(self, peer: PeerId) -> None:
-        """What was on its way to a peer may be lost: send it again when the peer asks, or when it is time."""
+        """What was on its way to a peer may be lost: send it again when the peer asks, or at the next resend."""
         for consumer in self.consumers.values():
             if consumer.peer == peer:
                 consumer.rewind()
-                consumer.credit = 0  # Until it says again that it is there.
+                consumer.credit = 0  # Until the peer subscribes again.
 
     def resend(self, now: Millis) -> list[Effect]:
         """Send again what has been in flight for too long."""
@@ -201,13 +204,13 @@ class Feed:
         return effects
 
     def read(self, first: int, batches: tuple[StoredBatch, ...], now: Millis) -> list[Effect]:
-        """The log has been read from a place, for consumers that are there; others wait for what they asked for."""
+        """A log read has ended. It serves the consumers that wait at this place; the others wait for their own read."""
         loaded = {batch.first: batch for batch in batches}
         effects: list[Effect] = []
         for subscription, consumer in self.consumers.items():
             if consumer.reading == first:
                 consumer.reading = None
-                if batches:  # Else wait for the next resend: asking at once would ask for ever.
+                if batches:  # Otherwise wait for the next resend: reading again at once would loop.
                     effects += self._pump_one(subscription, consumer, now, loaded)
         return effects
 
@@ -221,7 +224,7 @@ class Feed:
             gap = Gap(subscription=subscription, origin=self.origin, first=consumer.sent, next=self.first)
             effects.append(Send(consumer.peer, gap))
             consumer.sent = self.first
-            consumer.in_flight.append((self.first, 0, now))  # Said again, like tuples, until it is acknowledged.
+            consumer.in_flight.append((self.first, 0, now))  # Resent, like tuples, until it is acknowledged.
         while consumer.sent < self.committed and consumer.in_flight_bytes < consumer.credit:
             batches: list[Batch] = []
             size = 0
@@ -254,8 +257,8 @@ class Feed:
             consumer.in_flight_bytes -= consumer.in_flight.popleft()[1]
 
     def _start(self, since: Stamp) -> int:
-        """The first sequence published at this stamp or later; of what is kept, for a reader from the start."""
-        if since and self._dropped and since <= self._dropped[-1][1]:  # Due, and gone: the reader will hear of a gap.
+        """The first sequence published at this stamp or later. A reader from the start gets the first one kept."""
+        if since and self._dropped and since <= self._dropped[-1][1]:  # It was due and is gone: the reader gets a GAP.
             return next(first for first, stamp in self._dropped if stamp >= since)
         place = bisect_left(self._stamps, since)
         return self._firsts[place] if place < len(self._firsts) else self.next
@@ -278,14 +281,14 @@ class Feed:
                 self._dead[sequence] = None
 
     def _forget_dead(self, below: int) -> int:
-        """Those below a sequence are settled; returns how many they are."""
+        """Forget the dead letters below a sequence, as they are settled; returns how many there were."""
         settled = [sequence for sequence in self._dead if sequence < below]
         for sequence in settled:
             del self._dead[sequence]
         return len(settled)
 
     def expire(self, before: Stamp) -> list[Effect]:
-        """Let go of what was published before a stamp; whoever has not read it is told of the gap."""
+        """Let go of what was published before a stamp; consumers that have not read it get a GAP."""
         place = bisect_left(self._stamps, before)
         keep = self._firsts[place] if place < len(self._firsts) else self.next
         return self.drop(min(keep, self.committed))
@@ -302,7 +305,7 @@ class Feed:
         self._dropped.extend(zip(self._firsts[:place], self._stamps[:place], strict=True))
         del self._firsts[:place], self._stamps[:place]
         if below > self.settled:
-            self._forget_dead(below)  # Somebody else has not read them.
+            self._forget_dead(below)  # Another consumer has not read them.
             self.expired += below - self.settled
             self.settled = below
         self.first = below
@@ -313,11 +316,11 @@ class Feed:
         self.drop(self._firsts[1] if len(self._firsts) > 1 else self.next)
 
     def is_unclaimed(self, before: Stamp) -> bool:
-        """Whether nobody waits for the oldest batch: it was published before a stamp, and there is no consumer."""
+        """Whether nobody waits for the oldest batch: it is older than the stamp, and there is no consumer."""
         return not self.consumers and bool(self._stamps) and self._stamps[0] < before
 
     def drop_settled(self, before: Stamp) -> None:
-        """Let go of what all consumers have read and was published before a stamp; for streams in memory only."""
+        """Let go of what all consumers have read and is older than the stamp; for `memory` streams only."""
         settled = bisect_right(self._firsts, self.settled) - 1
         place = min(settled, bisect_left(self._stamps, before))
         if self.consumers and place > 0:

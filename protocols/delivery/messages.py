@@ -19,7 +19,9 @@ from protocols.messages import Answer, Command, Message, Record
 
 
 class Origin(msgspec.Struct, frozen=True, array_like=True):
-    """Where a sequence of tuples comes from: a publishing peer, a stream, and one life of that peer's disk."""
+    """Where a sequence of tuples comes from: a publishing peer, a stream, and an epoch (one life of the
+    peer's disk).
+    """
 
     publisher: PeerId
     stream: StreamName
@@ -31,7 +33,7 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
 
     origin: Origin
     next: int
-    dead: tuple[int, ...] = ()  # Below it, and not processed: the last that went to the dead letters.
+    dead: tuple[int, ...] = ()  # Tuples below `next` that were dead-lettered, not processed; the latest ones.
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True):
@@ -49,9 +51,9 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
 
 
 class DeadLetter(msgspec.Struct, frozen=True, array_like=True):
-    """A tuple that a subscription's client could not bear, put aside."""
+    """A tuple that a subscription's client could not process, put aside."""
 
-    batch: Batch  # Of one tuple.
+    batch: Batch  # Exactly one tuple.
     reason: str
     at: Millis
 
@@ -60,19 +62,19 @@ class DeadLetter(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Subscribe(Message, frozen=True, kw_only=True, tag="SUBSCRIBE"):
-    """A subscriber wants what an origin publishes, from a position on, or from a time on if it has none yet."""
+    """A subscriber wants what this peer publishes, from its positions on, or from a time on where it has none yet."""
 
     subscription: SubscriptionId
     stream: StreamName
-    positions: tuple[Position, ...]  # Where it stands with each origin it knows at this peer.
-    since: Stamp  # For origins not among them: the first tuple published at this stamp or later.
+    positions: tuple[Position, ...]  # Its position in each origin that it knows at this peer.
+    since: Stamp  # For any other origin: start at the first tuple with this stamp or a later one.
     credit: int  # How many bytes of rows may be on their way; 0 while no client reads.
-    copies_of: tuple[Origin, ...] = ()  # Asked of a backup: the origins it keeps a copy of, and shall serve.
-    restart: bool = False  # What is on its way is of no use: send from the positions on.
+    copies_of: tuple[Origin, ...] = ()  # For a backup: the origins whose copy it should serve.
+    restart: bool = False  # Resend from the positions on; what is in flight is useless.
 
 
 class Subscribed(Message, frozen=True, kw_only=True, tag="SUBSCRIBED"):
-    """Where a subscription stands with each origin this peer serves; an origin not named here is not kept here."""
+    """Where a subscription stands with each origin that this peer serves; an origin left out is not kept here."""
 
     subscription: SubscriptionId
     stream: StreamName
@@ -96,7 +98,7 @@ class Gap(Message, frozen=True, kw_only=True, tag="GAP"):
 
 
 class Ack(Message, frozen=True, kw_only=True, tag="ACK"):
-    """The subscriber has these behind it for good; more may be sent."""
+    """The subscriber has processed these, so more may be sent."""
 
     subscription: SubscriptionId
     positions: tuple[Position, ...]
@@ -110,22 +112,22 @@ class Unsubscribe(Message, frozen=True, kw_only=True, tag="UNSUBSCRIBE"):
 
 
 class PublisherNews(Message, frozen=True, kw_only=True, tag="PUBLISHER_NEWS"):
-    """A peer publishes to a stream from now on, or from another disk: whoever reads it should look again."""
+    """A peer begins to publish to a stream, or begins a new epoch: readers should look it up again."""
 
     stream: StreamName
 
 
 class Backup(Message, frozen=True, kw_only=True, tag="BACKUP"):
-    """The ingress peer of a `replicated` stream asks a near peer to keep these too, and to forget below `first`."""
+    """The ingress peer of a `replicated` stream asks its backup to keep these too, and to forget below `first`."""
 
     origin: Origin
     batches: tuple[Batch, ...]
-    first: int  # Where the ingress peer's own log begins: what lies below is kept nowhere any more.
+    first: int  # Where the ingress peer's log begins; what lies below is kept nowhere any more.
     retention_ms: Millis
 
 
 class Backed(Message, frozen=True, kw_only=True, tag="BACKED"):
-    """The backup has everything below `next` on its disk; it wants the tuples from there on."""
+    """The backup has everything below `next` on disk and wants the tuples from there on."""
 
     origin: Origin
     next: int
@@ -143,13 +145,13 @@ class OutboxOpened(Record, frozen=True, kw_only=True, tag="OUTBOX"):
 
 
 class OutboxClosed(Record, frozen=True, kw_only=True, tag="OUTBOX_CLOSED"):
-    """The stream is no more."""
+    """The stream no longer exists."""
 
     stream: StreamName
 
 
 class PublishNoted(Record, frozen=True, kw_only=True, tag="NOTED"):
-    """Which tuples a client's publish has become: asked again, it is answered, not repeated."""
+    """Which tuples a client's publish became; a repetition gets this answer and publishes nothing."""
 
     stream: StreamName
     session: bytes
@@ -184,10 +186,10 @@ class CursorMoved(Record, frozen=True, kw_only=True, tag="CURSOR"):
 
 
 class TupleBuried(Record, frozen=True, kw_only=True, tag="DEAD"):
-    """A tuple was put aside; the subscription goes on behind it."""
+    """A tuple was dead-lettered; the subscription goes on behind it."""
 
     subscription: SubscriptionId
-    number: int  # How many this subscription has had, with this one.
+    number: int  # How many dead letters this subscription has had, this one included.
     letter: DeadLetter
 
 
@@ -197,19 +199,19 @@ class TupleBuried(Record, frozen=True, kw_only=True, tag="DEAD"):
 class Publish(Command, frozen=True, kw_only=True, tag="PUBLISH"):
     """Publish rows to a stream. Answered with Published once the stream's durability is reached.
 
-    Without rows it makes the peer ready to publish to that stream: the next one waits for nothing but that.
+    Without rows it only opens the stream for publishing, so that the next PUBLISH waits for its tuples alone.
     """
 
     stream: StreamName
     rows: bytes
     count: int
-    witness: Stamp = 0  # The highest stamp the client has seen: its next tuple is younger than that.
-    session: bytes = b""  # One client; with it, a publish that is asked again takes effect once.
-    number: int = 0  # Which publish of that client.
+    witness: Stamp = 0  # The highest stamp the client has seen; its tuples get a higher one.
+    session: bytes = b""  # Identifies the client, so that a repeated publish takes effect once.
+    number: int = 0  # Counts the publishes of that client.
 
 
 class Published(Answer, frozen=True, kw_only=True, tag="PUBLISHED"):
-    """All of them are accepted: none will be lost."""
+    """All rows are accepted: none will be lost."""
 
     first: int
     count: int
@@ -220,31 +222,32 @@ class OpenSubscription(Command, frozen=True, kw_only=True, tag="OPEN"):
     """Read a stream. Answered with Opened, then Rows and Missed until the client goes away."""
 
     stream: StreamName
-    subscription: SubscriptionId  # A name the client may come back to; unique names are made by the client.
-    since: Literal["now", "start"] | Stamp = "now"  # For a new one.
-    positions: tuple[Position, ...] = ()  # What the client itself remembers; the further of both counts.
-    keep: bool = False  # Keep it, and what arrives, while the client is away.
+    subscription: SubscriptionId  # A name the client may come back to; without a name the client makes up a unique one.
+    since: Literal["now", "start"] | Stamp = "now"  # For a new subscription.
+    positions: tuple[Position, ...] = ()  # The client's own memory of its place; the further of both counts.
+    keep: bool = False  # Keep the subscription, and what arrives, while the client is away.
     witness: Stamp = 0
-    known: tuple[Origin, ...] = ()  # Who publishes to it, of a stream on disk: then nothing is looked up before.
-    share: PublisherShare = WHOLE  # Whose tuples to read.
+    # The publishers of a stream on disk, if known: reading then begins without a lookup.
+    known: tuple[Origin, ...] = ()
+    share: PublisherShare = WHOLE  # The publishers to read from.
 
 
 class Opened(Answer, frozen=True, kw_only=True, tag="OPENED"):
-    """From now on nothing published is missed."""
+    """The subscription is listed: nothing published from now on is missed."""
 
     subscription: SubscriptionId
     stamp: Stamp
-    dead: int = 0  # How many tuples lie in its dead letters.
+    dead: int = 0  # How many dead letters it has.
 
 
 class Rows(Answer, frozen=True, kw_only=True, tag="ROWS"):
-    """Tuples for the client; it says Seen when it has them behind it."""
+    """Tuples for the client, which says SEEN when it has processed them."""
 
     batches: tuple[Batch, ...]
 
 
 class Missed(Answer, frozen=True, kw_only=True, tag="MISSED"):
-    """These tuples came and went while nobody read them."""
+    """These tuples expired before they were read."""
 
     origin: Origin
     first: int
@@ -252,16 +255,16 @@ class Missed(Answer, frozen=True, kw_only=True, tag="MISSED"):
 
 
 class Seen(Command, frozen=True, kw_only=True, tag="SEEN"):
-    """The client has everything before these positions behind it. Not answered."""
+    """The client has processed everything before these positions. Not answered."""
 
     subscription: SubscriptionId
     positions: tuple[Position, ...]
 
 
 class Refuse(Command, frozen=True, kw_only=True, tag="REFUSE"):
-    """The client could not process one of these tuples, and has those before them behind it. Not answered.
+    """The client could not process one of these tuples; those before them are processed. Not answered.
 
-    They are handed out again, three times in all; then the tuple it names, or fails on, goes to the dead letters.
+    They are handed out again, three times in all. Then the tuple that the client names, or fails on, is dead-lettered.
     """
 
     subscription: SubscriptionId
@@ -272,7 +275,7 @@ class Refuse(Command, frozen=True, kw_only=True, tag="REFUSE"):
 
 
 class DeadLettered(Answer, frozen=True, kw_only=True, tag="DEAD_LETTERED"):
-    """This tuple has been tried often enough: it is put aside, and the next one follows."""
+    """This tuple was tried often enough: it is dead-lettered, and the next one follows."""
 
     origin: Origin
     sequence: int
@@ -280,22 +283,22 @@ class DeadLettered(Answer, frozen=True, kw_only=True, tag="DEAD_LETTERED"):
 
 
 class ListDeadLetters(Command, frozen=True, kw_only=True, tag="LIST_DEAD"):
-    """Which tuples of a stream were put aside at this peer: for one subscription, or for all?"""
+    """Which tuples of a stream were dead-lettered at this peer, for one subscription or for all?"""
 
     stream: StreamName
     subscription: SubscriptionId = ""
 
 
 class SubscriptionLetters(msgspec.Struct, frozen=True, array_like=True):
-    """What was put aside for one subscription."""
+    """The dead letters of one subscription."""
 
     subscription: SubscriptionId
-    count: int  # All there ever were.
+    count: int  # All that there ever were.
     letters: tuple[DeadLetter, ...]  # The newest, newest first.
 
 
 class DeadLettersListed(Answer, frozen=True, kw_only=True, tag="DEAD_LISTED"):
-    """These."""
+    """The answer to LIST_DEAD."""
 
     subscriptions: tuple[SubscriptionLetters, ...]
 
@@ -307,14 +310,14 @@ class CloseSubscription(Command, frozen=True, kw_only=True, tag="CLOSE"):
 
 
 class LogKept(msgspec.Struct, frozen=True, array_like=True):
-    """What an ingress peer has of one stream that somebody has not read yet."""
+    """The tuples of one stream at an ingress peer that some subscription has not read yet."""
 
     stream: StreamName
     pending: int
-    backup: PeerId | None  # Serves them in its place.
+    backup: PeerId | None  # The peer that serves them meanwhile.
 
 
 class LogsKept(Answer, frozen=True, kw_only=True, tag="LOGS_KEPT"):
-    """Before a peer leaves: tuples that stay on its disk, and can be read again when it is back."""
+    """Before a peer leaves: the tuples that stay on its disk, readable again once it is back."""
 
     logs: tuple[LogKept, ...]

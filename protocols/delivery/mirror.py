@@ -1,4 +1,4 @@
-"""The second copy of a `replicated` stream: what goes to one near peer, and how much of it is safe."""
+"""The second copy of a `replicated` stream: what goes to the backup, and how much of it is safe there."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from protocols.ids import Millis, PeerId
 class Mirror:
     """The backup of one feed, as its ingress peer sees it.
 
-    Only what is on our own disk is sent, so that the copy never holds more than the original; what is safe never
-    becomes unsafe again, whichever backup comes next.
+    Only what is on our own disk is sent, so the copy never holds more than the original. A tuple that is safe stays
+    safe when the backup changes.
     """
 
     feed: Feed
     backup: PeerId | None
     retention_ms: Millis
-    listed: PeerId | None = None  # Whom the catalogue names: if our disk is lost, subscribers find that copy.
-    is_listed: bool = False  # That is the backup, and the catalogue has confirmed it.
-    floor: int = 0  # What may have been promised before the last start lies below.
+    listed: PeerId | None = None  # The backup that the catalogue names; subscribers find it there if our disk is lost.
+    is_listed: bool = False  # The catalogue has confirmed the present backup.
+    floor: int = 0  # Everything promised before the last start lies below.
     confirmed_next: int = 0
     sent: int = 0
     _safe: int = 0
     _asked_at: Millis = 0
-    _reading: int | None = None  # The log has been asked for what comes from there on.
+    _reading: int | None = None  # The sequence from which the log is being read.
 
     def safe(self, durable: int, *, is_alone: bool) -> int:
-        """Everything below is on two disks; on ours where there never was another peer to ask."""
+        """Everything below is on two disks, or on ours alone if there never was another peer to ask."""
         if self.backup is not None:
             if self.is_listed:
                 self._safe = max(self._safe, min(durable, self.confirmed_next))
@@ -41,7 +41,9 @@ class Mirror:
         return self._safe
 
     def move_to(self, backup: PeerId | None) -> None:
-        """Begin a copy at another peer, from the first tuple we have; the old one stays listed until it is whole."""
+        """Begin a copy at another peer, from our first tuple on. The old one stays listed until the new
+        one is whole.
+        """
         self.backup = backup
         self.is_listed = False
         self.confirmed_next = self.sent = self.feed.first
@@ -49,7 +51,7 @@ class Mirror:
 
     @property
     def wants_listing(self) -> bool:
-        """Whether the catalogue should name this backup now: it holds all that was ever promised."""
+        """Whether the catalogue should name this backup now: it holds everything ever promised."""
         return self.backup not in (None, self.listed) and self.confirmed_next >= max(self._safe, self.floor)
 
     def feed_on(self, durable: int, now: Millis) -> list[Effect]:
@@ -62,18 +64,20 @@ class Mirror:
         return self._send(durable, now, {batch.first: batch for batch in batches}) if batches else []
 
     def confirmed(self, sender: PeerId, upto: int, durable: int, now: Millis) -> list[Effect]:
-        """The backup has everything below on its disk; lower than before, it has lost some and wants it again."""
+        """The backup has everything below on its disk. A lower number than before means it lost some and wants it
+        again.
+        """
         if sender != self.backup:
             return []
         if upto < self.confirmed_next or upto > self.sent:
             self.sent = upto
-        if upto != self.confirmed_next:  # The same again is no progress: something on the way was lost.
+        if upto != self.confirmed_next:  # The same number again is no progress: something on the way was lost.
             self._asked_at = now
         self.confirmed_next = min(upto, durable)
         return self._send(durable, now, {})
 
     def hurry(self, durable: int, now: Millis) -> list[Effect]:
-        """Send again what was not confirmed for too long."""
+        """Resend what has been unconfirmed for too long."""
         if self.sent > self.confirmed_next and now - self._asked_at >= self.feed.limits.resend_after_ms:
             self.sent = self.confirmed_next
         return self._send(durable, now, {})

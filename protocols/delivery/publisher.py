@@ -58,8 +58,8 @@ from queries.schema import Row, RowError
 
 ROLE: Final = "publisher"
 TICK: Final = "publisher/tick"
-SAMPLE_EVERY_MS: Final = 100  # So often as many rows are looked at as one batch has at most.
-GRACE_MS: Final = 2000  # Clocks differ: a subscription may be stamped that much below what it was opened after.
+SAMPLE_EVERY_MS: Final = 100  # In this time as many rows are sampled as one batch has samples at most.
+GRACE_MS: Final = 2000  # Clocks differ: a subscription's stamp may be lower by so much than that of a tuple before it.
 
 
 class LogSynced(Event, frozen=True):
@@ -89,17 +89,18 @@ class Outbox:
     feed: Feed
     mirror: Mirror | None  # The copy at the backup, for `replicated` streams.
     statistics: StatisticsSketch
-    is_open: bool = False  # Advertised in this run: whoever subscribes finds us.
-    readers: tuple[PeerId, ...] = ()  # Peers with subscriptions, told when whoever looks finds us.
-    durable: int = 0  # On our own disk.
+    is_open: bool = False  # Advertised in this run, so subscribers find it.
+    readers: tuple[PeerId, ...] = ()  # Peers with subscriptions; they get PUBLISHER_NEWS once a lookup finds us.
+    durable: int = 0  # Below: on our own disk.
     waiting: deque[_Waiting] = field(default_factory=deque)
     advertised: PublisherEntry | None = None
     advertised_at: Millis = 0
-    weighed: int = 0  # Sequence of the next tuple when the statistics were last compared with those advertised,
+    weighed: int = 0  # The next sequence when the statistics were last compared with the advertised ones,
     ticked: int = 0  # and at the last tick.
-    rested_at: Millis = 0  # When the next batch is looked into for the statistics.
-    checked_at: Millis = 0  # When the catalogue was last asked about the stream,
-    known_at: Millis = 0  # and when for the last answer: every subscription of before then has its place.
+    rested_at: Millis = 0  # The next batch after this is sampled for the statistics.
+    checked_at: Millis = 0  # When the catalogue was last asked about the stream.
+    # When the last question that it answered was asked: every subscription older than that has its place.
+    known_at: Millis = 0
 
     def safe(self, *, is_alone: bool) -> int:
         """Everything below is as safe as the stream promises."""
@@ -123,12 +124,14 @@ class Publisher:
     limits: Limits
     outboxes: dict[StreamName, Outbox] = field(default_factory=dict)
     _streams_of_logs: dict[LogId, StreamName] = field(default_factory=dict)
-    _early: dict[StreamName, deque[tuple[RequestId, Publish]]] = field(default_factory=dict)  # Outbox not open yet.
+    # Their outbox is not open yet.
+    _early: dict[StreamName, deque[tuple[RequestId, Publish]]] = field(default_factory=dict)
     _sessions: Sessions = field(default_factory=Sessions)
     _near: tuple[PeerId, ...] = ()
-    _has_met: bool = False  # Any other peer, ever: a network that only looks empty may be cut in two.
+    # Whether we ever met another peer. If we did, and see none now, the network may be cut in two.
+    _has_met: bool = False
     _is_alone: bool = False
-    _lively: int = 1  # Streams with tuples in the last second: they share the time that statistics may take.
+    _lively: int = 1  # Streams with tuples in the last second; they share the time that statistics may take.
     _unsafe_bytes: int = 0
     _disk_is_low: bool = False
 
@@ -142,7 +145,7 @@ class Publisher:
             case PublishNoted():
                 outbox = self.outboxes.get(record.stream)
                 if outbox is not None and record.first + record.count <= outbox.feed.next:
-                    self._sessions.add(record)  # Else the crash came between the note and its tuples.
+                    self._sessions.add(record)  # Without its tuples the note is void: the crash came in between.
 
     def snapshot(self) -> list[Record]:
         opened = [_opened(outbox) for outbox in self.outboxes.values() if outbox.feed.is_logged]
@@ -210,7 +213,7 @@ class Publisher:
 
     def _accept(self, outbox: Outbox, request: RequestId, command: Publish, now: Millis) -> list[Effect]:
         note = self._sessions.find(command)
-        if note is not None:  # Asked again: the first answer was lost, or is still to come.
+        if note is not None:  # A repetition: the first answer was lost, or is still to come.
             outbox.waiting.append(_Waiting(request, note.first, note.count, note.stamp, 0))
             return self._commit(outbox, now)
         refusal = self._refusal(outbox, command)
@@ -243,13 +246,15 @@ class Publisher:
         self._unsafe_bytes += size
         outbox.waiting.append(_Waiting(request, batch.first, batch.count, batch.published_at, size))
         synced = LogSynced(outbox.definition.name, feed.origin.epoch, feed.next)
-        # The note first: a note without its tuples is ignored, tuples without their note would be published twice.
+        # The note goes first: a note without its tuples is ignored, but tuples without their note would be published
+        # twice.
         return [*effects, AppendBatch(feed.log, batch), AfterSync((Tell(synced),))]
 
     def _note_statistics(self, outbox: Outbox, batch: StoredBatch, now: Millis) -> None:
-        """Count every tuple; look inside a batch now and then only, whatever the rate and the number of streams.
+        """Count every tuple, but sample a batch only now and then, whatever the rate and the number of streams.
 
-        Each stream has its own turns, or those who publish to two in turn would have statistics of one.
+        Each stream has turns of its own: a client that alternates between two streams would otherwise give statistics
+        of one.
         """
         rows: list[Row] = []
         if now >= outbox.rested_at:
@@ -301,7 +306,7 @@ class Publisher:
         return effects + self._commit(outbox, now)
 
     def _commit(self, outbox: Outbox, now: Millis) -> list[Effect]:
-        """Answer the clients whose tuples are safe now, and let subscribers have them."""
+        """Answer the clients whose tuples are now safe, and serve these tuples to subscribers."""
         effects = outbox.feed.commit(outbox.safe(is_alone=self._is_alone), now)
         while outbox.waiting and outbox.waiting[0].first + outbox.waiting[0].count <= outbox.feed.committed:
             done = outbox.waiting.popleft()
@@ -341,13 +346,13 @@ class Publisher:
         return [*effects, AfterSync(tuple(self._advertise(outbox, "open", now)))]
 
     def open_own(self, definition: StreamDefinition, now: Millis) -> list[Effect]:
-        """Be ready to publish to a stream that a role of this peer makes, and nobody else publishes to."""
+        """Get ready to publish to a stream that a role of this peer creates and nobody else publishes to."""
         outbox = self._open(definition, now, None, LogBounds(0, 0))
         outbox.is_open = True
         return [Append(_opened(outbox)), AfterSync(tuple(self._advertise(outbox, "open", now)))]
 
     def close_own(self, stream: StreamName, now: Millis) -> list[Effect]:
-        """It never came to be: whoever asks the catalogue whether it was removed would not hear of it."""
+        """The stream was never created, so the catalogue would never report it removed."""
         return self._close(stream, now) if stream in self.outboxes else []
 
     def own_origins(self, stream: StreamName) -> tuple[Origin, ...]:
@@ -357,7 +362,8 @@ class Publisher:
     def _open(self, definition: StreamDefinition, epoch: Millis, backup: PeerId | None, bounds: LogBounds) -> Outbox:
         name = definition.name
         known = self.outboxes.get(name)
-        if known is not None and known.feed.origin.epoch == epoch:  # Replayed: only the backup has changed.
+        # Replayed from the journal: only the backup has changed.
+        if known is not None and known.feed.origin.epoch == epoch:
             if known.mirror:
                 known.mirror.move_to(backup)
                 known.mirror.listed = backup
@@ -368,7 +374,7 @@ class Publisher:
         feed = Feed.restored(Origin(self.peer_id, name, epoch), log, self.limits, bounds)
         feed.is_logged = definition.durability != "memory"
         mirror = None
-        if definition.durability == "replicated":  # What our disk holds may not have reached the other one.
+        if definition.durability == "replicated":  # Our disk may hold tuples that have not reached the backup.
             mirror = Mirror(feed, backup, definition.retention_ms, listed=backup, floor=feed.next)
             mirror.confirmed_next = mirror.sent = feed.committed = feed.first
         sketch = StatisticsSketch(tuple(column.name for column in definition.schema.fields))
@@ -383,7 +389,7 @@ class Publisher:
             return []
         outbox.is_open = True
         effects: list[Effect] = [Send(peer, PublisherNews(stream=stream)) for peer in outbox.readers]
-        # Who subscribes looks, too, once it is listed: of two that begin at once, one finds the other.
+        # A subscriber also looks again once it is listed: if both begin at once, at least one finds the other.
         effects += self.catalogue.lookup(stream, (ROLE, "greet", stream), now)
         for request, command in self._early.pop(stream, ()):
             effects += self._accept(outbox, request, command, now)
@@ -393,7 +399,7 @@ class Publisher:
         return [Reply(request, refusal) for request, _ in self._early.pop(stream, ())]
 
     def _close(self, stream: StreamName, now: Millis) -> list[Effect]:
-        """The stream is gone: so are its tuples, and nobody waits for them."""
+        """The stream is gone, and its tuples with it; answer whoever waits."""
         outbox = self.outboxes[stream]
         gone = unknown_stream(stream, None)
         effects: list[Effect] = [Reply(waiting.request, gone) for waiting in outbox.waiting]
@@ -422,7 +428,7 @@ class Publisher:
             positions = (Position(outbox.feed.origin, start),)
             effects = outbox.feed.pump(now)
         answer = Send(sender, Subscribed(subscription=message.subscription, stream=message.stream, positions=positions))
-        # A crash can still take what is not on disk; other tuples would come to have its numbers.
+        # A crash could still lose what is not on disk, and other tuples would then get the same sequence numbers.
         is_safe = outbox is None or all(position.next <= outbox.durable for position in positions)
         return [answer if is_safe else AfterSync((answer,)), *effects]
 
@@ -454,7 +460,7 @@ class Publisher:
         return [*effects, *self._list_backup(outbox, now), *self._commit(outbox, now)]
 
     def _listed(self, stream: StreamName, backup: str, now: Millis) -> list[Effect]:
-        """The catalogue names a backup of ours: what it confirms counts from now on."""
+        """The catalogue now names our backup: from here on its confirmations count."""
         outbox = self.outboxes.get(stream)
         if outbox is None or outbox.mirror is None or outbox.mirror.backup is None:
             return []
@@ -463,7 +469,7 @@ class Publisher:
         return self._commit(outbox, now)
 
     def _list_backup(self, outbox: Outbox, now: Millis) -> list[Effect]:
-        """Have the catalogue name a new backup, once it holds all that was promised; our own journal first."""
+        """Have the catalogue name a new backup once it holds everything promised. Our own journal is written first."""
         if outbox.mirror is None or not outbox.mirror.wants_listing:
             return []
         outbox.mirror.listed = outbox.mirror.backup
@@ -518,7 +524,7 @@ class Publisher:
         return self._advertise(outbox, "news" if outbox.is_open else "open", now)
 
     def _advertise_news(self, outbox: Outbox, advertised: PublisherEntry, now: Millis) -> list[Effect]:
-        """Whoever poses a query meanwhile goes by the statistics, so the first shall not wait for their turn."""
+        """Advertise changed statistics early: a query posed meanwhile is planned by them."""
         outbox.weighed = outbox.feed.next
         if not outbox.is_open or not has_moved(advertised.statistics, outbox.statistics.summary(now)):
             return []
@@ -546,7 +552,7 @@ class Publisher:
         )
 
     def _kept(self) -> LogsKept:
-        """What can be read only here, or at the backup."""
+        """The tuples that can be read only here or at the backup."""
         kept = [
             LogKept(name, outbox.feed.next - outbox.feed.settled, outbox.mirror.listed if outbox.mirror else None)
             for name, outbox in sorted(self.outboxes.items())

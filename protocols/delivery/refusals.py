@@ -1,4 +1,4 @@
-"""What a peer answers that does not take the tuples of a client."""
+"""The refusals of a peer that does not take a client's tuples."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BUSY_RETRY_MS: Final = 50
 
 
 def unavailable(name: StreamName, reason: str) -> Refused:
-    """Nobody says now what the stream is."""
+    """The catalogue does not answer for the stream now."""
     return Refused(
         code="unavailable",
         error=f'stream "{name}" cannot be looked up now',
@@ -23,7 +23,7 @@ def unavailable(name: StreamName, reason: str) -> Refused:
 
 
 def of_results(definition: StreamDefinition) -> Refused:
-    """A client may not add to what a query makes."""
+    """A client may not publish to the results of a query."""
     return Refused(
         code="invalid",
         error=f'stream "{definition.name}" is for the results of query "{definition.query}" alone',
@@ -32,7 +32,7 @@ def of_results(definition: StreamDefinition) -> Refused:
 
 
 def too_many(name: StreamName, most: int) -> Refused:
-    """This peer publishes to as many streams as it may."""
+    """This peer already publishes to as many streams as it may."""
     return Refused(
         code="full",
         error=f'stream "{name}" takes no tuples here: this peer publishes to {most} streams, its limit',
@@ -41,12 +41,12 @@ def too_many(name: StreamName, most: int) -> Refused:
 
 
 def invalid(name: StreamName, what: str, detail: str) -> Refused:
-    """Something is wrong with what was published."""
+    """The rows that were published are not valid."""
     return Refused(code="invalid", error=f'stream "{name}": {what}', detail=detail)
 
 
 def busy(name: StreamName, detail: str) -> Refused:
-    """It would be too much now."""
+    """The peer cannot take more for now."""
     return Refused(
         code="busy", error=f'stream "{name}" is busy', detail=detail.capitalize() + ".", retry_after_ms=BUSY_RETRY_MS
     )

@@ -1,4 +1,4 @@
-"""What became of clients' recent publishes, so that one asked again is answered and not repeated."""
+"""The outcome of clients' recent publishes, so that a repeated publish is answered and not done twice."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from protocols.clock import wall_ms
 from protocols.delivery.messages import Publish, PublishNoted
 from protocols.ids import Millis, StreamName
 
-KEPT_MS: Final[Millis] = 600_000  # Longer than any client of ours asks again.
-SESSIONS_MIN: Final = 256  # Kept however long ago they were heard of.
-NOTES_MAX: Final = 128  # Of one session: more than a client has under way at once.
-NOTES_TOTAL_MAX: Final = 100_000  # Then no new session gets in before an old one is over.
+KEPT_MS: Final[Millis] = 600_000  # Longer than any client repeats a publish.
+SESSIONS_MIN: Final = 256  # Kept however old they are.
+NOTES_MAX: Final = 128  # Per session: more than a client has in flight.
+NOTES_TOTAL_MAX: Final = 100_000  # When full, a new session waits until an old one ends.
 
 
 @dataclass(slots=True)
 class Sessions:
-    """The notes of the sessions heard of last."""
+    """The notes of the most recent sessions."""
 
     _notes: OrderedDict[tuple[StreamName, bytes], OrderedDict[int, PublishNoted]] = field(default_factory=OrderedDict)
     _count: int = 0
@@ -41,7 +41,7 @@ class Sessions:
         return self._count < NOTES_TOTAL_MAX or (command.stream, command.session) in self._notes
 
     def forget(self, stream: StreamName) -> None:
-        """The stream, or this epoch of it, is no more."""
+        """The stream, or this epoch of it, no longer exists."""
         for key in [key for key in self._notes if key[0] == stream]:
             self._count -= len(self._notes.pop(key))
 
@@ -49,7 +49,7 @@ class Sessions:
         return [note for notes in self._notes.values() for note in notes.values()]
 
     def _forget_before(self, before: Millis) -> None:
-        """Let go of the sessions that have been silent since."""
+        """Forget the sessions that have been silent since this time."""
         while len(self._notes) > SESSIONS_MIN:
             key, notes = next(iter(self._notes.items()))
             if wall_ms(next(reversed(notes.values())).stamp) > before:

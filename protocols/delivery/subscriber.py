@@ -1,4 +1,4 @@
-"""The subscriber's end of delivery: finds the publishers of a stream, takes each tuple once, and remembers how far."""
+"""The subscriber's end of delivery: finds the publishers of a stream, takes each tuple once, and keeps its position."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Subscriber:
     In:        OPEN, SEEN, REFUSE, CLOSE, LIST_DEAD from clients; SUBSCRIBED, BATCH, GAP, PUBLISHER_NEWS from those
                who serve it
     Out:       Opened, Rows, Missed, DeadLettered; SUBSCRIBE, ACK, UNSUBSCRIBE
-    Keeps:     how far each kept subscription has been seen, and the tuples its client could not bear
+    Keeps:     how far each kept subscription has been seen, and its dead letters
     Invariant: a client gets each tuple of an origin once and in order while it stays; after it comes back, from
                where it had seen
     """
@@ -138,14 +138,15 @@ class Subscriber:
                 return self._found(self.subscriptions[subscription], event, now)
             case Advertised(token=(_, "open", str(subscription))) if subscription in self.subscriptions:
                 known = self.subscriptions[subscription]
-                # A publisher that looked before we were listed, and was listed after we had looked, is found now.
+                # A publisher may have looked before we were listed, and been listed after we looked. This lookup finds
+                # it.
                 again = self.catalogue.lookup(known.stream, (ROLE, "poll", subscription), now)
                 return [*self._advertised(known), *again]
             case Advertised(token=(_, "listed", str(subscription))) if subscription in self.subscriptions:
                 stream = self.subscriptions[subscription].stream
                 return self.catalogue.lookup(stream, (ROLE, "poll", subscription), now)
             case AdvertiseFailed(token=(_, "listed", str(subscription))) if subscription in self.subscriptions:
-                self.subscriptions[subscription].advertised_at = 0  # The next look around tries again.
+                self.subscriptions[subscription].advertised_at = 0  # The next poll tries again.
             case (
                 LookupFailed(token=(_, "open", str(subscription)), reason=reason)
                 | AdvertiseFailed(token=(_, "open", str(subscription)), reason=reason)
@@ -208,7 +209,9 @@ class Subscriber:
         return [*effects, *self.catalogue.lookup(known.stream, (ROLE, "open", known.subscription), now)]
 
     def _open_known(self, subscription: Subscription, origins: tuple[Origin, ...], now: Millis) -> list[Effect]:
-        """Read from these at once: their logs keep what is published until we are listed, and look for others."""
+        """Read from these publishers at once: their logs keep what is published until we are listed. Then look for
+        others.
+        """
         subscription.publishers = {
             each: PublisherEntry(peer=each.publisher, epoch=each.epoch)
             for each in origins
@@ -248,7 +251,7 @@ class Subscriber:
         return self.limits.advertisement_life_ms if subscription.keep else self.limits.passing_life_ms
 
     def _advertised(self, subscription: Subscription) -> list[Effect]:
-        """The client may rely on it: nothing published from here on is missed."""
+        """The subscription is listed, so the client may rely on it: nothing published from here on is missed."""
         subscription.is_open = True
         if subscription.request is None:
             return []
@@ -262,7 +265,7 @@ class Subscriber:
         return [*effects, Reply(request, refusal)] if request is not None else effects
 
     def _give_up(self, name: SubscriptionId, reason: str) -> list[Effect]:
-        """The stream's owners did not answer: the client may try again."""
+        """The owners of the stream's key did not answer; the client may try again."""
         subscription = self.subscriptions.get(name)
         if subscription is None or subscription.request is None:
             return []
@@ -286,7 +289,7 @@ class Subscriber:
         if event.is_broken and not subscription.is_burying:
             for origin, upto in subscription.in_hand().items():
                 effects += self._failed(subscription, origin, upto, "the client went away while it had it", now)
-        return effects + self._ask_all(subscription)  # With no credit: nothing more is sent until somebody reads.
+        return effects + self._ask_all(subscription)  # Without credit: nothing more is sent until a client reads.
 
     def _close(self, request: RequestId, command: CloseSubscription, now: Millis) -> list[Effect]:
         subscription = self.subscriptions.get(command.subscription)
@@ -376,7 +379,7 @@ class Subscriber:
         return effects
 
     def _ask_backups(self, subscription: Subscription, origins: list[Origin]) -> list[Effect]:
-        """The ingress peer of these cannot serve them now: their backups may."""
+        """The ingress peer of these origins cannot serve them now: ask their backups."""
         effects: list[Effect] = []
         for origin in origins:
             backup = subscription.publishers[origin].backup
@@ -399,20 +402,20 @@ class Subscriber:
             subscription.served_by[origin] = sender
             upto = subscription.taken.get(origin)
             if upto is None or batch.first > upto or subscription.request is None:
-                continue  # Something before it is missing: it will come again.
+                continue  # Something before it is missing; the sender resends from there.
             if batch.next <= upto:
                 repeated[origin] = None
                 continue
             subscription.taken[origin] = batch.next
             subscription.held.append(batch if batch.first == upto else tail(batch, upto))
         effects = self._hand_on(subscription)
-        if repeated:  # The sender did not hear our last word on these.
+        if repeated:  # Its sender missed our last ACK.
             positions = subscription.positions_at(list(repeated))
             effects.append(Send(sender, Ack(subscription=subscription.subscription, positions=positions)))
         return effects
 
     def _hand_on(self, subscription: Subscription) -> list[Effect]:
-        """Give the client what it can bear."""
+        """Give the client as much as it can take."""
         if subscription.request is None:
             return []
         batches = subscription.hand_out(self.limits.client_bytes_max)
@@ -424,7 +427,7 @@ class Subscriber:
             return []
         origin, upto = message.origin, subscription.taken.get(message.origin)
         if upto is None or message.first > upto or subscription.held:
-            return []  # Something before it is still on its way, lost, or held here: it will be said again.
+            return []  # Something before it is in flight, lost, or held here; GAP will be sent again.
         if message.next <= upto:
             repeated = Ack(subscription=message.subscription, positions=subscription.positions_at([origin]))
             return [Send(sender, repeated)]
@@ -440,7 +443,7 @@ class Subscriber:
         return [*self._moved(subscription, subscription.see(command.positions)), *self._hand_on(subscription)]
 
     def _moved(self, subscription: Subscription, moved: list[Position]) -> list[Effect]:
-        """Remember how far the client has come, and tell those who serve it."""
+        """Record the client's new positions, and acknowledge them to whoever serves it."""
         acks = self._acks(subscription, moved)
         if not subscription.keep or not moved:
             return acks
@@ -455,7 +458,7 @@ class Subscriber:
         name = subscription.subscription
         return [Send(peer, Ack(subscription=name, positions=tuple(group))) for peer, group in by_peer.items()]
 
-    # What clients cannot bear.
+    # What clients cannot process.
 
     def _refused(self, command: Refuse, now: Millis) -> list[Effect]:
         subscription = self.subscriptions.get(command.subscription)
@@ -465,12 +468,12 @@ class Subscriber:
         effects = self._moved(subscription, subscription.see((Position(origin, command.first),)))
         in_hand = subscription.in_hand().get(origin, 0)
         if subscription.seen.get(origin, 0) != command.first or not command.first < command.next <= in_hand:
-            return effects  # Of tuples that it does not have, or not any more.
+            return effects  # The client refuses tuples that it does not hold, or no longer.
         effects += self._failed(subscription, origin, command.next, command.reason, now)
         return [*effects, *self._hand_on(subscription)]
 
     def _failed(self, subscription: Subscription, origin: Origin, upto: int, reason: str, now: Millis) -> list[Effect]:
-        """The client has failed on what it was holding up to here: let it try again, or put the tuple aside."""
+        """The client failed on what it held up to here: hand it out again, or dead-letter the tuple."""
         tries, trial = subscription.doubts.failed(origin, upto), subscription.trial
         if tries >= TRIES_MAX and trial is not None and trial.origin == origin:
             return self._bury(subscription, DeadLetter(trial, reason[:REASON_CHARACTERS_MAX], now))
@@ -479,11 +482,11 @@ class Subscriber:
             return []
         peer = subscription.served_by.get(origin, origin.publisher)
         copies = peer != origin.publisher
-        subscription.told.pop((peer, copies), None)  # Asked as if for the first time, it sends again.
+        subscription.told.pop((peer, copies), None)  # Asked as if for the first time, the server sends again.
         return [self._ask(subscription, peer, [origin], copies)]
 
     def _bury(self, subscription: Subscription, letter: DeadLetter) -> list[Effect]:
-        """Put a tuple aside; what follows waits until that is safe."""
+        """Dead-letter a tuple; what follows waits until that is on disk."""
         subscription.is_burying = True
         subscription.dead.add(letter, self.limits)
         number, name = subscription.dead.count, subscription.subscription

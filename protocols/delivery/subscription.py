@@ -23,27 +23,29 @@ class Subscription:
     stream: StreamName
     since: Stamp
     keep: bool
-    share: PublisherShare = WHOLE  # Of the publishers.
+    share: PublisherShare = WHOLE  # The publishers it reads from.
     request: RequestId | None = None  # The client that reads now.
-    is_journalled: bool = False  # It was there once: what cannot be found now is out of sight, not gone.
-    is_open: bool = False  # Advertised, and the client told so.
+    is_journalled: bool = False  # It was found once, so a failed lookup now means out of sight, not gone.
+    is_open: bool = False  # Listed, and the client has been told.
     advertised_at: Millis = 0
-    seen: dict[Origin, int] = field(default_factory=dict)  # The client has everything below behind it.
-    taken: dict[Origin, int] = field(default_factory=dict)  # Handed to the client, or held for it.
+    seen: dict[Origin, int] = field(default_factory=dict)  # The client has processed everything below.
+    taken: dict[Origin, int] = field(default_factory=dict)  # Below: handed to the client, or held for it.
     held: deque[Batch] = field(default_factory=deque)  # For a client that is slower than the network.
     unseen: deque[tuple[Origin, int, int]] = field(default_factory=deque)  # Origin, next sequence, bytes.
     unseen_bytes: int = 0
     publishers: dict[Origin, PublisherEntry] = field(default_factory=dict)
     served_by: dict[Origin, PeerId] = field(default_factory=dict)
-    absent: dict[Origin, None] = field(default_factory=dict)  # Its ingress peer cannot serve it: ask the backup.
-    told: dict[tuple[PeerId, bool], None] = field(default_factory=dict)  # Asked since this client came; for copies?
+    # Origins that their ingress peer cannot serve: ask the backup.
+    absent: dict[Origin, None] = field(default_factory=dict)
+    # Peers asked since this client came, and whether for copies.
+    told: dict[tuple[PeerId, bool], None] = field(default_factory=dict)
     doubts: Doubts = field(default_factory=Doubts)
-    trial: Batch | None = None  # The one tuple that the client is trying now.
-    is_burying: bool = False  # A dead letter is on its way to the disk; nothing behind it is handed out before.
+    trial: Batch | None = None  # The single tuple that the client is tried on now.
+    is_burying: bool = False  # A dead letter is being written; nothing behind it is handed out until it is on disk.
     dead: DeadLetters = field(default_factory=DeadLetters)
 
     def attach(self, request: RequestId) -> None:
-        """A client reads from here on, beginning with what it has not seen."""
+        """A client begins to read, from the first tuple that it has not seen."""
         self.request = request
         self.taken = dict(self.seen)
         self.held.clear()
@@ -62,7 +64,7 @@ class Subscription:
     # What the client gets.
 
     def hand_out(self, bytes_max: int) -> list[Batch]:
-        """What the client can bear now; of tuples in doubt no more than helps to find the one it cannot bear."""
+        """The batches to hand to the client now. Of tuples in doubt, only as many as help to find the culprit."""
         batches: list[Batch] = []
         while self.held and self.unseen_bytes < bytes_max and not self.is_burying:
             if self.doubts and self.unseen:
@@ -79,7 +81,7 @@ class Subscription:
         return batches
 
     def see(self, positions: tuple[Position, ...]) -> list[Position]:
-        """The client has these behind it; returns where that is news."""
+        """The client has processed these; returns the positions that are new."""
         moved: list[Position] = []
         for position in positions:
             origin = position.origin
@@ -99,11 +101,11 @@ class Subscription:
         return moved
 
     def in_hand(self) -> dict[Origin, int]:
-        """What the client holds: for each origin, up to where."""
+        """For each origin, up to where the client holds tuples."""
         return {origin: upto for origin, upto, _ in self.unseen}
 
     def take_back(self, origin: Origin) -> None:
-        """What the client holds of an origin, and all that waits behind it, will be handed out again."""
+        """Hand out again what the client holds of an origin, and everything that waits behind it."""
         kept = [each for each in self.unseen if each[0] != origin]
         self.unseen = deque(kept)
         self.unseen_bytes = sum(size for _, _, size in kept)
@@ -114,7 +116,7 @@ class Subscription:
         self.taken[origin] = self.seen.get(origin, 0)
 
     def skip(self, origin: Origin, upto: int) -> None:
-        """The client could not bear what ends here: it is put aside, and no more is in doubt."""
+        """The client could not process the tuple that ends here: skip it; nothing else is in doubt."""
         self.seen[origin] = max(upto, self.seen.get(origin, 0))
         self.taken[origin] = max(upto, self.taken.get(origin, 0))
         self.doubts.found()
