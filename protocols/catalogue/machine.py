@@ -213,7 +213,7 @@ class CatalogueMachine:
         return self._read(stream_key(name), first_look, now)
 
     def _create_own(self, request: RequestId, mine: StreamDefinition, now: Millis) -> list[Effect]:
-        """Create the stream of a query's results: its name is unique, so all is written at once and nothing read before.
+        """Create the stream of a query's results: its name is unique, so nothing has to be read first.
 
         A reader that knows the name finds the definition directly; the directory serves only those who list streams.
         """

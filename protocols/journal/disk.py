@@ -12,9 +12,9 @@ class DiskFull(Exception):
 class Disk(Protocol):
     """A flat folder of files that only grow at their end.
 
-    What sync() or replace() has returned from survives any crash. Of what was appended after the last sync() of a file
-    a crash keeps all, nothing, or anything between, in pieces; a removed file may come back. One thread changes the
-    disk at a time; others may read meanwhile.
+    Once sync() or replace() has returned, its data survives any crash. A crash keeps any part of what was appended to a
+    file after its last sync(), and a removed file may come back. One thread at a time changes the disk; others may read
+    meanwhile.
     """
 
     def names(self) -> list[str]:
@@ -26,21 +26,21 @@ class Disk(Protocol):
         ...
 
     def append(self, name: str, data: bytes) -> None:
-        """Write at the end of a file, and make it if need be: all of the data, or none and DiskFull."""
+        """Write all of the data at the end of a file, creating it if need be, or nothing and raise DiskFull."""
         ...
 
     def sync(self, name: str) -> None:
-        """Make the file, as it is now, survive a crash. If this fails, what the disk holds is not known any more."""
+        """Make the file, as it is now, survive a crash. After a failure nobody knows what the disk holds."""
         ...
 
     def replace(self, name: str, data: bytes) -> None:
-        """Make a file hold this and nothing else, wholly or not at all, and survive a crash; or DiskFull."""
+        """Replace the content of a file atomically and durably, or raise DiskFull."""
         ...
 
     def truncate(self, name: str, size: int) -> None:
-        """Cut a file off, and make that survive a crash."""
+        """Cut a file off, durably."""
         ...
 
     def remove(self, name: str) -> None:
-        """Remove a file; it is no error if it is not there."""
+        """Remove a file; a missing file is no error."""
         ...

@@ -7,10 +7,10 @@
     RELEASE  below (8) | name of the log
     END      number of records in the snapshot (8) | number of releases in it (8)
 
-Every write to a segment begins with a MARK that says where it stands, and is synced before the next one is made. So
-a valid MARK proves that all before it had reached the disk: damage before the last MARK is damage, while damage
-after it may be no more than a write that a crash cut short. A segment therefore begins with a MARK too; so does a
-snapshot, which also ends with an END.
+Every write to a segment begins with a MARK that states its own place, and is synced before the next write begins. So a
+valid MARK proves that everything before it had reached the disk. Damage before the last MARK is an error; damage after
+it may be just a write that a crash cut short. Hence every segment and every snapshot begins with a MARK; a snapshot
+also ends with an END.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ END: Final = 5
 
 _MAGIC: Final = b"peerd\xffJ1"  # The last character is the version of this format.
 _HEADER: Final = Struct("<IIB")
-_CHECKED: Final = Struct("<IB")  # What of the header the checksum covers.
+_CHECKED: Final = Struct("<IB")  # The part of the header that the checksum covers.
 _CRC_BYTES: Final = 4
 _MARK: Final = Struct("<8sQQ")
 _BATCH: Final = Struct("<QIQH")
@@ -44,7 +44,7 @@ _BATCH_BYTES: Final = HEADER_BYTES + _BATCH.size
 
 
 class JournalCorrupt(Exception):
-    """Bytes that were safe on the disk have changed or gone: what this peer promised cannot be told from the rest."""
+    """Bytes that were safe on disk have changed or gone, so this peer cannot tell what it promised."""
 
     def __init__(self, name: str, offset: int, reason: str) -> None:
         super().__init__(f'journal file "{name}" is damaged at byte {offset}: {reason}')
@@ -79,11 +79,7 @@ def seal_end(records: int, releases: int) -> bytes:
 
 
 def scan(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Kind, offset and end of each entry, up to the first place where there is no whole and valid one.
-
-    >>> [(kind, end - offset) for kind, offset, end in scan(seal(RECORD, b"abc") + seal(RECORD, b"torn")[:-1])]
-    [(2, 12)]
-    """
+    """Kind, offset and end of each entry, up to the first place without a whole, valid entry."""
     view, offset, size = memoryview(data), 0, len(data)
     while offset + HEADER_BYTES <= size:
         crc, length, kind = _HEADER.unpack_from(data, offset)

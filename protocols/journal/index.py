@@ -1,7 +1,7 @@
 """Where the batches of a log lie: a few bytes for each in memory, the rows on the disk.
 
-A log holds the sequences from `released` up to `next`, all of them: batches follow each other without a hole. A place
-is one number, the segment's above the offset in it, so that places have the order in which they were written.
+A log holds every sequence from `released` up to `next`: its batches follow each other without a hole. A place is one
+number, made of the segment (high bits) and the offset in it, so places sort in the order of writing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from protocols.clock import Stamp
 from protocols.events import LogBounds
 
 _OFFSET_BITS: Final = 32
-_FREED_MIN: Final = 64  # So many released batches may stay in the arrays before these are moved together.
+_FREED_MIN: Final = 64  # Compact the arrays only if they hold at least so many released batches.
 
 
 def place_of(segment: int, offset: int) -> int:
@@ -45,8 +45,8 @@ class LogIndex:
         self._places = array("Q")
         self._sizes = array("I")
         self._stamps = array("Q")
-        self._head = 0  # What lies before it in the arrays has been released.
-        self._resumed = (0, 0)  # While recovering: first sequence and place of the batch behind the last hole.
+        self._head = 0  # Everything before this index in the arrays is released.
+        self._resumed = (0, 0)  # During recovery: first sequence and place of the batch behind the last hole.
 
     @property
     def bounds(self) -> LogBounds:
@@ -57,7 +57,7 @@ class LogIndex:
         return len(self._firsts) - self._head
 
     def add(self, first: int, count: int, place: int, size: int, stamp: Stamp) -> None:
-        """Take in the batch that comes next."""
+        """Add the next batch."""
         self._firsts.append(first)
         self._places.append(place)
         self._sizes.append(size)
@@ -65,7 +65,7 @@ class LogIndex:
         self.next = first + count
 
     def release(self, below: int) -> list[tuple[int, int]]:
-        """Let go of everything below; place and size of each batch that holds nothing any more."""
+        """Release everything below; returns place and size of each batch that is now wholly released."""
         self.released = max(self.released, below)
         if self.next <= self.released:
             self.next = self.released
@@ -74,7 +74,7 @@ class LogIndex:
             head = max(self._head, bisect_right(self._firsts, self.released, self._head) - 1)
         freed = list(zip(self._places[self._head : head], self._sizes[self._head : head], strict=True))
         self._head = head
-        if head >= _FREED_MIN and head * 2 >= len(self._firsts):  # Then no more is moved than was freed.
+        if head >= _FREED_MIN and head * 2 >= len(self._firsts):  # So no more is moved than was freed.
             self._forget(head)
         return freed
 
@@ -96,7 +96,9 @@ class LogIndex:
         return list(zip(self._places[self._head :], self._sizes[self._head :], strict=True))
 
     def restore(self, first: int, count: int, place: int, size: int, stamp: Stamp) -> None:
-        """Take in a batch found by recovery: those before it may lack some, if settle() shows that all are released."""
+        """Add a batch found by recovery. A hole before it is allowed if settle() shows that everything in it is
+        released.
+        """
         if first != self.next:
             self._forget(len(self._firsts))
             self._resumed = (first, place)
@@ -104,7 +106,7 @@ class LogIndex:
         self.add(first, count, place, size, stamp)
 
     def settle(self, released: int) -> int | None:
-        """End recovery; the place of the batch before which some are missing, or None if none is."""
+        """End recovery; returns the place of the batch behind a hole, or None if there is no hole."""
         first, place = self._resumed
         if first > released:
             return place

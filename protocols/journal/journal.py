@@ -1,11 +1,11 @@
 """The journal of a peer: records and the batches of all its logs, in one sequence, so that one sync commits all.
 
-Entries go to numbered segments. snapshot-N holds what the records before segment-N amount to, and how far each log is
-released; it is written when all before it is safe. A segment is removed when a snapshot covers its records and
-each of its batches is released. Nothing here touches the disk but recover() and read(): what is to be written is taken
-out as a Pending, and written wherever the driver likes.
+Entries go to numbered segments. snapshot-N replaces the records before segment-N and says how far each log is released;
+it is written once everything before it is safe. A segment is removed when a snapshot covers its records and all its
+batches are released. Only recover() and read() touch the disk here. Writes are taken out as a Pending, which the driver
+may write in any thread.
 
-    append() …  ──▶  take() ──▶ Pending.write(disk) ──▶  done()         appended counts on the left, synced on the right
+append() …  ──▶  take() ──▶ Pending.write(disk) ──▶  done()         appended counts on the left, synced on the right
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from protocols.messages import Record
 
 SEGMENT_BYTES: Final = 16 * 1024 * 1024
 _SEGMENT_BYTES_MAX: Final = 1 << 31
-_NOTHING: Final = LogIndex()  # Of a log that has never been heard of.
+_NOTHING: Final = LogIndex()  # A log that does not exist.
 
 Encoder = Callable[[Record], bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What the disk still knew."""
+    """What recovery found on the disk."""
 
     records: list[Record]
     logs: Mapping[LogId, LogBounds]
-    cut_bytes: int  # Of a last write that a crash cut short: never synced, so never promised.
+    cut_bytes: int  # The tail of a last write that a crash cut short: never synced, so never promised.
 
 
 class Journal:
@@ -49,26 +49,27 @@ class Journal:
 
     def __init__(self, disk: Disk, encode: Encoder, decode: Decoder, segment_bytes: int = SEGMENT_BYTES) -> None:
         assert 0 < segment_bytes <= _SEGMENT_BYTES_MAX
-        self.appended = 0  # How many entries have been given to this journal since it was recovered,
+        self.appended = 0  # How many entries were appended since recovery,
         self.synced = 0  # and how many of them are safe on the disk.
         self._disk = disk
         self._encode = encode
         self._decode = decode
         self._segment_bytes = segment_bytes
         self._logs: dict[LogId, LogIndex] = {}
-        self._live: dict[int, int] = {}  # By segment, oldest first: how many of its batches hold something unreleased.
+        self._live: dict[int, int] = {}  # By segment, oldest first: how many of its batches are not wholly released.
         self._segment = 0  # The one being written; 0 before recovery.
         self._offset = 0  # Where its next entry goes.
         self._snapshot = 0  # The first segment that the newest snapshot does not cover.
         self._snapshot_bytes = 0
         self._stale_snapshots: list[int] = []
-        self._stale_bytes = 0  # What a new snapshot would make removable: all but live batches since the last one.
+        # What a new snapshot would make removable: everything but live batches since the last one.
+        self._stale_bytes = 0
         self._steps: list[Step] = []
         self._unwritten: dict[int, StoredBatch] = {}  # By place.
         self._in_flight: Pending | None = None
 
     def recover(self) -> Recovered:
-        """Read what is on the disk, cut off a torn end, and be ready to go on behind it."""
+        """Read the disk, cut off a torn tail, and get ready to append behind it."""
         assert self._segment == 0, "a journal is recovered once"
         found = Scanner(self._disk, self._decode)
         found.run()
@@ -88,11 +89,11 @@ class Journal:
         self._append_control(seal(RECORD, self._encode(record)))
 
     def append_batch(self, log: LogId, batch: StoredBatch) -> None:
-        """Add a batch to a log: the tuples that come next in it, or any later ones if the log holds nothing."""
+        """Append the next batch of a log; if the log holds nothing, it may begin at any later sequence."""
         index = self._logs.setdefault(log, LogIndex())
         if len(index) == 0 and batch.first > index.next:
             self.release(log, batch.first)
-        # Checked before anything is appended: a hole that reached the disk would stop every later recovery.
+        # Checked before the append: a hole that reached the disk would make every later recovery fail.
         assert batch.first == index.next, f"a batch begins at {batch.first} where {index.next} comes next"
         assert batch.count > 0, "a batch without tuples"
         entry = seal_batch(log, batch)
@@ -102,7 +103,7 @@ class Journal:
         self._unwritten[place] = batch
 
     def release(self, log: LogId, below: int) -> None:
-        """Nobody needs what a log holds below this sequence any more: it will not be read, nor come back."""
+        """Nobody needs what a log holds below this sequence: it will not be read again, nor come back."""
         if below <= self._logs.get(log, _NOTHING).released:
             return
         self._append_control(seal_release(log, below))
@@ -113,7 +114,9 @@ class Journal:
         return {log: index.bounds for log, index in self._logs.items()}
 
     def find(self, log: LogId, first: int, bytes_max: int) -> Reading:
-        """Find the batches of a log from the one that holds `first`, as many as fit, at least one if it is there."""
+        """Find the batches of a log from the one that holds `first` on: as many as fit, at least one if
+        there is any.
+        """
         places = self._logs.get(log, _NOTHING).locate(first, bytes_max)
         in_flight = self._in_flight.batches if self._in_flight else {}
         unwritten = {
@@ -129,11 +132,11 @@ class Journal:
 
     @property
     def wants_snapshot(self) -> bool:
-        """Whether a snapshot would now pay for itself, in space and in the time of the next recovery."""
+        """Whether a snapshot would pay for itself now, in space and in recovery time."""
         return self._stale_bytes >= 2 * max(self._segment_bytes, self._snapshot_bytes)
 
     def snapshot(self, records: Iterable[Record]) -> None:
-        """From now on these stand for all records appended so far."""
+        """From now on these records replace all records appended so far."""
         if self._offset > 0:
             self._begin_segment()
         sealed = [seal(RECORD, self._encode(record)) for record in records]
@@ -147,7 +150,7 @@ class Journal:
         self._stale_bytes = 0
 
     def take(self) -> Pending | None:
-        """What is to be done on the disk; None if there is nothing, or if the last Pending is not yet done."""
+        """The next work for the disk; None if there is none, or if the last Pending is not done yet."""
         if self._in_flight is not None:
             return None
         steps = self._steps + self._removals()
@@ -158,7 +161,7 @@ class Journal:
         return self._in_flight
 
     def done(self, pending: Pending) -> None:
-        """The disk has done it: all that was appended before its take() is safe."""
+        """The disk has finished: everything appended before its take() is safe."""
         assert pending is self._in_flight
         self.synced = pending.appended
         self._in_flight = None
@@ -178,7 +181,7 @@ class Journal:
         self._stale_bytes += len(entry)
 
     def _append(self, entry: bytes) -> int:
-        """Put an entry behind all others; its place."""
+        """Append an entry; returns its place."""
         assert self._segment > 0, "recover() comes first"
         if self._offset >= self._segment_bytes:
             self._begin_segment()
@@ -214,7 +217,7 @@ class Journal:
             self._stale_bytes -= change * size
 
     def _removals(self) -> list[Step]:
-        """Files of which nothing is needed once all that was appended so far is safe."""
+        """Remove the files that nothing needs once everything appended so far is safe."""
         names = [snapshot_name(number) for number in self._stale_snapshots]
         self._stale_snapshots = []
         dead = []

@@ -1,6 +1,6 @@
-"""What the journal has the disk do: the steps of one group commit, and the reading of batches.
+"""The journal's work for the disk: the steps of one group commit, and reads of batches.
 
-Both are made by the journal and touch nothing of it, so that a driver may run them in a thread of their own.
+Neither touches the journal itself, so a driver may run them in another thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from protocols.journal.disk import Disk
 from protocols.journal.format import JournalCorrupt, open_batch
 from protocols.journal.index import offset_of, segment_of
 
-# Batches of one log that lie so close together are read in one piece, with what lies between them.
+# Batches of one log that lie this close together are fetched with one read.
 _GAP_BYTES_MAX: Final = 4096
 
 
@@ -53,7 +53,7 @@ class Replace:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """Remove a file that nothing is needed of any more."""
+    """Remove a file that nothing needs any more."""
 
     name: str
 
@@ -67,20 +67,20 @@ Step = Write | Replace | Remove
 class Pending:
     """One group commit: everything appended between two calls of take(), in the order in which it must be written.
 
-    Each step is safe on the disk before the next begins. A crash therefore keeps a beginning of what was appended, and
-    only the newest segment can end in a torn write.
+    Each step is on disk before the next begins. So a crash keeps a prefix of what was appended, and only the newest
+    segment can end in a torn write.
     """
 
     def __init__(self, steps: Sequence[Step], appended: int, batches: Mapping[int, StoredBatch]) -> None:
         self.appended = appended  # How far the journal is synced once this is done.
-        self.batches = batches  # By place: what has to be read from here until then.
+        self.batches = batches  # By place: batches that must be read from memory until then.
         self._steps = deque(steps)
 
     def write(self, disk: Disk) -> None:
-        """Do it all; may take its time, and may run in a thread.
+        """Do all steps. This may block, so it may run in a thread.
 
-        After DiskFull it may be called again and goes on where it stopped. After any other error it is not known
-        what the disk holds: only a new journal that recovers can tell.
+        After DiskFull it may be called again and goes on where it stopped. After any other error only a new recovery
+        can tell what the disk holds.
         """
         while self._steps:
             self._steps[0].perform(disk)
@@ -89,13 +89,13 @@ class Pending:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Batches of a log, found: some still in memory, the others in pieces of the disk."""
+    """Batches of a log that were found: some still in memory, the others on disk."""
 
     places: Sequence[tuple[int, int]]  # Place and size of each batch, in the order of the log.
     unwritten: Mapping[int, StoredBatch]  # By place: those that are in memory.
 
     def read(self, disk: Disk) -> tuple[StoredBatch, ...]:
-        """Fetch them; fewer if some are released and removed at this moment. May run in a thread."""
+        """Fetch them; fewer if some are released and removed meanwhile. May run in a thread."""
         batches: list[StoredBatch] = []
         for piece in self._pieces():
             try:
@@ -105,10 +105,10 @@ class Reading:
         return tuple(batches)
 
     def _pieces(self) -> list[list[tuple[int, int]]]:
-        """The batches, grouped so that each group takes at most one read."""
+        """The batches in groups, each of which takes one read."""
         pieces = [[each] for each in self.places[:1]]
         for (before, size), (place, place_size) in pairwise(self.places):
-            is_near = 0 <= place - before - size <= _GAP_BYTES_MAX  # In another segment, places are far apart.
+            is_near = 0 <= place - before - size <= _GAP_BYTES_MAX  # Places in different segments are far apart.
             if is_near and (before in self.unwritten) == (place in self.unwritten):
                 pieces[-1].append((place, place_size))
             else:

@@ -1,6 +1,6 @@
 """What a disk holds of a journal: the last snapshot, then every segment, in the order in which they were written.
 
-Files of which nothing is needed any more may still be there, or be there again after a crash: they change nothing.
+Files that nothing needs may still be there, or come back after a crash; they are ignored.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ Decoder = Callable[[bytes], Record]
 class Scanner:
     """Reads a disk once, from the snapshot to the newest entry.
 
-    Invariant: what lies before the newest segment, and before the last MARK in it, had been synced; damage there is an
-    error, damage behind it is the end of the journal.
+    Invariant: everything before the last MARK of the newest segment had been synced, so damage there is an error;
+               damage behind it ends the journal.
     """
 
     disk: Disk
@@ -68,7 +68,7 @@ class Scanner:
 
     def _load_snapshot(self, number: int) -> None:
         name = snapshot_name(number)
-        # A process may have died between putting the snapshot in its place and making that survive a crash.
+        # The process may have died after writing the snapshot and before making it durable.
         self.disk.sync(name)
         data = self.disk.read(name)
         self.snapshot_bytes = len(data)
@@ -77,7 +77,7 @@ class Scanner:
             raise JournalCorrupt(name, end, "the snapshot is not whole")
 
     def _check_all_there(self, segments: list[int]) -> None:
-        """Older segments may have been removed; from the snapshot on, each is needed."""
+        """Older segments may have been removed, but from the snapshot on each one is needed."""
         needed = [number for number in segments if number >= self.snapshot]
         for expected, number in enumerate(needed, start=self.snapshot):
             if number != expected:
@@ -85,10 +85,10 @@ class Scanner:
 
     def _load_segment(self, number: int, is_newest: bool) -> None:
         name = segment_name(number)
-        # What is older than the snapshot was synced before that was written.
+        # Everything older than the snapshot was synced before the snapshot was written.
         may_be_torn = is_newest and number >= self.snapshot
         if may_be_torn:
-            # What a killed process left unsynced is about to be relied on.
+            # Sync what a killed process left unsynced, before anybody relies on it.
             self.disk.sync(name)
         data = self.disk.read(name)
         _, end = self._load(data, name, number)
@@ -100,7 +100,7 @@ class Scanner:
         self.sizes[number] = end
 
     def _load(self, data: bytes, name: str, number: int) -> tuple[int, int]:
-        """Take in every valid entry of a file; where the last of them begins and ends."""
+        """Load every valid entry of a file; returns where the last one begins and ends."""
         last = (0, 0)
         for kind, offset, end in scan(data):
             if (kind == MARK or offset == 0) and not is_mark(data, number, offset):
@@ -117,7 +117,7 @@ class Scanner:
                 index = self.logs[log] = LogIndex()
             index.restore(first, count, place_of(segment, offset), end - offset, stamp)
         elif kind == RECORD:
-            if segment >= self.snapshot:  # The snapshot speaks for all records before it.
+            if segment >= self.snapshot:  # The snapshot replaces all records before it.
                 self.records.append(self._decode(body(data, offset, end), name, offset))
         elif kind == RELEASE:
             log, below = open_release(data, offset, end)
@@ -133,7 +133,7 @@ class Scanner:
             raise
 
     def _settle(self) -> None:
-        """Forget what was released, now that all releases are known; what is left must be without holes."""
+        """Forget what was released, now that all releases are known; the rest must have no holes."""
         for log in self.released:
             self.logs.setdefault(log, LogIndex())
         for log, index in self.logs.items():
@@ -144,7 +144,7 @@ class Scanner:
 
 
 def _numbers(names: list[str], name_of: Callable[[int], str]) -> list[int]:
-    """The numbers of the files that are named like this; others are none of ours."""
+    """The numbers of the files with such names; other files are not ours."""
     tails = (name.rpartition("-")[2] for name in names)
     numbers = sorted({int(tail) for tail in tails if tail.isdecimal()})
     return [number for number in numbers if name_of(number) in names]

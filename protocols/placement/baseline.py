@@ -9,7 +9,9 @@ from protocols.placement.tree import Distance, ProcessingTree
 
 
 def place_at_proxy(tree: ProcessingTree, distance: Distance) -> tuple[PeerId, ...]:
-    """Where each vertex goes; what the proxy cannot run goes, with all below it, to the nearest peer that can."""
+    """Where each vertex goes. An operator that the proxy cannot run goes, with all below it, to the nearest peer that
+    can.
+    """
     hosts = [tree.proxy] * len(tree.vertices)
     for index in reversed(range(tree.root)):
         vertex, above = tree.vertices[index], hosts[tree.parents[index]]

@@ -1,8 +1,8 @@
-"""Configurations: where an operator and its children are, what that costs, and how one is made of those below it.
+"""Configurations: where an operator and its children are, what that costs, and how one follows from those below it.
 
-This is the part that the centralised and the distributed algorithms share. A `Table` says what is known of one child:
-its best configuration, and what it would cost elsewhere. The centralised algorithms ask any location of it; a
-coordinator has what the MAP message brought.
+The centralised and the distributed algorithms share this part. A `Table` says what is known of one child: its best
+configuration, and what it would cost elsewhere. The centralised algorithms may ask it for any location; a coordinator
+knows what MAP brought.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Table(Protocol):
 
     @property
     def best(self) -> Configuration:
-        """λ: where it was placed."""
+        """λ: where the child was placed."""
 
     def at(self, location: Location) -> Configuration | None:
-        """γ: what it costs with the child moved there; None if it cannot be, or if nobody knows."""
+        """γ: the cost with the child at that location; None if it cannot be there, or if nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Measure:
     proxy: PeerId
     distance: Distance
     bound_ms: float = math.inf
-    is_network_aware: bool = True  # Edge counts what flows between peers, however far apart they are.
+    is_network_aware: bool = True  # Edge counts only what flows between peers, not how far.
 
     def edge(self, beta: float, a: Location, b: Location) -> float:
         if a == b:
@@ -62,17 +62,18 @@ class Measure:
         return self.distance(a, b)
 
     def extended(self, child: Configuration, location: Location) -> float | None:
-        """The delay of a child's paths once they go on to this location; None if too late from there to the proxy.
+        """The delay of a child's paths if they go on to this location; None if the proxy would then be reached too
+        late.
 
-        Looking on to the proxy is the paper's triangulation: what fits here can still be brought to the proxy in time,
-        so a placement that begins within the bound ends within it.
+        Adding the way to the proxy is the paper's triangulation: what fits here can still reach the proxy in time. So a
+        placement that begins within the bound ends within it.
         """
         delay = child.delay + self.apart(child.location, location)
         return delay if delay + self.apart(location, self.proxy) <= self.bound_ms else None
 
 
 def joined(location: Location, site: Site, tables: Sequence[Table], measure: Measure) -> Configuration | None:
-    """γ (Equation 5): the operator at a location; each child stays where it is, or moves along if that is cheaper."""
+    """γ (Equation 5): the operator at a location. Each child stays where it is, or moves along if that is cheaper."""
     if not site.can_be_at(location):
         return None
     cost = delay = 0.0
@@ -96,7 +97,7 @@ def joined(location: Location, site: Site, tables: Sequence[Table], measure: Mea
 def arranged(
     location: PeerId, children: Sequence[PeerId], site: Site, tables: Sequence[Table], measure: Measure
 ) -> Configuration | None:
-    """The operator at a location and each child exactly where it is told."""
+    """The operator at a location, and each child at a given one."""
     if not site.can_be_at(location):
         return None
     cost = delay = 0.0
@@ -110,5 +111,5 @@ def arranged(
 
 
 def cheapest(options: Sequence[Configuration | None]) -> Configuration | None:
-    """The first of the cheapest."""
+    """The first of the cheapest configurations."""
     return min((option for option in options if option is not None), key=lambda option: option.cost, default=None)

@@ -1,7 +1,7 @@
 """Delay bounds (SAND, section 3.5): whether one can be kept at all, and the cheapest placement that keeps it.
 
-The heuristics keep a bound by `Measure.extended`. Here is the exact search: for each operator and location, labels of
-cost and delay, of which only those stay that no other beats in both.
+The heuristics keep a bound by `Measure.extended`. Here is the exact search: for each operator and location it keeps the
+labels of cost and delay that no other label beats in both.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ if TYPE_CHECKING:
 LABELS_MAX: Final = 500_000
 """How many labels one search may keep; beyond, it gives up and says so."""
 
-_SLACK: Final = 1e-9  # Sums in another order differ in their last bits; nothing may be cut off for that.
-_GUESSES: Final = (1.001, 1.01, 1.04, 1.15, 1.5, 3.0)  # At the cost, over the least without a bound.
+_SLACK: Final = 1e-9  # Sums in another order differ in their last bits; that must not prune anything.
+# Ceilings for the cost, as factors of the least cost without a bound.
+_GUESSES: Final = (1.001, 1.01, 1.04, 1.15, 1.5, 3.0)
 
 
 class Infeasible(msgspec.Struct, frozen=True):
-    """The bound cannot be kept: a source is farther than that from the proxy, or all who can run an operator are.
+    """The bound cannot be kept: a source, or every peer that can run an operator, is farther than that from the proxy.
 
-    Where a way round is shorter than the direct one a placement might exist all the same; it is not looked for.
+    Where a detour is shorter than the direct way a placement might still exist; it is not looked for.
     """
 
     bound_ms: float
@@ -70,8 +71,8 @@ def place_within(
 ) -> tuple[tuple[PeerId, ...] | None, bool]:
     """Where each vertex goes for the least cost within the bound, and whether that is proved to be the least.
 
-    The bound must be feasible. There is no place at all if those who can run an operator are too far away. Where there
-    are too many ways, the best among sources and proxy is looked for.
+    The bound must be feasible. No placement exists if all peers that can run an operator are too far away. If there are
+    too many labels, only the sources and the proxy are searched.
     """
     baseline = place_at_proxy(tree, view.distance)
     known = baseline if path_delay(tree, baseline, view.distance) <= bound_ms else None
@@ -89,8 +90,8 @@ def place_within(
 class _Search:
     """A search over the peers of a view.
 
-    What a label must still pay for at least, everything beside and above it, is known from the same tree without a
-    bound on paths. So a guess at the cost of the whole leaves few labels; guesses rise until one was high enough.
+    The same tree without a bound gives a lower bound for everything beside and above a label. So a ceiling for the
+    whole cost leaves few labels. The ceiling rises until one was high enough.
     """
 
     def __init__(self, tree: ProcessingTree, view: NetworkView, bound_ms: float, labels_max: int) -> None:
@@ -116,7 +117,9 @@ class _Search:
         return None
 
     def _places_in_time(self) -> list[Places]:
-        """For each vertex, whether it can be at a peer: one that can run it, not too far from sources and proxy."""
+        """For each vertex and peer, whether it can be there: the peer can run it, and is not too far from sources and
+        proxy.
+        """
         import numpy as np
 
         tree, view = self._tree, self._view
@@ -126,14 +129,14 @@ class _Search:
             able = (vertex.peer,) if vertex.peer is not None else vertex.able
             is_able = np.full(len(home), able is None)
             is_able[[view.index[peer] for peer in able or () if peer in view.index]] = True
-            if view.is_metric:  # Else a way round may be shorter.
+            if view.is_metric:  # Otherwise a detour may be shorter.
                 farthest = view.matrix[[view.index[peer] for peer in sources]].max(axis=0)
                 is_able &= farthest * (1 - _SLACK) + home <= self._bound_ms
             allowed.append(is_able)
         return allowed
 
     def _least_brought(self) -> list[Numbers]:
-        """What it costs at least to have the output of each vertex at each peer."""
+        """The least cost of having the output of each vertex at each peer."""
         import numpy as np
 
         brought: list[Numbers] = []
@@ -143,7 +146,7 @@ class _Search:
         return brought
 
     def _least_above(self) -> list[Numbers]:
-        """What is to be paid at least for all that is not below a vertex, for each peer that it may be at."""
+        """The least cost of everything that is not below a vertex, for each peer that it may be at."""
         import numpy as np
 
         tree = self._tree
@@ -175,7 +178,7 @@ class _Search:
         return self._fronts[self._tree.root]
 
     def _places(self, number: int, ceiling: float) -> list[int]:
-        """Where a vertex can be without costing more than the ceiling for that alone."""
+        """Where a vertex can be without exceeding the ceiling by itself."""
         import numpy as np
 
         least = sum((self._brought[child] for child in self._tree.vertices[number].children), self._above[number])
@@ -183,7 +186,7 @@ class _Search:
         return found
 
     def _front(self, number: int, place: int, spared: float) -> Front:
-        """The ways to have all inputs of a vertex at a place, for no more than what is spared for them."""
+        """The ways to have all inputs of a vertex at a place, within the budget that is left for them."""
         children = self._tree.vertices[number].children
         least = [float(self._brought[child][place]) for child in children]
         front: Front | None = None
@@ -195,7 +198,7 @@ class _Search:
         return front or []
 
     def _arriving(self, child: int, place: int, spared: float) -> Front:
-        """The ways to have a child's output at a place in time: each label of the child, carried over."""
+        """The ways to have a child's output at a place in time: each label of the child, carried there."""
         beta, row = self._tree.vertices[child].beta, self._view.rows[place]
         latest = self._bound_ms - self._home[place]
         arriving = []

@@ -12,8 +12,8 @@ from protocols.placement.tree import Site
 def choose_edge(site: Site, tables: Sequence[Table], measure: Measure) -> Configuration | None:
     """λ (Equation 6): the cheapest of the child case, the common locations, and the proxy.
 
-    Where one of them cannot run the operator, as the paper's servers all can, the nearest peer that does stands in for
-    it; if no such peer is in time, the cheapest that does is.
+    The paper's servers can all run everything. Here a location that cannot run the operator is replaced by the nearest
+    peer that can; if none of these is in time, by the cheapest peer that can.
     """
     if site.peer is not None:
         candidates: tuple[PeerId, ...] = (site.peer,)
@@ -26,7 +26,7 @@ def choose_edge(site: Site, tables: Sequence[Table], measure: Measure) -> Config
 
 
 def _child_case(site: Site, tables: Sequence[Table]) -> PeerId:
-    """λ' (Equation 4): the child's location whose children send the most, since that no longer travels."""
+    """λ' (Equation 4): the location of the child whose children send the most, since that traffic then stays local."""
     saved: dict[PeerId, float] = {}
     for beta, table in zip(site.betas, tables, strict=True):
         location = table.best.location

@@ -20,7 +20,7 @@ Arrangement = tuple[float, PeerId, tuple[PeerId, ...]]
 
 
 def choose_edge_plus(site: Site, tables: Sequence[Table], measure: Measure) -> Configuration | None:
-    """The best of Edge's cases and of the permutations that lie no wider apart than what Edge chose."""
+    """The best of Edge's cases and of the permutations that lie no farther apart than Edge's choice."""
     start = choose_edge(site, tables, measure)
     if site.peer is not None or start is None:
         return start

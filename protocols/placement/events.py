@@ -1,4 +1,4 @@
-"""What the placement is asked for, and what it tells."""
+"""What the placement is asked for, and what it answers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from protocols.placement.tree import Vertex
 
 
 class PlacementAsked(Event, frozen=True):
-    """A query of this peer wants its operators placed; asked again with a higher attempt, they are placed anew."""
+    """A query of this peer wants its operators placed. Asking with a higher attempt places them anew."""
 
     placement: PlacementId
     attempt: int
     vertices: tuple[Vertex, ...]
     terms: Terms
-    zone_levels: int = 1  # How many levels of operators make a zone; with 1, every operator is one.
+    zone_levels: int = 1  # How many levels of operators make a zone; with 1, every operator is a zone.
 
 
 class OperatorsPlaced(Event, frozen=True):

@@ -2,9 +2,9 @@
 
 cost(o, v) = Σ over children c of min over u of cost(c, u) + β(c) · d(u, v). The minimum is taken for all v at once.
 
-Half of the time goes into moving numbers, so a first pass reckons with short ones. What it finds to be the cheapest is
-so up to rounding; every peer that rounding may have put behind another is tried again, with long numbers, in a second
-pass over those few. Where there are few operators and peers, reckoning by hand is done before numpy would be loaded.
+Half of the time goes into moving numbers, so a first pass uses 32-bit floats and finds the cheapest up to rounding. A
+second pass tries, with 64 bits, the few peers that rounding may have put behind another. For few operators and peers
+plain Python is done before numpy would be loaded.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.floating]
     Places = NDArray[np.intp]
 
-FEW: Final = 40_000  # Operators times peers times peers: some ten milliseconds without numpy.
-_BLOCK: Final = 128  # Rows at a time: what is written stays near the processor until it is read again.
-_ROUNDING: Final = 2.0**-24  # Of one operation on short numbers.
+FEW: Final = 40_000  # Operators times peers times peers: about ten milliseconds without numpy.
+_BLOCK: Final = 128  # Rows at a time, so that what is written is still in the cache when it is read.
+_ROUNDING: Final = 2.0**-24  # Of one operation on 32-bit floats.
 
 
 def place_exactly(tree: ProcessingTree, view: NetworkView) -> tuple[PeerId, ...]:
@@ -38,7 +38,9 @@ def place_exactly(tree: ProcessingTree, view: NetworkView) -> tuple[PeerId, ...]
 
 
 def _by_hand(tree: ProcessingTree, view: NetworkView) -> tuple[PeerId, ...]:
-    """For each place of the operator above, where one is cheapest and what that costs; then from the delivery down."""
+    """For each place of the parent, the cheapest place of a vertex and its cost; then the choices from the delivery
+    down.
+    """
     everywhere = range(len(view.peers))
     best: list[list[tuple[float, int]]] = [[] for _ in tree.vertices]
     for number in range(tree.root):
@@ -89,7 +91,7 @@ def _only_at(able: Sequence[PeerId] | None, costs: Numbers, view: NetworkView) -
 
 
 def carried(costs: Numbers, beta: float, distances: Numbers) -> Numbers:
-    """What it costs at each peer to have what is made wherever that is cheapest."""
+    """For each peer, the cost of having the output there, made wherever that is cheapest."""
     import numpy as np
 
     if beta <= 0:
@@ -106,7 +108,7 @@ def carried(costs: Numbers, beta: float, distances: Numbers) -> Numbers:
 
 
 def _candidates(tree: ProcessingTree, view: NetworkView, rough: list[Numbers | None]) -> list[Places]:
-    """From the delivery down: the peers that are cheapest for some peer of the operator above, or nearly so."""
+    """From the delivery down: the peers that are cheapest, or nearly so, for some place of the parent."""
     import numpy as np
 
     distances = view.short_matrix
@@ -122,18 +124,16 @@ def _candidates(tree: ProcessingTree, view: NetworkView, rough: list[Numbers | N
             is_near = np.zeros(len(costs), bool)
             for place in places[number]:
                 paid = costs + distances[place] * vertex.beta
-                # Nothing is subtracted on the way, so no sum is off by more than a share of itself for each operation.
+                # Nothing is subtracted on the way, so each operation adds at most its rounding to the relative error.
                 is_near |= paid <= paid.min() * (1 + 16 * len(tree.vertices) * _ROUNDING)
             places[child] = np.flatnonzero(is_near)
     return places
 
 
 def _hosts(tree: ProcessingTree, view: NetworkView, candidates: list[Places]) -> tuple[PeerId, ...]:
-    """The same programme over the candidates alone; then from the delivery down, each where it was cheapest."""
+    """The same programme over the candidates alone; then the choices from the delivery down."""
     distances = view.matrix
-    paid: list[Numbers] = [distances[:0]] * len(
-        tree.vertices
-    )  # For each place of its parent, at each place of its own.
+    paid: list[Numbers] = [distances[:0]] * len(tree.vertices)  # For each place of its parent, at each of its own.
     for number in range(tree.root):
         vertex, here, above = tree.vertices[number], candidates[number], candidates[tree.parents[number]]
         paid[number] = distances[above[:, None], here] * vertex.beta

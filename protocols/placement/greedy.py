@@ -27,7 +27,7 @@ class _Gamma:
 
 
 class Pinned:
-    """A source: it is where it is."""
+    """A source; its place is fixed."""
 
     def __init__(self, peer: PeerId) -> None:
         self.best = Configuration(peer, 0.0, 0.0)
@@ -54,7 +54,7 @@ def place_greedily(tree: ProcessingTree, measure: Measure, choose: Choose) -> tu
 
 
 def _settled(tree: ProcessingTree, tables: Sequence[Table]) -> tuple[PeerId, ...]:
-    """Follow the configurations down from the delivery: what was chosen above may have moved what is below."""
+    """Follow the configurations down from the delivery: a choice above may have moved what is below."""
     hosts: dict[int, PeerId] = {}
     wanted: dict[int, Location] = {tree.root: tree.proxy}
     for index in reversed(range(len(tree.vertices))):
@@ -67,5 +67,5 @@ def _settled(tree: ProcessingTree, tables: Sequence[Table]) -> tuple[PeerId, ...
 
 
 def settled(table: Table, location: Location) -> Configuration | None:
-    """The configuration that a location stands for: the chosen one at the chosen place, γ's anywhere else."""
+    """The configuration at a location: the chosen one at the chosen place, γ's anywhere else."""
     return table.best if table.best.location == location else table.at(location)

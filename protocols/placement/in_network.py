@@ -34,7 +34,7 @@ def choose_in_network(
 
 
 def convex_set(children: Sequence[PeerId], candidates: Sequence[PeerId], measure: Measure) -> list[PeerId]:
-    """φ: the peers nearer to any two children than those are to each other; the nearest to all children first."""
+    """φ: the peers nearer to any two children than these are to each other; nearest to all children first."""
     pairs = list(itertools.combinations(children, 2))
     if not pairs:
         return []

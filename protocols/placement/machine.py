@@ -31,7 +31,7 @@ FORGET: Final = "placement/forget "
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of a host's operators mapped table; without a configuration it says that the operator is no longer here."""
+    """A row of a host's operators mapped table; without a configuration the operator is no longer here."""
 
     attempt: int
     decided_by: int
@@ -44,14 +44,14 @@ class Row:
 
 @dataclass(slots=True)
 class Asked:
-    """A placement this peer is the proxy of."""
+    """A placement whose proxy is this peer."""
 
     attempt: int
     tree: ProcessingTree
     terms: Terms
     zones: dict[int, list[int]]
-    mapped: dict[int, OperatorMapped] = field(default_factory=dict)  # The latest word on each operator,
-    hosts: dict[tuple[int, PeerId], None] = field(default_factory=dict)  # and all hosts that it was said to be at.
+    mapped: dict[int, OperatorMapped] = field(default_factory=dict)  # The latest mapping of each operator,
+    hosts: dict[tuple[int, PeerId], None] = field(default_factory=dict)  # and all hosts that were named for it.
     is_done: bool = False
 
 
@@ -61,7 +61,7 @@ class PlacementMachine:
 
     In:        PlacementAsked, PlacementStopped; the five messages; Unreachable, Unroutable; its timers
     Out:       the five messages; OperatorsPlaced at the proxy
-    Keeps:     as proxy the trees asked for; as coordinator its zones; as host what is mapped to it; all of it soft
+    Keeps:     as proxy the trees asked for; as coordinator its zones; as host what is mapped to it; nothing on disk
     Invariant: one attempt has one outcome, whoever coordinates and however often a message comes
     Paper:     Ahmad and Çetintemel, VLDB 2004, section 4. Departures: the proxy is told of every mapping, and starts
                again what does not end; distances come with MAP and are not collected by each coordinator
@@ -88,7 +88,7 @@ class PlacementMachine:
                 return self._again(name.removeprefix(AGAIN))
             case TimerFired(name=name) if name.startswith(FORGET):
                 return self._forget(name.removeprefix(FORGET))
-            # The driver has tried for as long as it does; try on for as long as this peer remembers the placement.
+            # The driver has given up; this peer goes on trying for as long as it remembers the placement.
             case Unreachable(peer=peer, message=message) if self._is_current(message):
                 return [Send(peer, message)]
             case Unroutable(key=key, message=message) if self._is_current(message):
@@ -108,7 +108,7 @@ class PlacementMachine:
         return self._again(event.placement)
 
     def _again(self, placement: PlacementId) -> list[Effect]:
-        """Hand out the zones and start at the sources; what has been done already is only said again."""
+        """Hand out the zones and start at the sources; what was done already is only repeated."""
         asked = self._asked.get(placement)
         if asked is None or asked.is_done:
             return []
@@ -156,7 +156,7 @@ class PlacementMachine:
         return [*self._clear(message.placement, asked, hosts), placed]
 
     def _clear(self, placement: PlacementId, asked: Asked, hosts: tuple[PeerId, ...]) -> list[Effect]:
-        """Tell those that were hosts on the way: a coordinator may have died before it could."""
+        """Tell former hosts: a coordinator may have died before it could."""
         return [
             effect
             for operator, host in asked.hosts
@@ -173,7 +173,7 @@ class PlacementMachine:
         ]
 
     def _whole(self, asked: Asked) -> tuple[PeerId, ...] | None:
-        """The mapping, once what is known of each operator is what the one above it counts on."""
+        """The mapping, once the word on each operator is the one that its parent counts on."""
         tree = asked.tree
         hosts: dict[int, PeerId] = {tree.root: tree.proxy}
         for index in reversed(range(len(tree.vertices))):
@@ -195,7 +195,7 @@ class PlacementMachine:
             case AddSubtree():
                 return self._add_subtree(message)
             case Map(operator=operator, path=path) if path[0] == operator:
-                return [self._upstream(message, path[1:])]  # A source coordinates itself: it passes the word on.
+                return [self._upstream(message, path[1:])]  # A source coordinates itself and passes MAP on.
             case Map():
                 return self._map(message)
             case OperatorRemapped():
@@ -266,7 +266,7 @@ class PlacementMachine:
         return [*effects, *self._decide(message.placement, zone)] if zone.is_mapped else effects
 
     def _advance(self, placement: PlacementId, zone: Zone) -> list[Effect]:
-        """Place the zone once its last child is; what comes again is answered with what was said before."""
+        """Place the zone once its last child is placed; a repetition gets the same answer again."""
         if not zone.is_ready:
             return []
         if not zone.is_mapped:
@@ -332,7 +332,7 @@ class PlacementMachine:
         return effects if host == zone.terms.proxy else [*effects, *self._send(zone.terms.proxy, mapped)]
 
     def _moved_children(self, zone: Zone, configurations: dict[int, Configuration]) -> Iterator[tuple[int, PeerId]]:
-        """The boundary children that are not where they placed themselves, or were told to go elsewhere before."""
+        """The boundary children that are elsewhere than they placed themselves, or than they were last told."""
         for site in zone.subtree:
             for child, place in zip(site.children, configurations[site.operator].children, strict=True):
                 if child not in zone.boundary:
@@ -357,7 +357,7 @@ class PlacementMachine:
         return [SetTimer(FORGET + placement, self.forget_ms)]
 
     def _forget(self, placement: PlacementId) -> list[Effect]:
-        """Zones and rows are needed while the placement goes on; a later attempt brings everything again."""
+        """Zones and rows are needed only while the placement goes on; a later attempt brings everything again."""
         self._zones.pop(placement, None)
         self.mapped = {place: row for place, row in self.mapped.items() if place[0] != placement}
         return []

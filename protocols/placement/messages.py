@@ -5,9 +5,9 @@ proxy ── OPERATOR_MAPPED, MAP ──▶ source ── MAP ──▶ coordina
          coordinator ── OPERATOR_MAPPED, INVALIDATE_MAP ──▶ hosts
          coordinator ── OPERATOR_REMAPPED ──▶ coordinator of a child that moves
 
-Every decision of one attempt follows from the tree, the rates and the network view alone, so a message that comes
-twice, or from a coordinator that took over from a dead one, says the same again. `decided_by` orders what is said of
-one operator: vertices are numbered in post-order, so the decision of a vertex higher up has the higher number.
+Every decision of one attempt follows from the tree, the rates and the network view alone. So a message that comes
+twice, or from a coordinator that replaced a dead one, says the same again. `decided_by` orders the decisions on one
+operator: vertices are numbered in post-order, so a vertex higher up decides with a higher number.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Map(Message, frozen=True, kw_only=True, tag="MAP"):
     attempt: int
     operator: int
     configuration: Configuration
-    alternatives: tuple[Configuration, ...]  # What it would cost at the places that operators above may ask for.
-    elsewhere: Configuration | None  # And at any other; only where distances do not count.
+    alternatives: tuple[Configuration, ...]  # Its cost at the places that operators above may ask for.
+    elsewhere: Configuration | None  # Its cost at any other place; only where distances do not count.
     path: tuple[int, ...]  # The leaf-to-root path: the zones still to come, yours first.
     terms: Terms
 
@@ -69,7 +69,7 @@ class OperatorMapped(Message, frozen=True, kw_only=True, tag="OPERATOR_MAPPED"):
 
 
 class OperatorRemapped(Message, frozen=True, kw_only=True, tag="OPERATOR_REMAPPED"):
-    """The root of your zone goes elsewhere, for the sake of an operator above it."""
+    """The root of your zone moves, for the sake of an operator above it."""
 
     placement: PlacementId
     attempt: int
@@ -79,7 +79,7 @@ class OperatorRemapped(Message, frozen=True, kw_only=True, tag="OPERATOR_REMAPPE
 
 
 class InvalidateMap(Message, frozen=True, kw_only=True, tag="INVALIDATE_MAP"):
-    """An operator that was placed at you is not any more."""
+    """An operator is no longer placed at you."""
 
     placement: PlacementId
     attempt: int

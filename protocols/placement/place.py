@@ -30,7 +30,7 @@ class Placement(msgspec.Struct, frozen=True):
     hosts: tuple[PeerId, ...]
     cost: float  # Σ rate × distance, in bytes under way.
     delay_ms: float  # The longest way of a tuple from its source to the proxy.
-    stretch: float  # That, over the longest direct way from a source to the proxy.
+    stretch: float  # delay_ms over the longest direct way from a source to the proxy.
     is_optimal: bool  # Proved: no placement on these peers costs less within the bound.
 
 
@@ -54,7 +54,7 @@ def place(
             hosts, is_optimal = place_exactly(tree, view), True
         case "exact":
             hosts = place_exactly(tree, view)
-            is_optimal = path_delay(tree, hosts, view.distance) <= bound_ms  # Then the bound changes nothing.
+            is_optimal = path_delay(tree, hosts, view.distance) <= bound_ms  # If so, the bound changes nothing.
             if not is_optimal:
                 hosts, is_optimal = place_within(tree, view, bound_ms)
         case "edge" | "edge+" | "in-network":

@@ -1,4 +1,4 @@
-"""What a peer sees of the network when it places operators: asked of its driver, answered with an event."""
+"""What a peer knows of the network when it places operators: asked of its driver, answered with an event."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from protocols.ids import PeerId
 
 
 class LookAtNetwork(Effect, frozen=True):
-    """Ask for NetworkSeen: the live peers we know, and these."""
+    """Ask for NetworkSeen: the live peers that we know, and these."""
 
     placement: str  # What it is for.
     peers: tuple[PeerId, ...]
 
 
 class NetworkSeen(Event, frozen=True):
-    """Some peers, ourselves among them, and how far they are from each other: one way, in milliseconds, as we guess."""
+    """Some peers, ourselves among them, and the estimated one-way delay between each two, in milliseconds."""
 
     placement: str
     peers: tuple[PeerId, ...]
     rows: tuple[tuple[float, ...], ...]
-    engines: tuple[PeerId, ...]  # Those of them that say that they can run what has state.
+    engines: tuple[PeerId, ...]  # Those that say they can run operators with state.

@@ -25,13 +25,13 @@ class Vertex(msgspec.Struct, frozen=True, array_like=True):
     name: str
     children: tuple[int, ...]
     beta: float  # What flows to its parent, in bytes per second: the paper's β of the edge above it.
-    peer: PeerId | None = None  # Where a source is (the paper's DHT function), or the proxy; operators may go anywhere
-    able: tuple[PeerId, ...] | None = None  # that can run them; None: any peer can.
-    instead: tuple[tuple[PeerId, PeerId], ...] = ()  # Of those that cannot, the nearest to each that can.
+    peer: PeerId | None = None  # The place of a source (the paper's DHT function) or of the proxy; None: an operator.
+    able: tuple[PeerId, ...] | None = None  # The peers that can run an operator; None: every peer.
+    instead: tuple[tuple[PeerId, PeerId], ...] = ()  # For each peer that cannot, the nearest that can.
 
 
 class Site(msgspec.Struct, frozen=True, array_like=True):
-    """All that placing one operator needs to know of the tree; computed at the proxy, before anything is placed."""
+    """All that placing one operator needs to know of the tree; the proxy computes it before anything is placed."""
 
     operator: int
     children: tuple[int, ...]
@@ -44,7 +44,9 @@ class Site(msgspec.Struct, frozen=True, array_like=True):
     instead: tuple[tuple[PeerId, PeerId], ...] = ()
 
     def standing_in(self, location: PeerId) -> PeerId:
-        """Who is meant where the paper, whose servers all run everything, means a location: itself if it can run it."""
+        """Who stands for a location of the paper, whose servers all run everything: the location itself if it can run
+        this.
+        """
         return _standing_in(self.instead, location)
 
     def can_be_at(self, location: PeerId | None) -> bool:
@@ -127,22 +129,22 @@ class ProcessingTree:
         )
 
     def _locations(self, index: int) -> tuple[PeerId, ...]:
-        """dl of a vertex; where it cannot be, who stands in."""
+        """dl of a vertex, with stand-ins for peers that cannot run it."""
         instead = self.vertices[index].instead
         return _union([(_standing_in(instead, each),) for each in self.below[index]])
 
     def _meeting(self, index: int) -> tuple[PeerId, ...]:
-        """The locations that two inputs or more have in common; for two inputs that is the paper's cl.
+        """The locations that at least two inputs have in common; for two inputs that is the paper's cl.
 
-        Of an operator that not every peer can run, all locations that are thought of.
+        For an operator that not every peer can run: all locations under consideration.
         """
         vertex = self.vertices[index]
         if vertex.peer is not None:
-            return ()  # The delivery goes nowhere else, whatever its input has below it.
+            return ()  # The delivery never moves, whatever lies below it.
         meeting = _in_several([self.below[child] for child in vertex.children], min(2, len(vertex.children)))
         if vertex.able is None:
             return meeting
-        # Of a peer that nobody has named it is not known whether it can run what is below.
+        # For a peer that nobody has named, it is not known whether it can run what is below.
         named = tuple(peer for peer in self.below[index] if peer in vertex.able)
         return _union([meeting, named, tuple(other for _, other in vertex.instead)])
 
@@ -156,7 +158,7 @@ def _union(groups: Sequence[tuple[PeerId, ...]]) -> tuple[PeerId, ...]:
 
 
 def _in_several(groups: Sequence[tuple[PeerId, ...]], count: int) -> tuple[PeerId, ...]:
-    """What is in so many of the groups at least; no group names a peer twice."""
+    """What is in at least so many of the groups; no group names a peer twice."""
     counts: dict[PeerId, int] = {}
     for group in groups:
         for peer in group:
@@ -165,7 +167,7 @@ def _in_several(groups: Sequence[tuple[PeerId, ...]], count: int) -> tuple[PeerI
 
 
 def tree_of(plan: Operator, rates: Rates, publishers: Mapping[str, PeerId], proxy: PeerId) -> ProcessingTree:
-    """The tree of a plan: β from what is known of its streams, sources where their streams are published most."""
+    """The tree of a plan: β from the statistics of its streams, each source where its stream is published most."""
     vertices: list[Vertex] = []
 
     def add(operator: Operator) -> int:

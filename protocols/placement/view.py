@@ -1,4 +1,4 @@
-"""What is known of the network: some peers, and the distance between any two of them."""
+"""What is known of the network: some peers, and the distance between each two of them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 class NetworkView:
     """Distances as a matrix: asked for once, read many times.
 
-    Distances from coordinates, or along shortest paths, are a metric: no way round is shorter than the direct one. Of
-    measured ones that is not known. Who says so spares the search within a bound a look for shorter ways.
+    Distances from coordinates, or along shortest paths, are a metric: no detour is shorter than the direct way. For
+    measured distances that is unknown. If the caller declares a metric, the search within a bound need not look for
+    detours.
     """
 
     def __init__(self, peers: Sequence[PeerId], rows: Sequence[Sequence[float]], *, is_metric: bool = False) -> None:
@@ -43,7 +44,7 @@ class NetworkView:
 
     @cached_property
     def short_matrix(self) -> NDArray[np.float32]:
-        """The same in half the memory, for a first look."""
+        """The same as 32-bit floats, for a first pass."""
         import numpy as np
 
         return self.matrix.astype(np.float32)
@@ -55,7 +56,7 @@ class NetworkView:
         return min(others, key=lambda other: (self.distance(peer, other), other))
 
     def shortest_from(self, peer: PeerId) -> list[float]:
-        """How far every peer is by the best way there is: measured distances can be longer than a way round."""
+        """The shortest way to every peer: a measured distance can be longer than a detour."""
         best = list(self.rows[self.index[peer]])
         if self.is_metric:
             return best

@@ -1,4 +1,4 @@
-"""One zone as its coordinator knows it: tables of the children at its boundary, and where its own operators go."""
+"""One zone as its coordinator knows it: the tables of the children at its boundary, and where its own operators go."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from protocols.placement.view import NetworkView
 
 @dataclass(frozen=True, slots=True)
 class MappedTable:
-    """What is known of an operator that was placed by a coordinator: a row of the operators mapped table."""
+    """What is known of an operator that a coordinator placed: a row of the operators mapped table."""
 
     best: Configuration
     alternatives: dict[Location, Configuration]
@@ -41,7 +41,7 @@ class MappedTable:
 def measure_of(terms: Terms) -> Measure:
     bound_ms = math.inf if terms.bound_ms is None else terms.bound_ms
     view = NetworkView(terms.peers, terms.distances)
-    is_blind = not terms.peers  # Edge without a bound asks for no distances; nobody sends it any.
+    is_blind = not terms.peers  # Edge without a bound needs no distances, and nobody sends it any.
     return Measure(terms.proxy, (lambda a, b: 0.0) if is_blind else view.distance, bound_ms, terms.algorithm != "edge")
 
 
@@ -57,7 +57,7 @@ class Zone:
     tables: dict[int, Table] = field(default_factory=dict)
     is_mapped: bool = False
     decided_by: int = -1
-    hosts: dict[int, PeerId] = field(default_factory=dict)  # Of its operators and boundary children, as decided last.
+    hosts: dict[int, PeerId] = field(default_factory=dict)  # Of its operators and boundary children, as last decided.
     wanted: tuple[int, PeerId] | None = None  # The latest word from above: who decided, and where the root goes.
 
     @property
@@ -69,9 +69,9 @@ class Zone:
         return bool(self.subtree) and all(child in self.tables for child in self.boundary)
 
     def map(self) -> None:
-        """Place every operator of the zone, and work out what each would cost where those above may want it.
+        """Place every operator of the zone, and work out its cost wherever those above may want it.
 
-        An operator that not every peer can run may find no place within the bound: the zone then stays as it is.
+        An operator that not every peer can run may find no place within the bound; the zone then stays unplaced.
         """
         terms = self.terms
         assert terms is not None
@@ -86,7 +86,7 @@ class Zone:
         self.is_mapped = True
 
     def settle(self, location: PeerId) -> dict[int, Configuration] | None:
-        """The configuration of every operator of the zone, its root at a location; None if it cannot be there."""
+        """The configuration of every operator of the zone with its root at a location; None if it cannot be there."""
         found: dict[int, Configuration] = {}
         places: dict[int, Location] = {self.root: location}
         for site in reversed(self.subtree):

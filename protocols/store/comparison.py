@@ -1,4 +1,4 @@
-"""Anti-entropy: two peers compare what both should hold, and each takes from the other what it lacks."""
+"""Anti-entropy: two peers compare what both should hold, and each pulls what it lacks."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class _Comparison:
     round: Round
     neighbours: tuple[PeerId, ...]
     is_meant: Callable[[Key], bool]
-    next_at: Millis  # When we ask again, for want of an answer.
+    next_at: Millis  # When to ask again if no answer comes.
     wait_ms: Millis
     start: int = 0  # The first bucket not yet compared.
-    is_compared: bool = False  # The offer came; what is wanted of it is being pulled.
-    doubts: tuple[Sighting, ...] | None = None  # What the other had not got over when it first answered.
+    is_compared: bool = False  # The offer came; what we lack of it is being pulled.
+    doubts: tuple[Sighting, ...] | None = None  # With whom the other had not caught up when it first answered.
     wanted: deque[Version] = field(default_factory=deque)
 
 
@@ -49,7 +49,9 @@ class Comparisons:
         return len(self._open)
 
     def begin(self, peer: PeerId, now: Millis) -> list[Effect]:
-        """Compare from the first bucket on; a comparison under way begins anew. Who leaves has nothing to catch up."""
+        """Compare from the first bucket on; a running comparison starts anew. A peer that leaves has nothing to catch
+        up.
+        """
         if self.neighbourhood.is_leaving:
             return []
         neighbours = self.neighbourhood.witnesses
@@ -63,7 +65,7 @@ class Comparisons:
         return [self._ask(peer, now)]
 
     def begin_missing(self, peers: list[PeerId], now: Millis) -> list[Effect]:
-        """Compare with those with whom no comparison is under way."""
+        """Compare with those with whom no comparison runs."""
         return [effect for peer in peers if peer not in self._open for effect in self.begin(peer, now)]
 
     def end(self, peer: PeerId) -> None:
@@ -85,7 +87,7 @@ class Comparisons:
         return effects
 
     def compare(self, sender: PeerId, message: StoreDigest, now: Millis) -> list[Effect]:
-        """Another compares with us: list what we hold in the buckets that differ."""
+        """Another peer compares with us: list what we hold in the buckets that differ."""
         is_meant = self.neighbourhood.both_own(sender, message.neighbours)
         ours, theirs = self.table.digests(is_meant, message.start), dict(message.digests)
         differing = [bucket for bucket in sorted(ours | theirs) if ours.get(bucket) != theirs.get(bucket)]
@@ -104,7 +106,7 @@ class Comparisons:
         return [Send(sender, offer)]
 
     def offered(self, sender: PeerId, message: StoreOffer, now: Millis) -> list[Effect]:
-        """Pull what we lack of the answer to a comparison of ours, and offer what the other lacks."""
+        """The answer to our digest: pull what we lack, and offer what the other lacks."""
         comparison = self._open.get(sender)
         if comparison is None or comparison.round != message.round or comparison.is_compared:
             return []
@@ -117,7 +119,7 @@ class Comparisons:
         return [*self._offer_back(sender, comparison, message), *self._advance(sender, comparison, now)]
 
     def replicated(self, sender: PeerId, round_: Round, now: Millis) -> list[Effect]:
-        """What we pulled is here, as far as the other still has it; go on."""
+        """What we pulled has arrived, as far as the other still had it: go on."""
         comparison = self._open.get(sender)
         if comparison is None or comparison.round != round_ or not comparison.is_compared:
             return []
@@ -151,7 +153,7 @@ class Comparisons:
         return Send(peer, message)
 
     def _offer_back(self, peer: PeerId, comparison: _Comparison, message: StoreOffer) -> list[Effect]:
-        if not message.buckets or self.neighbourhood.is_heir(peer):  # Who leaves needs nothing more.
+        if not message.buckets or self.neighbourhood.is_heir(peer):  # A leaving peer needs nothing more.
             return []
         theirs = {(version.key, version.item): version.order for version in message.versions}
         ours = self.table.buckets(comparison.is_meant)
@@ -172,7 +174,7 @@ def parts_of(versions: tuple[Version, ...], most: int) -> list[tuple[Version, ..
 
 
 def pulls_of(versions: list[Version], bytes_max: int) -> list[StorePull]:
-    """Questions for these entries such that each answer fits a message."""
+    """Split the pull so that each answer fits into a message."""
     left, pulls = deque(versions), list[StorePull]()
     while left:
         chosen = [left.popleft() for _ in range(_fitting(left, bytes_max))]
@@ -181,7 +183,7 @@ def pulls_of(versions: list[Version], bytes_max: int) -> list[StorePull]:
 
 
 def _fitting(versions: deque[Version], bytes_max: int) -> int:
-    """How many from the front fit one message; one always does."""
+    """How many from the front fit into one message, at least one."""
     total = 0
     for count, version in enumerate(versions):
         total += version.size

@@ -1,7 +1,7 @@
 """The coordinator of a key: asks its owners on behalf of a writer or a reader, and answers once enough have answered.
 
-It keeps nothing that matters. Whoever asked asks again until there is an answer, and the question may reach another
-coordinator then.
+It keeps nothing that matters: whoever asked repeats the question until there is an answer, perhaps at another
+coordinator.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ Open = TypeVar("Open", "_Writing", "_Reading")
 
 @dataclass(slots=True)
 class _Writing:
-    """One entry on its way to its owners; several writers may be waiting, each for its own version or a newer one."""
+    """One entry on its way to its owners. Several writers may wait, each for its own version or a newer one."""
 
     entry: Entry
     opened_at: Millis
     waiting: dict[tuple[Stamp, PeerId], None] = field(default_factory=dict)  # Stamps and writers.
     asked: dict[PeerId, Order] = field(default_factory=dict)
-    held: dict[PeerId, Order] = field(default_factory=dict)  # The owners that answered, and what they hold.
+    held: dict[PeerId, Order] = field(default_factory=dict)  # The owners that answered, and the versions they hold.
     refused: dict[PeerId, None] = field(default_factory=dict)
-    closer: dict[PeerId, None] = field(default_factory=dict)  # Owners we know by hearsay.
+    closer: dict[PeerId, None] = field(default_factory=dict)  # Owners known only by hearsay.
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class Coordinator:
 
     In:        STORE_PUT, STORE_GET; STORE_ACK, STORE_ENTRIES
     Out:       STORE_REPLICATE, STORE_FETCH; STORE_PUT_DONE, STORE_FOUND
-    Keeps:     questions under way, until the deadline of whoever asked
+    Keeps:     open questions, until the deadline of whoever asked
     Invariant: a write is done once W owners that answer for its key have it on disk; a read is the newest of all that
                so many of them hold
     """
@@ -82,7 +82,7 @@ class Coordinator:
         writing.waiting[entry.stamp, entry.writer] = None
         if entry.supersedes(writing.entry):
             writing.entry = entry
-        writing.asked.clear()  # This may be a repetition, and what we asked then may be lost.
+        writing.asked.clear()  # This may be a repetition because our first question was lost.
         return self._replicate(writing)
 
     def acked(self, sender: PeerId, message: StoreAck, now: Millis) -> list[Effect]:
@@ -105,7 +105,7 @@ class Coordinator:
         return effects
 
     def _replicate(self, writing: _Writing) -> list[Effect]:
-        """Hand the entry to those owners that have not been asked, and do not have it."""
+        """Send the entry to the owners that were not asked yet and do not have it."""
         entry, effects = writing.entry, list[Effect]()
         for owner in self.neighbourhood.owners(entry.key, writing.closer):
             known = (writing.asked.get(owner), writing.held.get(owner))
@@ -183,7 +183,7 @@ class Coordinator:
     # Both.
 
     def hand(self, peer: PeerId, message: Message) -> Effect:
-        """To ourselves a message goes without the network."""
+        """A message to ourselves does not go through the network."""
         if peer == self.neighbourhood.peer_id:
             return Tell(Received(peer, message))
         return Send(peer, message)
@@ -200,7 +200,7 @@ class Coordinator:
 
 
 def _trim(table: dict[Question, Open], since: Millis, most: int) -> None:
-    """Let go of what was opened too long ago, and of the oldest where there is no room for one more."""
+    """Forget questions opened too long ago, and the oldest if there is no room for another."""
     while table:
         oldest = next(iter(table))
         if table[oldest].opened_at >= since and len(table) < most:

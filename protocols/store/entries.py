@@ -1,7 +1,7 @@
 """One entry of the replicated store, and how two versions of it become one.
 
-Entries are only ever added or superseded by a newer stamp: whatever the order of arrival, and whatever a partition kept
-apart, all owners end with the same.
+An entry is only added, or superseded by a newer stamp. So all owners end with the same entries, in whatever order these
+arrive and whatever a partition kept apart.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the store tells the other roles of its peer, about what they asked it with read() and write()."""
+"""What the store answers to the other roles of its peer, after their read() and write()."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ Token = tuple[str | int, ...]
 
 
 class StoreRead(Event, frozen=True):
-    """The entries under a key, tombstones included, as at least two of its owners know them (or all there are)."""
+    """The entries under a key, tombstones included, as at least two of its owners know them (or all owners
+    there are).
+    """
 
     token: Token
     key: Key

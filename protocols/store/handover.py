@@ -1,4 +1,4 @@
-"""Handing over: what belongs to other peers now is kept until each of its new owners has it."""
+"""Handover: a key that now belongs to other peers is kept until each new owner has it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Handover:
 
     since: Millis
     acked: dict[PeerId, dict[str, Order]] = field(default_factory=dict)
-    closer: dict[PeerId, None] = field(default_factory=dict)  # Owners we know by hearsay.
+    closer: dict[PeerId, None] = field(default_factory=dict)  # Owners known only by hearsay.
 
 
 @dataclass(slots=True)
@@ -40,7 +40,9 @@ class Handovers:
         return len(self._open)
 
     def review(self, now: Millis) -> None:
-        """See anew which keys are not ours; hearsay about their owners is forgotten, and heard again if still true."""
+        """Find the keys that are no longer ours. Hearsay about their owners is dropped; whatever is still true is heard
+        again.
+        """
         surplus = [key for key in self.table.keys if not self.neighbourhood.is_owner(key)]
         self._open = {key: self._open.get(key) or _Handover(now) for key in surplus}
         for handover in self._open.values():
@@ -66,7 +68,7 @@ class Handovers:
         return effects
 
     def forget_expired(self) -> None:
-        """What nobody holds any more need not be handed over."""
+        """Entries that have expired need no handover."""
         self._open = {key: handover for key, handover in self._open.items() if key in self.table}
 
     def acked(self, sender: PeerId, message: StoreAck) -> None:
@@ -80,7 +82,7 @@ class Handovers:
                 handover.closer |= dict.fromkeys(message.closer)
 
     def entries_left(self) -> int:
-        """How many entries not all of their owners have; where there is nobody else, all."""
+        """How many entries some owner still lacks; all of them if there is no other peer."""
         if not self.neighbourhood.others:
             return len(self.table)
         left = 0
@@ -89,7 +91,7 @@ class Handovers:
         return left
 
     def lost(self, peer: PeerId) -> None:
-        """Whatever that peer acknowledged may be gone with it."""
+        """A peer has gone, and what it acknowledged may be gone with it."""
         for handover in self._open.values():
             handover.acked.pop(peer, None)
 

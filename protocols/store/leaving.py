@@ -4,8 +4,8 @@
     peer ── STORE_OFFER ──▶ new owners ── STORE_ACK ──▶ peer
     peer ── STORE_LEAVING, done ──▶ others     nobody need miss us
 
-From the first STORE_LEAVING on we acknowledge nothing and our word does not count, so nothing can be known to us alone
-that was not so before.
+From the first STORE_LEAVING on we acknowledge nothing and our answers do not count. So no entry can become known to us
+alone.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Departure:
 
     In:        LEAVE from whoever runs the peer, time
     Out:       STORE_LEAVING, and what the handovers offer; LEAVING, the last one once all is handed over or time is up
-    Keeps:     who asked, and when to say it all again
+    Keeps:     who asked, and when to repeat it all
     """
 
     neighbourhood: Neighbourhood
@@ -47,7 +47,7 @@ class Departure:
         return cls(comparisons.neighbourhood, comparisons, handovers, entries, deadline_at, now, limits.retry_ms)
 
     def advance(self, now: Millis) -> list[Effect]:
-        """Say and offer again what has not been heard, and tell whoever asked how far we are."""
+        """Repeat what was not heard, offer what is left, and tell whoever asked how far we are."""
         if self.is_over or not self._may_begin(now):
             return []
         self.handovers.review(now)
@@ -68,7 +68,7 @@ class Departure:
         return effects
 
     def _may_begin(self, now: Millis) -> bool:
-        """Whether we have caught up ourselves: before that nobody counts our word, and nobody could inherit from us."""
+        """Whether we have caught up ourselves: before that our answers do not count, and nobody can inherit from us."""
         if not self.neighbourhood.is_leaving:
             if self.neighbourhood.is_starting(now) and now < self.deadline_at - self.neighbourhood.limits.drain_ms // 2:
                 return False

@@ -13,18 +13,19 @@ class StoreLimits:
     """How many copies there are, how long to wait, and how much one peer holds for others."""
 
     owners: int = 3  # R: so many peers hold a key.
-    quorum: int = 2  # W: so many have an entry on disk before it is acknowledged, and answer a read.
-    neighbours_max: int = NEIGHBOURS_MAX  # The overlay tells us of so many: those nearest to us by identifier.
+    # W: so many owners have an entry on disk before it is acknowledged, and so many must answer a read.
+    quorum: int = 2
+    neighbours_max: int = NEIGHBOURS_MAX  # The overlay reports so many neighbours: those nearest by identifier.
 
     retry_ms: Millis = 500
     retry_ms_max: Millis = 2_000
     deadline_ms: Millis = 15_000  # Of a read or a write.
-    compare_ms: Millis = 5_000  # Between two comparisons of owners, give or take a quarter.
-    linger_ms: Millis = 30_000  # A key is kept that long after it went to others: they may be gone again soon.
-    heard_ms: Millis = 15_000  # A peer counts as a neighbour that long after it compared its entries with ours.
-    settle_ms: Millis = 1_000  # After the start, neighbours are still coming in.
-    ghost_ms: Millis = 60_000  # Then a peer that went away is taken for gone, and a peer without others for alone.
-    drain_ms: Millis = 30_000  # A peer that leaves waits so long for others to take what it holds.
+    compare_ms: Millis = 5_000  # Between two comparisons of owners, plus or minus a quarter.
+    linger_ms: Millis = 30_000  # Keep a key this long after its handover: its new owners may soon be gone again.
+    heard_ms: Millis = 15_000  # A peer counts as a neighbour this long after it compared its entries with ours.
+    settle_ms: Millis = 1_000  # After the start neighbours are still appearing.
+    ghost_ms: Millis = 60_000  # After this a departed peer is given up, and a peer that sees no other counts as alone.
+    drain_ms: Millis = 30_000  # A leaving peer waits so long for others to take what it holds.
     tombstone_ms: Millis = 7 * 24 * 3600 * 1000
 
     value_bytes_max: int = 64 << 10
@@ -32,6 +33,6 @@ class StoreLimits:
     key_bytes_max: int = 768 << 10  # All entries of a key travel in one message.
     entries_max: int = 200_000
     bytes_max: int = 256 << 20
-    operations_max: int = 10_000  # Reads and writes under way, asked by this peer or coordinated by it.
+    operations_max: int = 10_000  # Reads and writes in progress, asked or coordinated by this peer.
     versions_max: int = 2_000  # In one offer.
     message_bytes: int = 256 << 10  # Of entries in one message.

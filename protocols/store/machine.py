@@ -60,7 +60,7 @@ class _Operation:
 
 
 class StoreMachine:
-    """Everything one peer does for the store: asks it, coordinates, owns entries, catches up, hands over.
+    """Everything one peer does for the store: it asks, coordinates, owns entries, catches up, and hands over.
 
     In:        read() and write() of other roles; STORE_* of other peers
     Out:       StoreRead, StoreWritten, StoreFailed; STORE_* to other peers
@@ -81,31 +81,31 @@ class StoreMachine:
         self._comparisons = Comparisons(self._table, self._neighbourhood, clock)
         self._handovers = Handovers(self._table, self._neighbourhood)
         self._operations: dict[Stamp, _Operation] = {}
-        self._timers: dict[str, None] = {}  # Those that are running.
+        self._timers: dict[str, None] = {}  # The timers that run.
         self._must_review = False
         self._departure: Departure | None = None
 
     @property
     def entries(self) -> int:
-        """How many it holds, those it has still to hand over included."""
+        """How many entries it holds, including those still to be handed over."""
         return len(self._table)
 
     # What other roles ask.
 
     def is_nearest(self, key: Key) -> bool:
-        """Whether nobody we know is nearer to a key: then we are asked, and ask the other owners, ourselves."""
+        """Whether nobody we know is nearer to a key: then we coordinate it ourselves."""
         return self._neighbourhood.owners(key)[0] == self.peer_id
 
     def read(self, key: Key, token: Token, now: Millis) -> list[Effect]:
-        """Everything under a key; told with StoreRead or StoreFailed."""
+        """Everything under a key; answered with StoreRead or StoreFailed."""
         return self._open(self._clock.tick(now), _Operation(token, key, None, *self._times(now)))
 
     def write(
         self, key: Key, item: str, value: bytes | None, expires_in_ms: Millis, token: Token, now: Millis
     ) -> list[Effect]:
-        """Put a value under a key, or remove it (None); told with StoreWritten or StoreFailed.
+        """Put a value under a key, or remove it (None); answered with StoreWritten or StoreFailed.
 
-        It counts as newer than all that was acknowledged before. `expires_in_ms` 0 is for ever.
+        It supersedes everything acknowledged before. `expires_in_ms` 0 means never.
         """
         if len(value or b"") > self.limits.value_bytes_max or len(item) > self.limits.item_chars_max:
             reason = f"{len(value or b'')} bytes are too many for one entry: at most {self.limits.value_bytes_max}"
@@ -165,7 +165,7 @@ class StoreMachine:
         return []
 
     def _received(self, sender: PeerId, message: Message, now: Millis) -> list[Effect]:  # noqa: C901 - one branch for each kind
-        match message:  # The commonest first: each case costs a look.
+        match message:  # The most frequent kinds first: each case costs a comparison.
             case StoreDigest():
                 return self._digest(sender, message, now)
             case StoreOffer(round=0):
@@ -220,7 +220,7 @@ class StoreMachine:
         if message.refusal:
             return [Tell(StoreFailed(operation.token, message.refusal))]
         if not message.is_newest and not operation.is_restamped:
-            # Our clock was not ahead of that of an earlier writer. Having seen its stamp, it is.
+            # An earlier writer's clock was ahead of ours. Now that we have seen its stamp, ours is ahead.
             entry = operation.entry
             operation.entry = Entry(
                 entry.key, entry.item, self._clock.tick(now), entry.writer, entry.value, entry.expires_at
@@ -277,7 +277,7 @@ class StoreMachine:
                 not_mine.append(name)
         ack = self._ack(kept, not_mine, refused)
         effects += [AfterSync((self._coordinator.hand(sender, ack),)), *self._set_timers()]
-        if message.round and not refused:  # Where there is no room, that comparison does not end well.
+        if message.round and not refused:  # Without room for its entries, that comparison must not count as complete.
             effects += self._comparisons.replicated(sender, message.round, now)
         return effects
 
@@ -295,7 +295,7 @@ class StoreMachine:
         return [AfterSync((self._coordinator.hand(sender, answer),))]
 
     def _offered(self, sender: PeerId, message: StoreOffer, now: Millis) -> list[Effect]:
-        """Another peer holds entries of ours: pull those we lack, and answer for the others."""
+        """Another peer holds entries of ours: pull those we lack, and acknowledge the others."""
         lacking: list[Version] = []
         kept: list[Version] = []
         not_mine: list[ItemName] = []
@@ -332,7 +332,7 @@ class StoreMachine:
     def _up(self, peer: PeerId, now: Millis) -> list[Effect]:
         self._neighbourhood.up(peer, now)
         self._must_review = True
-        # That there is somebody at all must not be forgotten; who exactly is noted later, many at a time.
+        # That there are others at all must be on disk at once; who they are is written later, many at a time.
         effects = [] if self._neighbourhood.remembered else self._note_neighbours(now)
         if peer in self._neighbourhood.near:
             effects += self._comparisons.begin(peer, now)
@@ -343,10 +343,10 @@ class StoreMachine:
         return self._count_out(peer, now) if self._neighbourhood.down(peer, now) else []
 
     def _count_out(self, peer: PeerId, now: Millis) -> list[Effect]:
-        """A peer has gone, or is about to: what was not ours to hold may be now."""
+        """A peer has gone, or is about to: keys that were not ours may be ours now."""
         self._handovers.lost(peer)
         self._must_review = True
-        # A comparison begun before that does not tell.
+        # A comparison begun before that does not cover these keys.
         effects = [effect for each in self._neighbourhood.compared for effect in self._comparisons.begin(each, now)]
         return effects + self._set_timers()
 
@@ -365,7 +365,7 @@ class StoreMachine:
         return [*effects, *self._comparisons.compare(sender, message, now), *self._set_timers()]
 
     def _note_neighbours(self, now: Millis) -> list[Effect]:
-        """Remember across a crash who is around, or that nobody is."""
+        """Write down who is around, or that nobody is, for the time after a crash."""
         around = self._neighbourhood.around
         is_certain = bool(around) or self._neighbourhood.is_alone(now)
         if not is_certain or around == (self._neighbourhood.remembered or ()):
@@ -404,7 +404,7 @@ class StoreMachine:
         return self._note_neighbours(now) + self._handovers.advance(now)
 
     def _set_timers(self) -> list[Effect]:
-        """Set the timers there is a need for, unless they run already; a peer with nothing to do sleeps."""
+        """Set the timers that are needed and not running; a peer with nothing to do sleeps."""
         effects: list[Effect] = []
         if RETRY not in self._timers and (
             self._operations or len(self._comparisons) or self._must_review or self._is_departing

@@ -52,10 +52,10 @@ class ItemName(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Sighting(msgspec.Struct, frozen=True, array_like=True):
-    """What a peer knows of another around it."""
+    """What a peer knows of another peer around it."""
 
     peer: PeerId
-    gone_ms: Millis  # So long it will still be remembered though it has gone; 0: it is here.
+    gone_ms: Millis  # It is gone, and will be remembered for so long; 0: it is here.
     is_doubted: bool  # I have not caught up with it since my start.
 
 
@@ -76,22 +76,22 @@ class StoreReplicate(Message, frozen=True, kw_only=True, tag="STORE_REPLICATE"):
 
 
 class StoreAck(Message, frozen=True, kw_only=True, tag="STORE_ACK"):
-    """An owner has these versions, or newer ones as told here, on its disk, and answers for them."""
+    """An owner has these versions, or the newer ones named here, on disk, and answers for them."""
 
     kept: tuple[Version, ...]
-    not_mine: tuple[ItemName, ...] = ()  # Of these I am no owner, or not one that has caught up.
-    closer: tuple[PeerId, ...] = ()  # Who I believe to be: the peers nearest to the keys of `not_mine`.
-    refused: tuple[ItemName, ...] = ()  # For these there is no room.
+    not_mine: tuple[ItemName, ...] = ()  # I am no owner of these, or have not caught up on them.
+    closer: tuple[PeerId, ...] = ()  # The owners as I see them: the peers nearest to the keys of `not_mine`.
+    refused: tuple[ItemName, ...] = ()  # I have no room for these.
 
 
 class StorePutDone(Message, frozen=True, kw_only=True, tag="STORE_PUT_DONE"):
-    """The coordinator tells the writer: so many owners have the entry, or none has room for it."""
+    """The coordinator tells the writer how many owners have the entry, or that none has room for it."""
 
     name: ItemName
     stamp: Stamp  # Of the entry that was put.
     replicas: int
-    newest: Stamp  # Of what the owners hold.
-    is_newest: bool  # Whether that is the entry that was put; otherwise its stamp was too old to count.
+    newest: Stamp  # Of what the owners hold now.
+    is_newest: bool  # Whether that is the entry that was put; if not, its stamp was too old.
     refusal: str = ""
 
 
@@ -121,7 +121,7 @@ class StoreEntries(Message, frozen=True, kw_only=True, tag="STORE_ENTRIES"):
     reader: PeerId
     request: Stamp
     entries: tuple[Entry, ...]
-    is_owner: bool  # Only the answers of owners that have caught up count; the others may still help.
+    is_owner: bool  # Only owners that have caught up count; the others may still help.
     closer: tuple[PeerId, ...] = ()
 
 
@@ -139,9 +139,10 @@ class StoreDigest(Message, frozen=True, kw_only=True, tag="STORE_DIGEST"):
     """Compare what we both own: one checksum for each bucket of entries, from bucket `start` on."""
 
     round: Round
-    neighbours: tuple[PeerId, ...]  # By which the sender tells its keys: both must mean the same ones.
+    # The peers by which the sender determines its keys; both sides must mean the same keys.
+    neighbours: tuple[PeerId, ...]
     start: int
-    digests: tuple[tuple[int, int], ...]  # Bucket and checksum of those that hold anything.
+    digests: tuple[tuple[int, int], ...]  # Bucket and checksum, of the buckets that hold anything.
     wants_sightings: bool = False
 
 
@@ -155,7 +156,7 @@ class StoreOffer(Message, frozen=True, kw_only=True, tag="STORE_OFFER"):
     round: Round = 0
     buckets: tuple[int, ...] = ()
     end: int = 0
-    sightings: tuple[Sighting, ...] = ()  # All around me, if you asked.
+    sightings: tuple[Sighting, ...] = ()  # All peers around me, if you asked for them.
 
 
 class StorePull(Message, frozen=True, kw_only=True, tag="STORE_PULL"):
@@ -166,23 +167,23 @@ class StorePull(Message, frozen=True, kw_only=True, tag="STORE_PULL"):
 
 
 class StoreLeaving(Message, frozen=True, kw_only=True, tag="STORE_LEAVING"):
-    """I am about to go: own what I own as if I were gone, and take it from me while I am here."""
+    """I am about to go: own my keys as if I were gone, and take the entries from me while I am here."""
 
-    is_done: bool = False  # All I had is with all its new owners: there is nothing to miss me for.
+    is_done: bool = False  # All new owners have all I held: nobody needs to miss me.
 
 
 # Between a peer and whoever runs it.
 
 
 class Leave(Command, frozen=True, kw_only=True, tag="LEAVE"):
-    """Hand over what you hold for the network; you will be stopped then."""
+    """Hand over what you hold for the network, before you are stopped."""
 
 
 class Leaving(Answer, frozen=True, kw_only=True, tag="LEAVING"):
     """How far a handover is; the last one says how it ended."""
 
-    entries: int  # Held when it began,
-    left: int  # and not yet with each of their new owners.
+    entries: int  # Held when the handover began,
+    left: int  # of which some new owner still lacks so many.
 
 
 # In the journal.
@@ -201,6 +202,6 @@ class KeyDropped(Record, frozen=True, kw_only=True, tag="STORE_DROPPED"):
 
 
 class NeighboursKept(Record, frozen=True, kw_only=True, tag="STORE_NEIGHBOURS"):
-    """Who was around this peer: after a restart it misses those that are not there any more."""
+    """Who was around this peer: after a restart it misses those of them that are not there."""
 
     peers: tuple[PeerId, ...]

@@ -40,39 +40,42 @@ _NEVER: Final[Millis] = 1 << 62
 
 @dataclass(slots=True)
 class _Ghost:
-    """The place a departed peer still holds."""
+    """The place that a departed peer still holds."""
 
     peer: PeerId
     fades_at: Millis
     is_missed: bool = False  # It left before we had caught up with it,
-    is_from_before: bool = False  # and even before we came.
+    is_from_before: bool = False  # and even before we started.
     met: dict[PeerId, tuple[Sighting, ...]] = field(default_factory=dict)
     """With whom we have caught up since it left, and what those had not got over then."""
 
 
 @dataclass(slots=True)
 class Neighbourhood:
-    """The peers around one peer, as it knows them."""
+    """The peers around one peer, as that peer knows them."""
 
     peer_id: PeerId
     limits: StoreLimits
-    remembered: tuple[PeerId, ...] | None = None  # Who was around, here or just gone, in an earlier life if any.
+    remembered: tuple[PeerId, ...] | None = None  # Who was around, here or just gone, before this start.
     _known: dict[PeerId, None] = field(default_factory=dict)
-    _heard: dict[PeerId, Millis] = field(default_factory=dict)  # Others that compare their entries with ours; until.
-    _others: dict[PeerId, int] = field(default_factory=dict)  # Known or heard, with their numbers.
-    _levels: dict[int, dict[PeerId, None]] = field(default_factory=dict)  # The same, by how far they are.
+    # Peers that compare their entries with ours, and until when that counts.
+    _heard: dict[PeerId, Millis] = field(default_factory=dict)
+    _others: dict[PeerId, int] = field(default_factory=dict)  # Known or heard, as numbers.
+    # The same, by the number of leading bits they share with us.
+    _levels: dict[int, dict[PeerId, None]] = field(default_factory=dict)
     _near: dict[PeerId, int] = field(default_factory=dict)  # Our kin.
     _witnesses: dict[PeerId, int] = field(default_factory=dict)  # Our kin, and R of each other level.
-    _far: int = -1  # A key of this level, or of a shallower one, is beyond what we know.
+    _far: int = -1  # A key that shares only so many bits with us, or fewer, lies beyond what we know.
     _ghosts: list[_Ghost] = field(default_factory=list)  # In the order in which they left.
     _awaited: dict[PeerId, None] = field(default_factory=dict)  # We have not caught up with these since our start.
-    _is_intact: bool = False  # We have all we ever answered for: our disk has not been lost.
-    is_leaving: bool = False  # We are about to go: nothing is ours any more.
-    _leaving: dict[PeerId, Millis] = field(default_factory=dict)  # Others that are, until; they left ghosts already.
-    _settles_at: Millis | None = None  # Until then, neighbours of before our start are still coming in.
-    _fades_at: Millis = _NEVER  # When the first of the heard and the ghosts is to be forgotten.
-    _alone_at: Millis | None = None  # When we take ourselves for a network of one, if nobody comes.
-    _is_valid: bool = False  # Nobody has come or gone since that was last stated.
+    _is_intact: bool = False  # Our disk was not lost: we have everything we ever answered for.
+    is_leaving: bool = False  # We are about to go: we own nothing any more.
+    # Other leaving peers, and until when; their ghosts exist already.
+    _leaving: dict[PeerId, Millis] = field(default_factory=dict)
+    _settles_at: Millis | None = None  # Until then, neighbours from before our start are still appearing.
+    _fades_at: Millis = _NEVER  # When the next heard peer or ghost is to be forgotten.
+    _alone_at: Millis | None = None  # From then on we count as a network of one, if nobody comes.
+    _is_valid: bool = False  # Nothing has changed since validate() last looked.
 
     @property
     def others(self) -> tuple[PeerId, ...]:
@@ -80,7 +83,7 @@ class Neighbourhood:
 
     @property
     def compared(self) -> tuple[PeerId, ...]:
-        """With whom we catch up: our kin, and of them also those that are leaving, as long as they are there."""
+        """With whom we catch up: our kin, including leaving ones as long as they are there."""
         return (*self._near, *(peer for peer in self._leaving if self._was_kin(peer)))
 
     def is_present(self, peer: PeerId) -> bool:
@@ -99,14 +102,14 @@ class Neighbourhood:
 
     @property
     def witnesses(self) -> tuple[PeerId, ...]:
-        """By these anybody can tell which keys we own."""
+        """The peers by which anybody can tell which keys we own."""
         return tuple(self._witnesses)
 
     # Coming and going.
 
     @property
     def around(self) -> tuple[PeerId, ...]:
-        """Who is to be remembered after a crash: all that are here, or have been until just now."""
+        """Whom to remember across a crash: all that are here, or were until just now."""
         return tuple(sorted((*self._others, *(ghost.peer for ghost in self._ghosts))))
 
     def start(self, now: Millis) -> None:
@@ -126,14 +129,14 @@ class Neighbourhood:
             self._refresh(now)
 
     def down(self, peer: PeerId, now: Millis) -> bool:
-        """Tells whether that peer had been among our neighbours."""
+        """A peer is gone; tells whether it was among our neighbours."""
         self._leaving.pop(peer, None)
         return self._went(peer, now)
 
     def leaves(self, peer: PeerId, now: Millis, *, is_done: bool = False) -> bool:
-        """A peer is about to go: it owns nothing, but can still be compared with; tells whether that is new.
+        """A peer is about to go: it owns nothing, but can still be compared with. Tells whether that is new.
 
-        When it is done all its new owners have what it had: it leaves no ghost.
+        Once it is done, all new owners have what it had, and it leaves no ghost.
         """
         is_new = self._went(peer, now)
         if is_new or peer in self._leaving:
@@ -156,7 +159,7 @@ class Neighbourhood:
         return was_here
 
     def hear(self, peer: PeerId, now: Millis) -> bool:
-        """A peer counts us among its neighbours, so it is one of ours for a while; tells whether that is new."""
+        """A peer counts us among its neighbours, so it is one of ours for a while. Tells whether that is new."""
         is_new = peer not in self._others
         self._leaving.pop(peer, None)
         self._heard[peer] = now + self.limits.heard_ms
@@ -166,7 +169,7 @@ class Neighbourhood:
         return is_new
 
     def fade(self, now: Millis) -> bool:
-        """Forget who was last heard, or left, long ago; tells whether the neighbours changed."""
+        """Forget peers that were last heard, or left, long ago. Tells whether the neighbours changed."""
         if now < self._fades_at:
             return False
         before = len(self._others)
@@ -180,9 +183,9 @@ class Neighbourhood:
         return len(self._others) != before
 
     def met(self, peer: PeerId, doubts: tuple[Sighting, ...] = ()) -> None:
-        """We have all that peer had for us when we last compared, and it knows that we are here.
+        """A comparison with that peer is over: we have all it had for us, and it knows that we are here.
 
-        `doubts` are those with whom it had not caught up itself, and those from whom it may have keys to inherit.
+        `doubts` are those with whom it had not caught up itself, and those from whom it may inherit keys.
         """
         self._awaited.pop(peer, None)
         for ghost in self._ghosts:
@@ -193,10 +196,10 @@ class Neighbourhood:
         self._lay_ghosts()
 
     def _lay_ghosts(self) -> None:
-        """Forget those who left once we know for certain all that they did.
+        """Forget departed peers once we certainly know everything they did.
 
-        Of the three owners of any key at most one may have gone without being caught up with; all others have been
-        since the last one left, and have nobody to get over but the same.
+        Of the three owners of any key at most one may have gone before we caught up with it. We have caught up with all
+        others since the last one left, and they have no ghosts but the same.
         """
         ghosts = [ghost for ghost in self._ghosts if not ghost.is_missed]
         if not ghosts or self._awaited or len(ghosts) < len(self._ghosts):
@@ -221,7 +224,7 @@ class Neighbourhood:
         return (*here, *gone)
 
     def told(self, sightings: Iterable[Sighting], now: Millis) -> None:
-        """While we start, whoever is not here and others know of may know what we should."""
+        """While we start: a peer that others know of and that is not here may know what we should know."""
         if not self.is_starting(now):
             return
         own = self.peer_id.number
@@ -256,7 +259,7 @@ class Neighbourhood:
         return ID_BITS - (point.number ^ self.peer_id.number).bit_length()
 
     def _was_kin(self, peer: PeerId) -> bool:
-        """Whether one that has gone would be kin, were it still here."""
+        """Whether a departed peer would be kin if it were still here."""
         owners, level = self.limits.owners, self._level_of(peer)
         if len(self._levels.get(level, ())) < owners:
             return True
@@ -273,7 +276,7 @@ class Neighbourhood:
                 self._witnesses.update((peer, numbers[peer]) for peer in islice(peers, owners))
             half += len(peers)
         self._witnesses |= self._near
-        # Some of the neighbours may be about to go, and others not have taken their places yet.
+        # Some neighbours may be about to go, before others have taken their places.
         is_part = 4 * (len(self._known) + len(self._leaving)) >= 3 * self.limits.neighbours_max
         outer = (level for level in sorted(self._levels) if any(peer in self._known for peer in self._levels[level]))
         self._far = next(outer, -1) if is_part else -1
@@ -297,9 +300,9 @@ class Neighbourhood:
     # Who owns what.
 
     def owners(self, key: Key, also: Iterable[PeerId] = ()) -> list[PeerId]:
-        """The R peers nearest to a key, ourselves perhaps among them, nearest first; `also` by hearsay."""
+        """The R peers nearest to a key, nearest first, perhaps with ourselves; `also` are peers known by hearsay."""
         point = key.number
-        known = self._near if self.is_owner(key) else self._others  # Who else owns what we own is kin.
+        known = self._near if self.is_owner(key) else self._others  # All who share a key with us are kin.
         peers = {**known, self.peer_id: self.peer_id.number, **{peer: peer.number for peer in also}}
         if self.is_leaving and len(peers) > 1:
             del peers[self.peer_id]
@@ -311,16 +314,16 @@ class Neighbourhood:
         return self._is_owner_beside(key, self._witnesses.values())
 
     def both_own(self, peer: PeerId, neighbours: tuple[PeerId, ...]) -> Callable[[Key], bool]:
-        """Of which keys are that peer and we both owners, among these witnesses of one of us?
+        """Which keys do that peer and we both own, judged by these witnesses of one of us?
 
-        If one of us is leaving, those that the other then owns.
+        If one of us is leaving: the keys that the other then owns.
         """
         if self.is_heir(peer):
             heir, leaver = (peer, self.peer_id) if self.is_leaving else (self.peer_id, peer)
             beside = tuple(each.number for each in neighbours if each != leaver)
             return lambda key: _is_among(heir.number, key, beside, self.limits.owners)
         ours, theirs, most = self.peer_id, peer, self.limits.owners
-        numbers: dict[PeerId, int] = {}  # Read at the first question: who holds nothing never asks.
+        numbers: dict[PeerId, int] = {}  # Filled at the first question: a peer that holds nothing never asks.
 
         def is_meant(key: Key) -> bool:
             if not numbers:
@@ -331,7 +334,7 @@ class Neighbourhood:
         return is_meant
 
     def answers_for(self, key: Key, now: Millis) -> bool:
-        """Whether our word on a key counts: we own it, and no acknowledged entry of it can have escaped us."""
+        """Whether our answer on a key counts: we own it, and we cannot have missed an acknowledged entry of it."""
         if not self._others:
             return self.is_alone(now)
         if self._settles_at is None or now < self._settles_at or not self.is_owner(key):
@@ -347,10 +350,10 @@ class Neighbourhood:
         return 1 if self.is_alone(now) else self.limits.quorum
 
     def _has_started(self, key: Key) -> bool:
-        """Whether we know what was acknowledged before we came.
+        """Whether we know what was acknowledged before we started.
 
-        While we were away that was by two of the R others nearest to the key; when we were here, perhaps by us and one
-        of the R - 1 nearest. That we have ourselves, unless our disk was lost.
+        While we were away, two of the R others nearest to the key acknowledged it. While we were here, perhaps we and
+        one of the R - 1 nearest did. Then we have it ourselves, unless our disk was lost.
         """
         missed = [ghost.peer for ghost in self._ghosts if ghost.is_missed]
         if not self._awaited and not missed:
@@ -364,30 +367,31 @@ class Neighbourhood:
         )
 
     def _has_inherited(self, key: Key) -> bool:
-        """Whether a key was ours before anybody left, or we have caught up with enough of those who owned it then."""
+        """Whether a key was ours before anybody left, or we have caught up with enough of its former owners."""
         ghosts = [ghost for ghost in self._ghosts if not ghost.is_from_before]
         present = self._near | {ghost.peer: ghost.peer.number for ghost in ghosts}
         if self._is_owner_beside(key, present.values()):
             return True
         former = self._nearest(key, present)
         for ghost in ghosts:
-            # What we compared since it left took in the keys that were ours without it, and without those before it.
+            # Comparisons since it left covered the keys that were ours without it, and without those that left before
+            # it.
             del present[ghost.peer]
             if any(peer in self._leaving and peer not in ghost.met for peer in former):
-                continue  # It is still there to be asked, and may have acknowledged something just before.
+                continue  # It is still there to be asked, and may just have acknowledged something.
             caught_up = sum(peer in ghost.met and self._vouches(peer, ghost, key, former) for peer in former)
             if caught_up > self.limits.owners - self.limits.quorum and self._is_owner_beside(key, present.values()):
                 return True
         return False
 
     def _vouches(self, peer: PeerId, ghost: _Ghost, key: Key, former: list[PeerId]) -> bool:
-        """Whether a peer we have caught up with had itself caught up on a key."""
+        """Whether a peer that we have caught up with had itself caught up on a key."""
         told = [each for each in ghost.met[peer] if each.peer != self.peer_id]
         if not told:
             return True
         doubts = [each.peer for each in told if each.is_doubted]
         heirless = [each.peer for each in told if not each.is_doubted]
-        # It owned the key beside all those it may still inherit from, and has caught up with all it had to.
+        # It owned the key beside all those it may still inherit from, and has caught up wherever it had to.
         return peer in self._nearest(key, dict.fromkeys((*former, *heirless))) and not any(
             each in doubts for each in self._nearest(key, dict.fromkeys((*former, *doubts)))
         )

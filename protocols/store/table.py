@@ -22,8 +22,8 @@ class Held:
     """One entry in the table."""
 
     entry: Entry
-    digest: int  # Of its version.
-    bucket: int  # Of its name, so that two versions of one entry are compared with each other.
+    digest: int  # Hash of its version.
+    bucket: int  # Of its name, so that two versions of one entry meet in one bucket.
 
     @classmethod
     def of(cls, entry: Entry) -> Held:
@@ -46,7 +46,7 @@ class EntryTable:
     _key_bytes: dict[Key, int] = field(default_factory=dict)
     _count: int = 0
     _bytes: int = 0
-    _is_valid: bool = False  # Nothing has changed since that was last stated.
+    _is_valid: bool = False  # Nothing has changed since validate() last looked.
 
     def __len__(self) -> int:
         return self._count
@@ -72,7 +72,7 @@ class EntryTable:
         return held is None or held.entry.order < version.order
 
     def has_room_for(self, entry: Entry) -> bool:
-        """Whether an entry can be taken; a newer version of what we hold always can, short of the key's own bound."""
+        """Whether an entry can be taken. A newer version of one we hold always can, within the key's own bound."""
         before = self.get(ItemName(entry.key, entry.item))
         grown = size_of(entry) - (size_of(before.entry) if before else 0)
         if grown > 0 and self._key_bytes.get(entry.key, 0) + grown > self.limits.key_bytes_max:
@@ -82,7 +82,7 @@ class EntryTable:
         )
 
     def put(self, entry: Entry) -> bool:
-        """Take an entry unless ours is as new; tells whether anything changed."""
+        """Take an entry unless ours is as new. Tells whether anything changed."""
         items = self._keys.setdefault(entry.key, {})
         before = items.get(entry.item)
         if before is not None and not entry.supersedes(before.entry):
@@ -97,7 +97,7 @@ class EntryTable:
         self._is_valid = False
 
     def expire(self, now: Millis) -> None:
-        """Forget what has run out; every owner does so by its own clock, and nobody takes it up again."""
+        """Forget expired entries. Every owner does so by its own clock, and nobody takes them up again."""
         for key in self.keys:
             for held in self.held(key):
                 if has_expired(held.entry, now):
@@ -107,7 +107,7 @@ class EntryTable:
                 del self._keys[key], self._key_bytes[key]
 
     def digests(self, is_meant: Callable[[Key], bool], start: int) -> dict[int, int]:
-        """A checksum over the versions in each bucket from `start` on, of the keys that are meant."""
+        """A checksum over the versions in each bucket from `start` on, of the selected keys."""
         digests: dict[int, int] = {}
         for held in self._of(is_meant):
             if held.bucket >= start:
@@ -115,7 +115,7 @@ class EntryTable:
         return digests
 
     def buckets(self, is_meant: Callable[[Key], bool]) -> dict[int, list[Version]]:
-        """The versions in each bucket, of the keys that are meant."""
+        """The versions in each bucket, of the selected keys."""
         buckets: dict[int, list[Version]] = {}
         for held in self._of(is_meant):
             buckets.setdefault(held.bucket, []).append(held.version)
