@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+SAY_EVERY_S: Final = 10.0
 
 
 class Claim(NamedTuple):
@@ -37,6 +41,17 @@ def span(values: Sequence[float]) -> str:
 
 def told(values: Mapping[Any, float]) -> str:
     return ", ".join(f"{name} {value:.3f}" for name, value in values.items())
+
+
+def with_progress(numbers: range, what: str) -> Iterator[int]:
+    """The numbers one by one; says on stderr now and then how far it is."""
+    began = said = time.monotonic()
+    for number in numbers:
+        yield number
+        if number % 64 == 0 and time.monotonic() - said > SAY_EVERY_S:
+            said = time.monotonic()
+            left_s = (said - began) / (number + 1) * (len(numbers) - number)
+            print(f"{what}: {number} of {len(numbers)}, about {left_s:.0f} s left", file=sys.stderr, flush=True)
 
 
 def _shown(value: object) -> str:

@@ -6,6 +6,7 @@ nesting is bounded by the shapes themselves.
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any, Final, Generic, TypeVar, Union
 
 import msgspec
@@ -24,12 +25,13 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 VERSION: Final = 1
 _VERSION_BYTE: Final = bytes([VERSION])
+_MODULES: Final = (catalogue, delivery, execution, join_index, placement, store)
 
 
-def kinds_of(base: type[msgspec.Struct]) -> tuple[type[msgspec.Struct], ...]:
-    """Every kind of message (or record, command, answer) there is, by the name it has on the wire."""
+def kinds_of(base: type[msgspec.Struct], modules: tuple[ModuleType, ...]) -> tuple[type[msgspec.Struct], ...]:
+    """Every kind of message (or record, command, answer) in some modules, by the name it has on the wire."""
     found: dict[str, type[msgspec.Struct]] = {}
-    for module in (catalogue, delivery, execution, join_index, placement, store):
+    for module in modules:
         for thing in vars(module).values():
             if isinstance(thing, type) and issubclass(thing, base) and thing is not base:
                 found[str(thing.__struct_config__.tag)] = thing
@@ -56,8 +58,8 @@ _encoder = msgspec.msgpack.Encoder(enc_hook=_encode_hook)
 class Codec(Generic[T]):
     """Encodes and decodes one family: messages, records, commands or answers."""
 
-    def __init__(self, base: type[T]) -> None:
-        self.kinds = kinds_of(base)
+    def __init__(self, base: type[T], modules: tuple[ModuleType, ...] = _MODULES) -> None:
+        self.kinds = kinds_of(base, modules)
         self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
             Union[self.kinds],  # noqa: UP007 - made at run time
             dec_hook=_decode_hook,

@@ -20,18 +20,13 @@ from protocols.clock import Stamp, wall_ms
 from protocols.delivery.messages import Origin
 from protocols.errors import RemoteProtocolError
 from protocols.ids import Millis
-from protocols.join_index.keys import at_path, value_text
 from protocols.join_index.messages import (
     LEFT,
     RIGHT,
     Algorithm,
     Attribute,
     JoinQuery,
-    Notification,
     Side,
-    StreamTuple,
-    TupleId,
-    ValueText,
 )
 from queries.binder import is_equi_join
 from queries.canonical import flattened
@@ -50,10 +45,7 @@ from queries.expressions import (
 )
 from queries.linear import is_t1, solved
 from queries.plan import Operator, Project, Source, output_schema, sources
-from queries.reference import Result
 from queries.schema import Row, Schema
-
-Order = tuple[Stamp, TupleId, Side]
 
 
 class NotIndexed(RemoteProtocolError):
@@ -173,18 +165,13 @@ def _side(source: Source, expression: Expression) -> JoinSide:
     return JoinSide(source, expression, Attribute(source.stream, path), signature)
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
-    """A tuple in a place of a join, read: its row with TIME."""
-
-    tuple: StreamTuple
-    side: Side
-    row: Row
-
-    @property
-    def order(self) -> Order:
-        """One order of all tuples that every peer knows; a tuple that meets itself is on the left first."""
-        return self.tuple.published_at, self.tuple.id, self.side
+def searched_values(condition: JoinCondition, algorithm: str) -> tuple[OnRow, OnRow]:
+    """For the rows of each side, the value that its partners are looked for by."""
+    left, right = condition.sides
+    values = (left.expression, right.expression)
+    if algorithm != "dai-v":  # The other side's tuples are looked for by their attribute.
+        values = (solved(right.expression, left.expression), solved(left.expression, right.expression))
+    return on_row(values[LEFT], left.source.columns), on_row(values[RIGHT], right.source.columns)
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -193,44 +180,18 @@ class Prepared:
 
     query: JoinQuery
     condition: JoinCondition
-    values: tuple[OnRow, OnRow]  # Of the sides of the equality; for T1, what the other side's attribute must be.
-    selections: tuple[OnRow, OnRow]  # What must hold of a side alone.
-    predicate: OnRow
-    outputs: tuple[OnRow, ...]
+    values: tuple[OnRow, OnRow]  # By which the partners of a side's rows are looked for.
     schema: Schema  # Of the results.
-    needed: tuple[tuple[OnRow, ...], tuple[OnRow, ...]] = field(repr=False)  # The columns of each side it reads.
-    shows: tuple[bytes, bytes] = field(repr=False)  # Their names.
-    known: dict[tuple[str, Origin], int] = field(repr=False)  # Below which the tuples of a side have met each other.
 
     @classmethod
     def of(cls, query: JoinQuery) -> Prepared:
         """Compile a query, or find it compiled: it may be here in many places; raises NotIndexed."""
         found = _PREPARED.get(query)
         if found is None:
-            found = _PREPARED[query] = cls._compiled(query)
+            condition = check(query.plan, query.algorithm)
+            values = searched_values(condition, query.algorithm)
+            found = _PREPARED[query] = cls(query, condition, values, output_schema(condition.plan))
         return found
-
-    @classmethod
-    def _compiled(cls, query: JoinQuery) -> Prepared:
-        condition = check(query.plan, query.algorithm)
-        plan = condition.plan
-        values = [side.expression for side in condition.sides]
-        if query.algorithm != "dai-v":  # The other side's tuples are looked for by their attribute.
-            values = [solved(other, own) for own, other in (values, reversed(values))]
-        expressions = (*(each.expression for each in plan.outputs), condition.predicate)
-        left, right = condition.sides
-        return cls(
-            query,
-            condition,
-            (on_row(values[LEFT], left.source.columns), on_row(values[RIGHT], right.source.columns)),
-            (_selection(condition, LEFT), _selection(condition, RIGHT)),
-            on_row(condition.predicate, plan.input.columns),
-            tuple(on_row(each.expression, plan.input.columns) for each in plan.outputs),
-            output_schema(plan),
-            (_needed(expressions, left.source), _needed(expressions, right.source)),
-            (_shown(expressions, left.source), _shown(expressions, right.source)),
-            {(reach.alias, reach.origin): reach.next for reach in query.known},
-        )
 
     def side(self, side: Side) -> JoinSide:
         return self.condition.sides[side]
@@ -243,75 +204,6 @@ class Prepared:
     def by(self, algorithm: Algorithm) -> Prepared:
         """The same query by another algorithm."""
         return Prepared.of(msgspec.structs.replace(self.query, algorithm=algorithm))
-
-    def read(self, each: StreamTuple, side: Side) -> Item:
-        """A tuple as one side of the join has it."""
-        (row,) = self.side(side).source.schema.decode(each.row)
-        return Item(each, side, (*row, time_of(each.published_at)))
-
-    def is_triggered(self, item: Item) -> bool:
-        """Whether a tuple alone allows a result: published after the query was posed, and selected."""
-        return item.tuple.published_at >= self.query.inserted_at and self.selections[item.side](item.row) is True
-
-    def is_selective(self, side: Side) -> bool:
-        """Whether something must hold of a tuple alone."""
-        return self.selections[side] is not _everything
-
-    def value(self, item: Item) -> ValueText:
-        """Where the partners of this tuple are: by valJC in DAI-V, else by the attribute of the other side."""
-        return value_text(self.values[item.side](item.row))
-
-    def own_value(self, item: Item) -> ValueText:
-        """The value of the attribute that a tuple is looked for by."""
-        side = self.side(item.side)
-        return value_text(at_path(side.source.schema, item.row, side.attribute.path))
-
-    def part_read(self, item: Item) -> bytes:
-        """What of a tuple shows in results: tuples that agree in it lead to the same rewritten query."""
-        return repr([each(item.row) for each in self.needed[item.side]]).encode()
-
-    def meet(self, one: Item, other: Item) -> Notification | None:
-        """The result that two tuples on different sides make, if they do."""
-        left, right = (one, other) if one.side == LEFT else (other, one)
-        if min(left.tuple.published_at, right.tuple.published_at) < self.query.inserted_at:
-            return None
-        if self.known and self._is_known(left) and self._is_known(right):
-            return None
-        if not self._share_a_window(left, right):
-            return None
-        row = left.row + right.row
-        if self.predicate(row) is not True:
-            return None
-        return self._notification(left, right, row)
-
-    def keep_ms(self, side: Side) -> Millis:
-        """How long after its publication a tuple on this side can meet a later one."""
-        window = self.side(side).window_ms
-        return self.query.retention_ms if window is None else window
-
-    def _is_known(self, item: Item) -> bool:
-        each = item.tuple.id
-        return each.sequence < self.known.get((self.side(item.side).source.alias, each.origin), 0)
-
-    def _share_a_window(self, left: Item, right: Item) -> bool:
-        """Whether the later tuple was published while the earlier was in its window; both ends count."""
-        earlier, later = sorted((left, right), key=lambda item: item.row[-1])
-        window = self.side(earlier.side).source.window
-        age: timedelta = later.row[-1] - earlier.row[-1]
-        return window is None or age <= timedelta(microseconds=int(window.size))
-
-    def _notification(self, left: Item, right: Item, row: Row) -> Notification:
-        made_of = tuple(sorted((self.side(item.side).source.alias, item.tuple.id) for item in (left, right)))
-        named = tuple((alias, (bytes(i.publisher), i.stream, i.epoch, i.sequence)) for alias, i in made_of)
-        due = max(left.row[-1], right.row[-1])
-        shown = tuple(output(row) for output in self.outputs)
-        return Notification(
-            self.query.id,
-            Result(shown, due, named).notification_id(self.query.id),
-            made_of,
-            max(left.tuple.published_at, right.tuple.published_at),
-            self.schema.encode([shown]),
-        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -341,31 +233,6 @@ class Meeting:
     def has_known(self, side: Side, origin: Origin, sequence: int) -> bool:
         """Whether an earlier attempt has covered a tuple."""
         return sequence < self.known.get((self.aliases[side], origin), 0)
-
-
-def _everything(_: Row) -> bool:
-    return True
-
-
-def _selection(condition: JoinCondition, side: Side) -> OnRow:
-    """What must hold of one side alone, as a value for its rows."""
-    source = condition.sides[side].source
-    own = tuple(part for part in conjuncts(condition.predicate) if inputs_of(part) in ((), (source.alias,)))
-    predicate = conjunction(own)
-    return _everything if predicate is None else on_row(predicate, source.columns)
-
-
-def _read(expressions: Sequence[Expression], source: Source) -> tuple[Column, ...]:
-    columns = (column for each in expressions for column in columns_of(each) if column.input == source.alias)
-    return tuple(dict.fromkeys(columns))
-
-
-def _needed(expressions: Sequence[Expression], source: Source) -> tuple[OnRow, ...]:
-    return tuple(on_row(column, source.columns) for column in _read(expressions, source))
-
-
-def _shown(expressions: Sequence[Expression], source: Source) -> bytes:
-    return msgspec.msgpack.encode([column.path for column in _read(expressions, source)])
 
 
 def time_of(stamp: Stamp) -> datetime:

@@ -7,7 +7,6 @@ at one evaluator, and no rounding brings together or apart what `=` would not.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from datetime import datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -18,7 +17,7 @@ from typing import Any, Final
 from protocols.ids import ID_BITS, ID_BYTES, Key
 from protocols.join_index.messages import Attribute, ValueText
 from queries.expressions import EPOCH, MICROSECOND
-from queries.schema import Field, Row, Schema
+from queries.schema import Row, Schema
 
 NULL: Final[ValueText] = ""
 _TEXT_MAX: Final = 64  # Longer values go by their digest.
@@ -74,19 +73,6 @@ def attribute_key(at: Attribute, replica: int = 0) -> Key:
 def value_key(at: Attribute | None, value: ValueText) -> Key:
     """VIndex: by relation, attribute and value; in DAI-V by the value alone."""
     return Key.of("value", value) if at is None else Key.of("value", at.relation, *at.path, value)
-
-
-def leaves(schema: Schema) -> Iterator[tuple[str, ...]]:
-    """The paths of a relation's attributes: fields, and fields of records."""
-
-    def below(fields: tuple[Field, ...], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-        for each in fields:
-            if each.fields:
-                yield from below(each.fields, (*path, each.name))
-            else:
-                yield (*path, each.name)
-
-    return below(schema.fields, ())
 
 
 def at_path(schema: Schema, row: Row, path: tuple[str, ...]) -> Any:

@@ -1,20 +1,11 @@
 """Messages of the join index, named as in the paper.
 
-publisher ── AL_INDEX ──▶ rewriter ── JOIN ──▶ evaluator ── NOTIFY ──▶ subscriber
-publisher ── VL_INDEX ──▶ evaluator ── FINGER ──▶ rewriter
-subscriber ── ASK_RATE, QUERY, REMOVE_QUERY ──▶ rewriter ── RATE, QUERY_INDEXED, QUERY_REFUSED ──▶ subscriber
-                                                rewriter ── FORGET_QUERY ──▶ evaluator
-rewriter ── BUNDLE ──▶ holder of cells ── HANDED_ON, HALVED ──▶ rewriter
-                       holder of cells ── ASK_LOAD ──▶ any peer ── PEER_LOAD ──▶ holder ── MOVED ──▶ another holder
+subscriber ── QUERY, KEEP_QUERIES, REMOVE_QUERY ──▶ rewriter ── QUERY_INDEXED, QUERY_REFUSED, QUERY_LOST ──▶ subscriber
+stream ── BATCH ──▶ rewriter ── PARCEL ──▶ evaluator ── RECEIPT ──▶ rewriter ── COVERED ──▶ subscriber
+evaluator ── JOIN_RESULTS ──▶ subscriber ── NOTIFIED ──▶ evaluator
 
-Where messages and peers get lost, a peer reads a stream for the attribute level, and what goes on to the value level
-travels in parcels, so that each side knows what the other has:
-
-stream ── BATCH ──▶ attribute level ── PARCEL ──▶ value level ── RECEIPT ──▶ attribute level ── COVERED ──▶ subscriber
-value level ── JOIN_RESULTS ──▶ subscriber ── NOTIFIED ──▶ value level
-subscriber ── KEEP_QUERIES ──▶ attribute level ── QUERY_LOST ──▶ subscriber
-
-A tuple travels with the row as the stream's schema writes it: who keeps it need not understand it.
+Peers and messages can get lost. So a rewriter reads tuples from the log of their stream, and sends them on in numbered
+parcels that evaluators acknowledge. A parcel carries what the paper sends as JOIN and VL_INDEX (experiments/cqdht).
 """
 
 from __future__ import annotations
@@ -26,16 +17,14 @@ import msgspec
 from protocols.clock import Stamp
 from protocols.delivery.messages import Origin, Position
 from protocols.execution.messages import Reach
-from protocols.ids import Key, Millis, PeerId, StreamName
+from protocols.ids import Millis, PeerId, StreamName
 from protocols.messages import Message
-from queries.expressions import Expression, Named
-from queries.plan import Operator, Source
+from queries.plan import Operator
 from queries.schema import Schema
 
 QueryId = str
-Algorithm = Literal["sai", "dai-q", "dai-t", "dai-v"]  # The paper's: those that peers run (role.py).
+Algorithm = Literal["sai", "dai-q", "dai-t", "dai-v"]
 ALGORITHMS: Final[tuple[Algorithm, ...]] = get_args(Algorithm)
-AnyAlgorithm = Literal["sai", "dai-q", "dai-t", "dai-v", "cells"]  # And ours (cells.py).
 Side = Literal[0, 1]  # Of a join: left or right.
 LEFT: Final[Side] = 0
 RIGHT: Final[Side] = 1
@@ -52,91 +41,18 @@ class Attribute(msgspec.Struct, frozen=True, array_like=True):
         return ".".join((self.relation, *self.path))
 
 
-class CellName(msgspec.Struct, frozen=True, array_like=True):
-    """A cell of a value: an attribute, and which part of the queries that open it (cells.py)."""
-
-    at: Attribute
-    part: int
-
-
-class TupleId(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """Names one tuple for ever."""
-
-    publisher: PeerId
-    stream: StreamName
-    epoch: Millis
-    sequence: int
-
-    @classmethod
-    def of(cls, origin: Origin, sequence: int) -> TupleId:
-        return cls(origin.publisher, origin.stream, origin.epoch, sequence)
-
-    @property
-    def origin(self) -> Origin:
-        return Origin(self.publisher, self.stream, self.epoch)
-
-
-class StreamTuple(msgspec.Struct, frozen=True, array_like=True):
-    """One tuple of a relation, and pubT: when it was published."""
-
-    id: TupleId
-    published_at: Stamp
-    row: bytes  # A batch of one row.
-
-
 class JoinQuery(msgspec.Struct, frozen=True, array_like=True):
     """A continuous equi-join, and insT: when it was posed. Tuples published earlier do not trigger it."""
 
     id: QueryId
     subscriber: PeerId
     inserted_at: Stamp
-    algorithm: AnyAlgorithm
+    algorithm: Algorithm
     plan: Operator
     retention_ms: Millis  # Tuples further apart than this need not meet, where no window says less.
-    is_set: bool = False  # Equal results may be told once: so DAI-T sends a rewritten query once, as in the paper.
     known: tuple[Reach, ...] = ()  # Two tuples that are both below these have met already: their result is known.
     life: Millis = 0  # Of the subscriber: what is told to it is numbered for each of its lives.
     late_ms: Millis = 0  # How long after its window, or after it came, a tuple is kept for one that is late.
-
-
-class Rewritten(msgspec.Struct, frozen=True, array_like=True):
-    """A query of which one side has been replaced by the tuple that triggered it."""
-
-    query: JoinQuery
-    side: Side  # The side that the trigger takes.
-
-
-class Notification(msgspec.Struct, frozen=True, array_like=True):
-    """One result of a query: what it was made of, and its row as the schema of the result writes it."""
-
-    query: QueryId
-    id: str  # Every peer and every replay derives the same.
-    sources: tuple[tuple[str, TupleId], ...]  # Alias and tuple, by alias.
-    published_at: Stamp  # Of the later tuple.
-    row: bytes
-
-
-# Tuples.
-
-
-class AlIndex(Message, frozen=True, kw_only=True, tag="AL_INDEX"):
-    """A tuple at the attribute level: trigger the queries that wait for it."""
-
-    tuple: StreamTuple
-    at: Attribute
-    value: ValueText
-
-
-class VlIndex(Message, frozen=True, kw_only=True, tag="VL_INDEX"):
-    """A tuple at the value level: meet the rewritten queries that ask for this value."""
-
-    tuple: StreamTuple
-    at: Attribute
-    value: ValueText
-    keep_ms: Millis  # How long after its publication it can be needed.
-
-
-# Queries.
 
 
 class Heavy(msgspec.Struct, frozen=True, array_like=True):
@@ -181,165 +97,6 @@ class RemoveQuery(Message, frozen=True, kw_only=True, tag="REMOVE_QUERY"):
     """The query is over: forget it, and have its evaluators forget it."""
 
     query: QueryId
-
-
-class ForgetQuery(Message, frozen=True, kw_only=True, tag="FORGET_QUERY"):
-    """The query is over: forget what was made of it."""
-
-    query: QueryId
-    at: Attribute | None
-    value: ValueText
-    part: int = -1  # Of a cell,
-    holder: int = 0  # and who holds it; none: it is not in one.
-
-
-class AskRate(Message, frozen=True, kw_only=True, tag="ASK_RATE"):
-    """How fast do tuples come under this attribute?"""
-
-    query: QueryId
-    side: Side
-    at: Attribute
-
-
-class Rate(Message, frozen=True, kw_only=True, tag="RATE"):
-    """So many came lately, and this share of them had the most frequent value."""
-
-    query: QueryId
-    side: Side
-    tuples: int
-    top_share: float
-
-
-# Rewritten queries and results.
-
-
-class Join(Message, frozen=True, kw_only=True, tag="JOIN"):
-    """Queries rewritten by one trigger, for the one evaluator that can have the tuples they still need.
-
-    In DAI-V the evaluator goes by the value alone: there is no attribute.
-    """
-
-    at: Attribute | None  # The attribute still open.
-    value: ValueText  # What it must equal.
-    trigger: StreamTuple
-    rewritten: tuple[Rewritten, ...]
-    asks_finger: bool  # The rewriter does not know yet who the evaluator is.
-
-
-class Asked(msgspec.Struct, frozen=True, array_like=True):
-    """A query without its plan."""
-
-    id: QueryId
-    subscriber: PeerId
-    inserted_at: Stamp
-    retention_ms: Millis
-    is_set: bool
-    known: tuple[Reach, ...]
-    life: Millis
-    late_ms: Millis
-
-
-class Opened(msgspec.Struct, frozen=True, array_like=True):
-    """Rewritten queries that differ in who asks: their plan is told once (opened.py)."""
-
-    left: int  # The place of its source among those of the message,
-    right: int  # likewise.
-    where: tuple[Expression, ...]
-    outputs: tuple[Named, ...]
-    side: Side
-    queries: tuple[Asked, ...]
-
-
-class Share(msgspec.Struct, frozen=True, array_like=True):
-    """What one cell gets of a tuple: queries that it triggers, or itself, or both."""
-
-    cell: CellName
-    bits: int  # So often has the cell been halved, as far as the sender knows.
-    holder: int  # Of the cell: 0 is the peer nearest to its key, 1 the one that got it from there, and so on.
-    opened: tuple[Opened, ...] = ()
-    keep_ms: Millis | None = None  # How long after its publication the tuple itself can be needed here.
-
-
-class Bundle(Message, frozen=True, kw_only=True, tag="BUNDLE"):
-    """What the cells of a value that one peer holds get of a tuple."""
-
-    value: ValueText
-    trigger: StreamTuple
-    shares: tuple[Share, ...]
-    asks_finger: bool
-    sources: tuple[Source, ...] = ()  # Of all queries in it.
-
-
-class Triggered(msgspec.Struct, frozen=True, array_like=True):
-    """Queries, and the tuples that each of them was rewritten by."""
-
-    opened: tuple[Opened, ...]
-    by: tuple[StreamTuple, ...]
-
-
-class Contents(msgspec.Struct, frozen=True, array_like=True):
-    """What belongs to a cell, and has been elsewhere until now: it has met there."""
-
-    value: ValueText
-    cell: CellName
-    bits: int
-    holder: int
-    queries_load: int  # Rewritten queries that were compared,
-    tuples_load: int  # and tuples.
-    queries: tuple[Triggered, ...]
-    tuples: tuple[tuple[StreamTuple, Millis], ...]  # And how long after their publication they can be needed.
-
-
-class Moved(Message, frozen=True, kw_only=True, tag="MOVED"):
-    """You are the holder of these cells."""
-
-    cells: tuple[Contents, ...]
-    removed: tuple[QueryId, ...]  # What still comes of these is late.
-    sources: tuple[Source, ...] = ()  # Of all queries in it.
-
-
-class HandedOn(Message, frozen=True, kw_only=True, tag="HANDED_ON"):
-    """These cells of a value have another holder."""
-
-    value: ValueText
-    cells: tuple[tuple[CellName, int], ...]
-    peer: PeerId
-
-
-class Halved(Message, frozen=True, kw_only=True, tag="HALVED"):
-    """A cell has been halved so often."""
-
-    value: ValueText
-    cell: CellName
-    bits: int
-
-
-class AskLoad(Message, frozen=True, kw_only=True, tag="ASK_LOAD"):
-    """How much has there been to compare at you?"""
-
-    number: int
-
-
-class PeerLoad(Message, frozen=True, kw_only=True, tag="PEER_LOAD"):
-    """So much, with all that has ever come to the cells which are here now."""
-
-    number: int
-    load: int
-
-
-class Finger(Message, frozen=True, kw_only=True, tag="FINGER"):
-    """I am the evaluator of this key."""
-
-    key: Key
-
-
-class Notify(Message, frozen=True, kw_only=True, tag="NOTIFY"):
-    """Results for queries of one subscriber."""
-
-    notifications: tuple[Notification, ...]
-
-
-# Between peers that may forget.
 
 
 class Load(msgspec.Struct, frozen=True, array_like=True):

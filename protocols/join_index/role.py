@@ -120,7 +120,7 @@ class Joins:
                 return self.values.unpack(sender, message, now)
             case Notified():
                 return self.values.notified(sender, message)
-        return []  # The others are of the paper's machines.
+        return []
 
     def _shortened(self, effect: Effect) -> Effect:
         """What is for ourselves needs no network."""

@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from protocols.clock import Stamp
 from protocols.ids import Millis
-from protocols.join_index.condition import JoinCondition, Meeting, NotIndexed, check
+from protocols.join_index.condition import JoinCondition, Meeting, check
 from protocols.join_index.expiry import less
 from protocols.join_index.keys import at_path, value_text
 from protocols.join_index.messages import LEFT, RIGHT, Algorithm, JoinQuery, QueryId, Side, ValueText
@@ -51,8 +51,6 @@ class Member:
 
     def __init__(self, query: JoinQuery) -> None:
         """Raises NotIndexed."""
-        if query.algorithm == "cells":
-            raise NotIndexed("cells runs in experiments; peers have sai, dai-q, dai-t and dai-v")
         condition = check(query.plan, query.algorithm)
         left, right = condition.sides
         self.query = query

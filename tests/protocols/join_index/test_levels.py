@@ -10,6 +10,7 @@ import pytest
 from protocols.catalogue.messages import ShowStream
 from protocols.delivery.messages import Batch, Opened, OpenSubscription, Origin, Position, Rows
 from protocols.effects import Effect, Route, Send, Tell
+from protocols.errors import RemoteProtocolError
 from protocols.events import Received, Requested
 from protocols.execution.executor import AttemptLost, ResultsReady, ResultsSafe
 from protocols.execution.messages import Deploy, Deployed, Progress, Reach, StreamInput, Subgraph, SubgraphStatus
@@ -42,6 +43,7 @@ from protocols.join_index.proxy_side import AWAIT_MS, SAY_MS, IndexedQueries
 from protocols.join_index.selections import Member
 from protocols.join_index.value_level import LAPSE_MS, RESEND_MS, ValueLevel
 from protocols.messages import Refused
+from protocols.wire import MESSAGES
 from queries import sql
 from tests.protocols.join_index.things import (
     EQUI_JOIN,
@@ -53,8 +55,6 @@ from tests.protocols.join_index.things import (
     STREAMS,
     SUBSCRIBER,
     query,
-    r,
-    s,
 )
 
 LIMITS = JoinLimits()
@@ -442,10 +442,11 @@ def test_a_query_is_refused_where_there_is_no_room_or_no_evaluator():
     nobody = Query(query=query(name="q~1"), side=0, replica=0)
     (effect,) = AttributeLevel(REWRITER, LIMITS, Inside()).index(SUBSCRIBER, nobody, now=0)
     assert effect == Send(SUBSCRIBER, QueryRefused(query="q~1", reason="it names no evaluators"))
-    reason = "cells runs in experiments; peers have sai, dai-q, dai-t and dai-v"
-    assert AttributeLevel(REWRITER, LIMITS, Inside()).index(SUBSCRIBER, posed(algorithm="cells"), now=0) == [
-        Send(SUBSCRIBER, QueryRefused(query="q~1", reason=reason))
-    ]
+
+
+def test_a_peer_does_not_understand_a_query_of_an_algorithm_that_only_experiments_run():
+    with pytest.raises(RemoteProtocolError, match="cells"):
+        MESSAGES.decode(MESSAGES.encode(posed(algorithm="cells")))
 
 
 # The proxy's part.
@@ -601,8 +602,9 @@ def test_the_next_attempt_says_nothing_before_it_has_what_the_last_one_had():
 
 
 def test_pairs_of_which_both_tuples_were_covered_are_not_told_again():
-    known = reaches(0) + reaches(1)
-    prepared = Prepared.of(query(known=known))
-    met = prepared.read(r(1, 7, at=1), 0)
-    assert prepared.meet(met, prepared.read(s(5, 7, at=2), 1)) is None
-    assert prepared.meet(met, prepared.read(s(5, 7, at=2, sequence=1), 1)) is not None
+    level = value_level()
+    resumed = query(name="q~2", life=9, known=reaches(0) + reaches(1))
+    level.unpack(REWRITER, parcel(trigger(resumed), vl_part(), queries=(resumed,)), now=LIFE)
+    effects = level.unpack(REWRITER, parcel(vl_part(sequence=1), number=2), now=LIFE)
+    told = [each.message for each in effects if isinstance(each, Send) and isinstance(each.message, JoinResults)]
+    assert [(each.sequence, each.results[0].made_of) for each in told] == [(1, (0, 0, 1, 1))], "neither the first pair"

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from protocols.join_index.condition import Prepared
+from protocols.join_index.condition import JoinCondition, condition_of
 from protocols.join_index.messages import LEFT, RIGHT, JoinQuery, Side
 from protocols.join_index.selections import Group, Member, Selections
 from queries import sql
 from queries.catalogue import Stream
+from queries.compile import OnRow, on_row
+from queries.expressions import conjunction, conjuncts, inputs_of
 from queries.schema import Row, Schema
 from tests.protocols.join_index.things import HOUR_MS, SUBSCRIBER
 
@@ -41,12 +43,22 @@ def a_row(luck: random.Random, side: Side) -> Row:
     return (luck.randrange(4), 7, x, d, s, (luck.randrange(3),), None)
 
 
+def left_selection(condition: JoinCondition) -> OnRow:
+    """What must hold of the left tuple alone."""
+    source = condition.sides[LEFT].source
+    own = [part for part in conjuncts(condition.predicate) if inputs_of(part) == (source.alias,)]
+    predicate = conjunction(tuple(own))
+    return (lambda _: True) if predicate is None else on_row(predicate, source.columns)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_whoever_a_tuple_concerns_is_found(seed: int):
     luck = random.Random(seed)
     texts = [" AND ".join(f"({each})" for each in luck.sample(CONDITIONS, luck.randrange(4))) for _ in range(40)]
     members = {f"q{number}~1": Member(asked(number, text)) for number, text in enumerate(texts)}
-    prepared = {name: Prepared.of(member.query) for name, member in members.items()}
+    conditions = {name: condition_of(member.query.plan) for name, member in members.items()}
+    wholes = {name: on_row(each.predicate, each.plan.input.columns) for name, each in conditions.items()}
+    lefts = {name: left_selection(each) for name, each in conditions.items()}
     group = Group.of(next(iter(members.values())))
     for member in members.values():
         group.add(member)
@@ -55,11 +67,11 @@ def test_whoever_a_tuple_concerns_is_found(seed: int):
         del members[name]
     for _ in range(30):
         left, right = a_row(luck, LEFT), a_row(luck, RIGHT)
-        concerned = {name for name in members if prepared[name].predicate(left + right) is True}
+        concerned = {name for name in members if wholes[name](left + right) is True}
         found = [member.query.id for member in group.concerned(left, right)]
         assert concerned <= set(found), f"seed={seed}"
         assert len(found) == len(set(found)), f"seed={seed}"
-        by_left = {name for name in members if prepared[name].selections[LEFT](left) is True}
+        by_left = {name for name in members if lefts[name](left) is True}
         assert by_left <= {member.query.id for member in group.sides[LEFT].found(left)}, f"seed={seed}"
         assert group.sides[LEFT].is_wanted(left) or not by_left, f"seed={seed}"
 

@@ -9,16 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from protocols.effects import Effect, SetTimer
-from protocols.events import Event, Received, Started, TimerFired, Unreachable, Unroutable
-from protocols.ids import Millis
-from protocols.join_index.cell_holder import CellHolder
-from protocols.join_index.evaluator import Evaluator
-from protocols.join_index.events import QueryPosed, QueryStopped, TuplePublished
-from protocols.join_index.indexer import TupleIndexer
-from protocols.join_index.interests import Interests
-from protocols.join_index.limits import JoinLimits
-from protocols.join_index.messages import (
+from experiments.cqdht.cell_holder import CellHolder
+from experiments.cqdht.evaluator import Evaluator
+from experiments.cqdht.events import QueryPosed, QueryStopped, TuplePublished
+from experiments.cqdht.indexer import TupleIndexer
+from experiments.cqdht.interests import Interests
+from experiments.cqdht.limits import JoinLimits
+from experiments.cqdht.messages import (
     AlIndex,
     AskLoad,
     AskRate,
@@ -38,8 +35,11 @@ from protocols.join_index.messages import (
     RemoveQuery,
     VlIndex,
 )
-from protocols.join_index.rewriter import Rewriter
-from protocols.join_index.subscriber import JoinSubscriber
+from experiments.cqdht.rewriter import Rewriter
+from experiments.cqdht.subscriber import JoinSubscriber
+from protocols.effects import Effect, SetTimer
+from protocols.events import Event, Received, Started, TimerFired, Unreachable, Unroutable
+from protocols.ids import Millis
 from protocols.messages import Message
 
 SWEEP: Final = "join_index.sweep"

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from experiments.cqdht.messages import Asked, Bundle, Contents, JoinQuery, Moved, Opened, Rewritten, Share
 from protocols.errors import RemoteProtocolError
-from protocols.join_index.messages import Asked, Bundle, Contents, JoinQuery, Moved, Opened, Rewritten, Share, Side
+from protocols.join_index.messages import Side
 from queries.binder import joined
 from queries.canonical import flattened
 from queries.expressions import conjuncts
@@ -36,7 +37,7 @@ def together(every: Iterable[Rewritten], sources: Sources) -> tuple[Opened, ...]
     found: dict[tuple[Operator, Side], list[Asked]] = {}
     for each in every:
         of = each.query
-        asked = Asked(of.id, of.subscriber, of.inserted_at, of.retention_ms, of.is_set, of.known, of.life, of.late_ms)
+        asked = Asked(of.id, of.subscriber, of.inserted_at, of.retention_ms, of.is_set)
         found.setdefault((of.plan, each.side), []).append(asked)
     return tuple(_opened(plan, side, tuple(queries), sources) for (plan, side), queries in found.items())
 
@@ -56,18 +57,7 @@ def apart(every: Iterable[Opened], sources: tuple[Source, ...]) -> tuple[Rewritt
     for each in every:
         plan = Project(joined((_at(sources, each.left), _at(sources, each.right)), each.where), each.outputs)
         for of in each.queries:
-            query = JoinQuery(
-                of.id,
-                of.subscriber,
-                of.inserted_at,
-                "cells",
-                plan,
-                of.retention_ms,
-                is_set=of.is_set,
-                known=of.known,
-                life=of.life,
-                late_ms=of.late_ms,
-            )
+            query = JoinQuery(of.id, of.subscriber, of.inserted_at, "cells", plan, of.retention_ms, is_set=of.is_set)
             found.append(Rewritten(query, each.side))
     return tuple(found)
 

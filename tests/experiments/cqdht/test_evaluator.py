@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from experiments.cqdht.evaluator import Evaluator
+from experiments.cqdht.limits import JoinLimits
+from experiments.cqdht.messages import Finger, ForgetQuery, JoinQuery, Notify, StreamTuple
+from experiments.cqdht.prepared import Prepared
 from protocols.effects import Effect, Send
 from protocols.events import Unreachable
-from protocols.join_index.condition import Prepared
-from protocols.join_index.evaluator import Evaluator
 from protocols.join_index.keys import value_key, value_text
-from protocols.join_index.limits import JoinLimits
-from protocols.join_index.messages import Algorithm, Finger, ForgetQuery, JoinQuery, Notify, StreamTuple
-from tests.protocols.join_index.things import (
-    HOUR_MS,
-    REWRITER,
-    S_E,
-    SUBSCRIBER,
-    join,
-    query,
-    r,
-    received,
-    s,
-    vl,
-)
+from protocols.join_index.messages import Algorithm
+from tests.experiments.cqdht.things import join, query, r, s, vl
+from tests.protocols.join_index.things import HOUR_MS, REWRITER, S_E, SUBSCRIBER, received
 
 LIMITS = JoinLimits(recent_ms=1000, late_ms=1000, rewritten_max=2, tuples_max=2)
 

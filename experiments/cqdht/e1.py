@@ -1,10 +1,10 @@
 """CQ-DHT, experiment E1 (figure 5): hops and bytes per tuple as the join fingers train.
 
-    python -m experiments.cqdht_e1 --scale 0.02
-    python -m experiments.cqdht_e1 --scale 1 --master local[2]
+    python -m experiments.cqdht.e1 --scale 0.02
+    python -m experiments.cqdht.e1 --scale 1 --master local[2]
 
-What is counted, and how, is said in experiments/cqdht.py. Beside the figure: the same without grouping, and with 8 K
-and 128 K queries in place of 100 K. At larger scales each algorithm runs in ten parts, one for each attribute of the
+workload.py says what is counted, and how. Beside the figure: the same without grouping, and with 8 K and 128 K queries
+in place of 100 K. At larger scales each algorithm runs in ten parts, one for each attribute of the
 relations; a run that was interrupted goes on with the part it was in.
 """
 
@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from experiments import plots, report, sweep
-from experiments.cqdht import ATTRIBUTES, BOS, Run, Size, limits_of
-from protocols.join_index.messages import AlIndex, AnyAlgorithm, Bundle, Join, VlIndex
+from experiments.cqdht.messages import AlIndex, AnyAlgorithm, Bundle, Join, VlIndex
+from experiments.cqdht.workload import ATTRIBUTES, BOS, Run, Size, limits_of
 
 TRAINED: Final = (0, 5_000, 20_000, 40_000)
 MEASURED: Final = 100 * (BOS + 1)

@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from experiments.cqdht.messages import JoinQuery
+from experiments.cqdht.prepared import Prepared
 from protocols.ids import Millis
-from protocols.join_index.condition import Prepared
-from protocols.join_index.messages import LEFT, RIGHT, Attribute, JoinQuery, QueryId
+from protocols.join_index.messages import LEFT, RIGHT, Attribute, QueryId
 
 
 class Interest(NamedTuple):

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from protocols.effects import Route, Send
-from protocols.events import Unreachable, Unroutable
-from protocols.join_index.keys import value_key, value_text
-from protocols.join_index.limits import JoinLimits
-from protocols.join_index.messages import (
+from experiments.cqdht.limits import JoinLimits
+from experiments.cqdht.messages import (
     AskRate,
     Finger,
     ForgetQuery,
@@ -16,21 +13,14 @@ from protocols.join_index.messages import (
     QueryRefused,
     Rate,
     RemoveQuery,
-    Side,
 )
-from protocols.join_index.rewriter import Rewriter
-from tests.protocols.join_index.things import (
-    EVALUATOR,
-    R_B,
-    S_E,
-    SUBSCRIBER,
-    al,
-    join,
-    query,
-    r,
-    received,
-    s,
-)
+from experiments.cqdht.rewriter import Rewriter
+from protocols.effects import Route, Send
+from protocols.events import Unreachable, Unroutable
+from protocols.join_index.keys import value_key, value_text
+from protocols.join_index.messages import Side
+from tests.experiments.cqdht.things import al, join, query, r, s
+from tests.protocols.join_index.things import EVALUATOR, R_B, S_E, SUBSCRIBER, received
 
 LIMITS = JoinLimits(recent_ms=1000, queries_max=5, arrivals_max=3)
 SEVEN = value_key(S_E, value_text(7))

@@ -7,15 +7,15 @@ from typing import Any, get_args
 
 import pytest
 
+from experiments.cqdht.events import QueryInPlace
+from experiments.cqdht.interests import Interests
+from experiments.cqdht.limits import JoinLimits
+from experiments.cqdht.messages import AnyAlgorithm, Notify
 from protocols.ids import PeerId
-from protocols.join_index.events import QueryInPlace
-from protocols.join_index.interests import Interests
-from protocols.join_index.limits import JoinLimits
-from protocols.join_index.messages import AnyAlgorithm, Notify
 from protocols.messages import Message
 from queries.catalogue import Stream
 from queries.schema import Schema
-from tests.protocols.join_index.network import Network, Weather
+from tests.experiments.cqdht.network import Network, Weather
 
 pytestmark = pytest.mark.slow
 

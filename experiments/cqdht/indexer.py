@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
+from experiments.cqdht.events import TuplePublished
+from experiments.cqdht.interests import Interest, Interests
+from experiments.cqdht.limits import JoinLimits
+from experiments.cqdht.messages import AlIndex, VlIndex
 from protocols.effects import Effect, Route
 from protocols.events import Event, Unroutable
 from protocols.ids import Millis
-from protocols.join_index.events import TuplePublished
-from protocols.join_index.interests import Interest, Interests
-from protocols.join_index.keys import NULL, at_path, attribute_key, leaves, value_key, value_text
-from protocols.join_index.limits import JoinLimits
-from protocols.join_index.messages import AlIndex, Attribute, VlIndex
+from protocols.join_index.keys import NULL, at_path, attribute_key, value_key, value_text
+from protocols.join_index.messages import Attribute
+from queries.schema import Field, Schema
 
 
 @dataclass(slots=True)
@@ -53,3 +56,16 @@ class TupleIndexer:
                 message = VlIndex(tuple=each, at=at, value=value, keep_ms=keep_ms)
                 effects.append(Route(value_key(at, value), message))
         return effects
+
+
+def leaves(schema: Schema) -> Iterator[tuple[str, ...]]:
+    """The paths of a relation's attributes: fields, and fields of records."""
+
+    def below(fields: tuple[Field, ...], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        for each in fields:
+            if each.fields:
+                yield from below(each.fields, (*path, each.name))
+            else:
+                yield (*path, each.name)
+
+    return below(schema.fields, ())

@@ -5,14 +5,13 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from protocols.delivery.messages import Origin
+from experiments.cqdht.codec import CODEC
+from experiments.cqdht.messages import Bundle, CellName, Contents, Moved, Rewritten, Share, Triggered
+from experiments.cqdht.opened import Sources, apart, some_cells, some_shares, together
 from protocols.errors import RemoteProtocolError
-from protocols.execution.messages import Reach
-from protocols.join_index.messages import Bundle, CellName, Contents, Moved, Rewritten, Share, Triggered
-from protocols.join_index.opened import Sources, apart, some_cells, some_shares, together
-from protocols.wire import MESSAGES
 from queries.plan import sources
-from tests.protocols.join_index.things import EQUI_JOIN, PUBLISHER, R_B, S_E, query, r
+from tests.experiments.cqdht.things import query, r
+from tests.protocols.join_index.things import EQUI_JOIN, R_B, S_E
 
 TEXTS = (
     EQUI_JOIN,
@@ -20,12 +19,9 @@ TEXTS = (
     "SELECT x.A FROM R [RANGE 5 MINUTES] AS x, S WHERE x.B + 1 = S.E AND x.A > 3 AND x.A < 9 AND S.D <> x.A",
     "SELECT one.A, other.A FROM R one, R other WHERE one.B = other.B AND other.A = 7",
 )
-KNOWN = (Reach("R", Origin(PUBLISHER, "R", 1), 7),)
 EVERY = tuple(
     Rewritten(query(text, "cells", f"q{number}", **more), 0 if number % 2 else 1)
-    for number, (text, more) in enumerate(
-        [(text, {}) for text in (*TEXTS, *TEXTS)] + [(EQUI_JOIN, {"late_ms": 9, "life": 5, "known": KNOWN})]
-    )
+    for number, (text, more) in enumerate([(text, {}) for text in (*TEXTS, *TEXTS)] + [(EQUI_JOIN, {"is_set": True})])
 )
 CELLS = (CellName(S_E, 0), CellName(R_B, 0))
 
@@ -46,7 +42,7 @@ def test_all_that_a_query_says_is_there_again() -> None:
 
 
 def test_a_schema_is_told_once_for_a_message() -> None:
-    raw = MESSAGES.encode(bundle(EVERY[:2], EVERY[4:5]))
+    raw = CODEC.encode(bundle(EVERY[:2], EVERY[4:5]))
     for source in sources(EVERY[0].query.plan):
         assert raw.count(msgspec.msgpack.encode(source.schema)) == 1
 

@@ -1,9 +1,9 @@
 """CQ-DHT, experiment E2 (figure 6): hops per tuple and fingers as big relations get more tuples for one of the small.
 
-    python -m experiments.cqdht_e2 --scale 0.08
-    python -m experiments.cqdht_e2 --scale 1 --master local[2]
+    python -m experiments.cqdht.e2 --scale 0.08
+    python -m experiments.cqdht.e2 --scale 1 --master local[2]
 
-Fingers are trained with 40 K tuples (times the scale), then 1,100 are measured. What is counted: experiments/cqdht.py.
+Fingers are trained with 40 K tuples (times the scale), then 1,100 are measured. What is counted: workload.py.
 At larger scales only the rewriters of one attribute of each relation are looked at, a tenth of all; the attributes are
 alike, so a tuple is taken to cost ten times as much.
 """
@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from experiments import plots, report, sweep
-from experiments.cqdht import ATTRIBUTES, Run, Size, limits_of
-from protocols.join_index.messages import AnyAlgorithm
+from experiments.cqdht.messages import AnyAlgorithm
+from experiments.cqdht.workload import ATTRIBUTES, Run, Size, limits_of
 
 RATIOS: Final = (1, 3, 9, 19, 49, 99)
 TRAINED: Final = 40_000

@@ -1,6 +1,6 @@
 """CQ-DHT, experiment E5 (figure 9): how the load spreads as tuples, queries or peers grow; DAI-Q, as in the figure.
 
-python -m experiments.cqdht_e5 --scale 0.04
+python -m experiments.cqdht.e5 --scale 0.04
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from experiments import plots, report, sweep
-from experiments.cqdht import Size
-from experiments.cqdht_e4 import Load, cell
+from experiments.cqdht.e4 import Load, cell
+from experiments.cqdht.workload import Size
 
 GROWN: Final = ("tuples", "queries", "peers")
 TIMES: Final = (1.0, 2.0, 4.0)

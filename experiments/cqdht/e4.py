@@ -1,6 +1,6 @@
 """CQ-DHT, experiment E4 (figure 8): how filtering and storage load are spread over the peers, by algorithm.
 
-    python -m experiments.cqdht_e4 --scale 0.08
+    python -m experiments.cqdht.e4 --scale 0.08
 
 TF of a peer is what came to it and was compared: tuples at the attribute level (RF), rewritten queries and tuples at
 the value level (EF). TS is what it keeps: queries (RS), rewritten queries and tuples (ES). DR is 10, as in the paper.
@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from experiments import plots, report, sweep
-from experiments.cqdht import Run, Size, limits_of
-from protocols.join_index.messages import AnyAlgorithm
+from experiments.cqdht.messages import AnyAlgorithm
+from experiments.cqdht.workload import Run, Size, limits_of
 
 TUPLES: Final = 50_000
 REPLICAS: Final = 10

@@ -10,20 +10,12 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from protocols.clock import Stamp, wall_ms
-from protocols.effects import Effect, Route, Send
-from protocols.events import Event, Received, Unreachable, Unroutable
-from protocols.ids import Key, Millis, PeerId
-from protocols.join_index.cells import Parts, cell_key
-from protocols.join_index.condition import Item, NotIndexed, Prepared
-from protocols.join_index.expiry import Expiry, Recently
-from protocols.join_index.fingers import JoinFingers
-from protocols.join_index.keys import NULL, value_key
-from protocols.join_index.limits import JoinLimits
-from protocols.join_index.messages import (
+from experiments.cqdht.cells import Parts, cell_key
+from experiments.cqdht.fingers import JoinFingers
+from experiments.cqdht.limits import JoinLimits
+from experiments.cqdht.messages import (
     AlIndex,
     AskRate,
-    Attribute,
     Bundle,
     CellName,
     Finger,
@@ -32,19 +24,25 @@ from protocols.join_index.messages import (
     HandedOn,
     Join,
     Query,
-    QueryId,
     QueryIndexed,
     QueryRefused,
     Rate,
     RemoveQuery,
     Rewritten,
     Share,
-    Side,
     StreamTuple,
     TupleId,
-    ValueText,
 )
-from protocols.join_index.opened import Sources, some_shares, together
+from experiments.cqdht.opened import Sources, some_shares, together
+from experiments.cqdht.prepared import Item, Prepared
+from protocols.clock import Stamp, wall_ms
+from protocols.effects import Effect, Route, Send
+from protocols.events import Event, Received, Unreachable, Unroutable
+from protocols.ids import Key, Millis, PeerId
+from protocols.join_index.condition import NotIndexed
+from protocols.join_index.expiry import Expiry, Recently
+from protocols.join_index.keys import NULL, value_key
+from protocols.join_index.messages import Attribute, QueryId, Side, ValueText
 from queries.expressions import Column
 
 _Target = tuple[Attribute | None, ValueText]  # Names an evaluator.

@@ -6,24 +6,17 @@ from typing import Literal
 
 import pytest
 
+from experiments.cqdht.events import Notified, QueryFailed, QueryInPlace, QueryPosed, QueryStopped
+from experiments.cqdht.limits import JoinLimits
+from experiments.cqdht.messages import AskRate, Notify, Query, QueryIndexed, QueryRefused, Rate, RemoveQuery
+from experiments.cqdht.prepared import Prepared
+from experiments.cqdht.subscriber import JoinSubscriber
 from protocols.effects import Route, Tell
 from protocols.events import Unroutable
-from protocols.join_index.condition import Prepared
-from protocols.join_index.events import Notified, QueryFailed, QueryInPlace, QueryPosed, QueryStopped
 from protocols.join_index.keys import attribute_key
-from protocols.join_index.limits import JoinLimits
-from protocols.join_index.messages import (
-    AskRate,
-    Notify,
-    Query,
-    QueryIndexed,
-    QueryRefused,
-    Rate,
-    RemoveQuery,
-    Side,
-)
-from protocols.join_index.subscriber import JoinSubscriber
-from tests.protocols.join_index.things import R_B, S_E, query, r, received, s
+from protocols.join_index.messages import Side
+from tests.experiments.cqdht.things import query, r, s
+from tests.protocols.join_index.things import R_B, S_E, received
 
 
 @pytest.mark.parametrize(("choose_by", "side", "at"), [("rate", 1, S_E), ("skew", 0, R_B)])

@@ -13,15 +13,15 @@ from datetime import timedelta
 from heapq import heappop, heappush
 from typing import Any
 
+from experiments.cqdht.events import Notified, QueryPosed, QueryStopped, TuplePublished
+from experiments.cqdht.interests import Interests
+from experiments.cqdht.limits import JoinLimits
+from experiments.cqdht.machine import JoinIndex
+from experiments.cqdht.messages import AnyAlgorithm, JoinQuery, Notification, StreamTuple, TupleId
 from protocols.clock import COUNT_BITS, Stamp
 from protocols.effects import Effect, Route, Send, SetTimer, Tell
 from protocols.events import Event, Received, Started, TimerFired, Unreachable, Unroutable
 from protocols.ids import Key, Millis, PeerId, distance
-from protocols.join_index.events import Notified, QueryPosed, QueryStopped, TuplePublished
-from protocols.join_index.interests import Interests
-from protocols.join_index.limits import JoinLimits
-from protocols.join_index.machine import JoinIndex
-from protocols.join_index.messages import AnyAlgorithm, JoinQuery, Notification, StreamTuple, TupleId
 from protocols.messages import Message
 from queries import sql
 from queries.catalogue import Stream

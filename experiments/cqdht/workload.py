@@ -1,6 +1,6 @@
 """CQ-DHT's experiments: the paper's workload, and a network of the project's own machines in one process.
 
-The machines are those of protocols/join_index, every message is delivered at once and in order. Relations have 10
+The machines are those of this package, every message is delivered at once and in order. Relations have 10
 attributes, half of the relations are small, half big; values are 1 to 10^4 with a Zipf distribution of 0.9; for one
 tuple of a small relation come `bos` of big ones; a query equates an attribute of a small relation with one of a big.
 
@@ -27,8 +27,6 @@ from __future__ import annotations
 import gc
 import math
 import random
-import sys
-import time
 from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
@@ -39,19 +37,15 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from protocols.clock import COUNT_BITS
-from protocols.effects import Route, Send
-from protocols.events import Event, Received
-from protocols.ids import ID_BITS, Key, Millis, PeerId
-from protocols.join_index.events import QueryPosed, TuplePublished
-from protocols.join_index.interests import Interests
-from protocols.join_index.limits import JoinLimits
-from protocols.join_index.machine import JoinIndex
-from protocols.join_index.messages import (
+from experiments.cqdht.codec import CODEC
+from experiments.cqdht.events import QueryPosed, TuplePublished
+from experiments.cqdht.interests import Interests
+from experiments.cqdht.limits import JoinLimits
+from experiments.cqdht.machine import JoinIndex
+from experiments.cqdht.messages import (
     AlIndex,
     AnyAlgorithm,
     AskLoad,
-    Attribute,
     Bundle,
     Halved,
     HandedOn,
@@ -63,8 +57,13 @@ from protocols.join_index.messages import (
     TupleId,
     VlIndex,
 )
+from experiments.report import with_progress
+from protocols.clock import COUNT_BITS
+from protocols.effects import Route, Send
+from protocols.events import Event, Received
+from protocols.ids import ID_BITS, Key, Millis, PeerId
+from protocols.join_index.messages import Attribute
 from protocols.messages import Message
-from protocols.wire import MESSAGES
 from queries import sql
 from queries.catalogue import DAY_MS, Stream
 from queries.expressions import columns_of
@@ -80,7 +79,6 @@ STEP_MS: Final = 100  # Between two tuples.
 SWEEP_EVERY: Final = 1_000
 ENCODED: Final = 5_000  # JOINs at the beginning of a measurement; then
 SAMPLED: Final = 61  # one of so many.
-SAY_EVERY_S: Final = 10.0
 SCHEMA: Final = Schema.parse(", ".join(f"a{number} int" for number in range(ATTRIBUTES)))
 _FIRST_BITS: Final = 32
 COUNTED: Final = frozenset((AlIndex, VlIndex, Join, Bundle, Moved, HandedOn, Halved, AskLoad, PeerLoad))
@@ -214,7 +212,7 @@ class Network:
             self.hops += hops
             if kind is not Join or self.sent[kind] <= ENCODED or self.sent[kind] % SAMPLED == 0:
                 self._encoded[kind] += 1
-                self._bytes[kind] += len(MESSAGES.encode(message))
+                self._bytes[kind] += len(CODEC.encode(message))
 
     def bytes(self) -> float:
         """Of all messages that are counted."""
@@ -287,7 +285,7 @@ class Run:
         return True
 
     def pose(self) -> None:
-        for number in shown(range(self.size.queries), f"{self.algorithm}: queries"):
+        for number in with_progress(range(self.size.queries), f"{self.algorithm}: queries"):
             peer = self.network.peer(self.workload.luck)
             plan, stamp = self.workload.query(), self.now << COUNT_BITS
             if self.part is not None and not self.part.intersection(_attributes(plan)):
@@ -299,7 +297,7 @@ class Run:
 
     def insert(self, tuples: int) -> None:
         keep_ms = 0 if self.algorithm == "dai-t" else DAY_MS
-        for _ in shown(range(tuples), f"{self.algorithm}: tuples from {self.inserted} on"):
+        for _ in with_progress(range(tuples), f"{self.algorithm}: tuples from {self.inserted} on"):
             relation, row = self.workload.tuple()
             peer = self.network.peer(self.workload.luck)
             name = TupleId(peer, relation, 1, self.inserted)
@@ -334,14 +332,3 @@ def limits_of(
         busy_above=round(part * by_attribute),
         load_ms=DAY_MS,
     )
-
-
-def shown(numbers: range, what: str) -> Iterator[int]:
-    """Say now and then how far it is."""
-    began = said = time.monotonic()
-    for number in numbers:
-        yield number
-        if number % 64 == 0 and time.monotonic() - said > SAY_EVERY_S:
-            said = time.monotonic()
-            left_s = (said - began) / (number + 1) * (len(numbers) - number)
-            print(f"{what}: {number} of {len(numbers)}, about {left_s:.0f} s left", file=sys.stderr, flush=True)

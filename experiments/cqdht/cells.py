@@ -22,8 +22,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
+from experiments.cqdht.messages import CellName
 from protocols.ids import Key, PeerId
-from protocols.join_index.messages import CellName, QueryId, ValueText
+from protocols.join_index.messages import QueryId, ValueText
 
 _KEYS_MAX: Final = 1 << 18
 

@@ -4,28 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from experiments.cqdht.events import Notified, QueryFailed, QueryInPlace, QueryPosed, QueryStopped
+from experiments.cqdht.limits import JoinLimits
+from experiments.cqdht.messages import AskRate, JoinQuery, Notify, Query, QueryIndexed, QueryRefused, Rate, RemoveQuery
+from experiments.cqdht.prepared import Prepared
 from protocols.effects import Effect, Route, Tell
 from protocols.events import Event, Received, Unroutable
 from protocols.ids import Key, Millis
-from protocols.join_index.condition import NotIndexed, Prepared
-from protocols.join_index.events import Notified, QueryFailed, QueryInPlace, QueryPosed, QueryStopped
+from protocols.join_index.condition import NotIndexed
 from protocols.join_index.expiry import Recently
 from protocols.join_index.keys import attribute_key
-from protocols.join_index.limits import JoinLimits
-from protocols.join_index.messages import (
-    LEFT,
-    RIGHT,
-    AskRate,
-    JoinQuery,
-    Notify,
-    Query,
-    QueryId,
-    QueryIndexed,
-    QueryRefused,
-    Rate,
-    RemoveQuery,
-    Side,
-)
+from protocols.join_index.messages import LEFT, RIGHT, QueryId, Side
 
 
 @dataclass(slots=True, eq=False)

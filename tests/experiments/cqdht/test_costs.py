@@ -6,14 +6,15 @@ from collections import Counter
 
 import pytest
 
+from experiments.cqdht.interests import Interests
+from experiments.cqdht.limits import JoinLimits
+from experiments.cqdht.messages import AlIndex
 from protocols.ids import PeerId
-from protocols.join_index.interests import Interests
-from protocols.join_index.limits import JoinLimits
-from protocols.join_index.messages import Algorithm, AlIndex
+from protocols.join_index.messages import Algorithm
 from protocols.messages import Message
 from queries.catalogue import Stream
 from queries.schema import Schema
-from tests.protocols.join_index.network import Network
+from tests.experiments.cqdht.network import Network
 
 STREAMS = {
     "R": Stream("R", Schema.parse("A int, B int, C int")),

@@ -9,13 +9,10 @@ from typing import Final
 
 import msgspec
 
-from protocols.effects import Effect, Route, Send
-from protocols.events import Event, Received, Unreachable, Unroutable
-from protocols.ids import Key, Millis, PeerId
-from protocols.join_index.cells import Cell, Cells, cell_key, cut_off, part_of
-from protocols.join_index.evaluator import Evaluator, Place, Telling
-from protocols.join_index.limits import JoinLimits
-from protocols.join_index.messages import (
+from experiments.cqdht.cells import Cell, Cells, cell_key, cut_off, part_of
+from experiments.cqdht.evaluator import Evaluator, Place, Telling
+from experiments.cqdht.limits import JoinLimits
+from experiments.cqdht.messages import (
     Asked,
     AskLoad,
     Bundle,
@@ -31,8 +28,11 @@ from protocols.join_index.messages import (
     Share,
     StreamTuple,
 )
-from protocols.join_index.opened import Sources, apart, some_cells, some_shares
-from protocols.join_index.rewriter import Rewriter
+from experiments.cqdht.opened import Sources, apart, some_cells, some_shares
+from experiments.cqdht.rewriter import Rewriter
+from protocols.effects import Effect, Route, Send
+from protocols.events import Event, Received, Unreachable, Unroutable
+from protocols.ids import Key, Millis, PeerId
 from queries.plan import Source
 
 ASKED: Final = 4  # Peers, for a mean, each time when

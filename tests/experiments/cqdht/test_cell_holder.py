@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
-from protocols.effects import Effect, Route, Send
-from protocols.ids import PeerId
-from protocols.join_index.cell_holder import ASKED, CellHolder
-from protocols.join_index.cells import Parts, cell_key, cut_off, part_of
-from protocols.join_index.evaluator import Evaluator
-from protocols.join_index.keys import value_text
-from protocols.join_index.limits import JoinLimits
-from protocols.join_index.messages import (
+from experiments.cqdht.cell_holder import ASKED, CellHolder
+from experiments.cqdht.cells import Parts, cell_key, cut_off, part_of
+from experiments.cqdht.evaluator import Evaluator
+from experiments.cqdht.limits import JoinLimits
+from experiments.cqdht.messages import (
     AskLoad,
-    Attribute,
     Bundle,
     CellName,
     ForgetQuery,
@@ -27,9 +23,14 @@ from protocols.join_index.messages import (
     Share,
     StreamTuple,
 )
-from protocols.join_index.opened import Sources, together
-from protocols.join_index.rewriter import Rewriter
-from tests.protocols.join_index.things import EVALUATOR, HOUR_MS, R_B, REWRITER, S_E, query, r, received, s
+from experiments.cqdht.opened import Sources, together
+from experiments.cqdht.rewriter import Rewriter
+from protocols.effects import Effect, Route, Send
+from protocols.ids import PeerId
+from protocols.join_index.keys import value_text
+from protocols.join_index.messages import Attribute
+from tests.experiments.cqdht.things import query, r, s
+from tests.protocols.join_index.things import EVALUATOR, HOUR_MS, R_B, REWRITER, S_E, received
 
 SEVEN = value_text(7)
 OTHER = PeerId.of_public_key(b"other")

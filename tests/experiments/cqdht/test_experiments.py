@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from experiments import cqdht_e1, cqdht_e2, cqdht_e3, cqdht_e4, cqdht_e5
+from experiments.cqdht import e1, e2, e3, e4, e5
 
 pytestmark = pytest.mark.slow
 SCALE = 0.02  # 200 peers, two relations, 160 queries.
@@ -13,9 +13,9 @@ SEED = 1
 
 
 def test_e1_hops_fall_as_fingers_train_and_ours_needs_fewer_than_sai():
-    asked = cqdht_e1.cells(SCALE, SEED)
-    found = cqdht_e1.Found(asked, [cqdht_e1.cell(**each) for each in asked])
-    for algorithm in cqdht_e1.PAPERS:
+    asked = e1.cells(SCALE, SEED)
+    found = e1.Found(asked, [e1.cell(**each) for each in asked])
+    for algorithm in e1.PAPERS:
         untrained, *_, trained = found.points[algorithm]
         assert trained["hops"] < untrained["hops"], algorithm
     last = {name: points[-1] for name, points in found.points.items()}
@@ -30,20 +30,20 @@ def test_e1_hops_fall_as_fingers_train_and_ours_needs_fewer_than_sai():
 def test_e1_the_parts_of_a_run_add_up_to_it():
     plain = {"algorithm": "dai-t", "scale": SCALE, "seed": SEED, "trained": 2, "queries": 1.0, "groups": True}
     names = [f"a{number}" for number in range(10)]
-    (whole,) = [cqdht_e1.cell(**plain, attributes=names)]
-    parts = cqdht_e1.added([cqdht_e1.cell(**plain, attributes=part) for part in (names[:3], names[3:])])
+    (whole,) = [e1.cell(**plain, attributes=names)]
+    parts = e1.added([e1.cell(**plain, attributes=part) for part in (names[:3], names[3:])])
     for one, other in zip(whole, parts, strict=True):
         for name in ("hops", "index", "joins", "fingers"):
             assert one[name] == pytest.approx(other[name]), name
 
 
 def test_e2_sai_needs_less_as_big_relations_get_more():
-    hops = [cqdht_e2.cell(algorithm="sai", bos=bos, scale=SCALE, seed=SEED)["hops"] for bos in (1, 19)]
+    hops = [e2.cell(algorithm="sai", bos=bos, scale=SCALE, seed=SEED)["hops"] for bos in (1, 19)]
     assert hops[0] > hops[1]
 
 
 def test_e3_replicas_share_the_filtering_and_none_has_two_of_one_attribute():
-    found = {degree: cqdht_e3.cell(degree=degree, scale=0.005, seed=SEED) for degree in (1, 10)}
+    found = {degree: e3.cell(degree=degree, scale=0.005, seed=SEED) for degree in (1, 10)}
     assert found[1]["RF"]["used"] < found[10]["RF"]["used"]
     assert found[1]["RF"]["max"] > found[10]["RF"]["max"]
     assert found[1]["RF"]["total"] == found[10]["RF"]["total"]
@@ -51,11 +51,11 @@ def test_e3_replicas_share_the_filtering_and_none_has_two_of_one_attribute():
 
 
 def test_e4_and_e5_loads_are_as_the_paper_orders_them():
-    tf = {name: cqdht_e4.cell(algorithm=name, scale=SMALLER, seed=SEED) for name in cqdht_e4.ALL}
+    tf = {name: e4.cell(algorithm=name, scale=SMALLER, seed=SEED) for name in e4.ALL}
     means = {name: loads["TF"]["mean"] for name, loads in tf.items()}
     assert means["dai-t"] < means["sai"] < means["dai-q"]
     assert tf["dai-q"]["TS"]["mean"] < tf["dai-t"]["TS"]["mean"]
     assert tf["cells"]["TF"]["uneven"] < tf["dai-t"]["TF"]["uneven"]
     assert tf["dai-v"]["TF"]["uneven"] == max(loads["TF"]["uneven"] for loads in tf.values())
-    asked = next(each for each in cqdht_e5.cells(SMALLER, SEED) if each.get("peers") == 2.0)
-    assert cqdht_e4.cell(**asked)["TF"]["mean"] < means["dai-q"]
+    asked = next(each for each in e5.cells(SMALLER, SEED) if each.get("peers") == 2.0)
+    assert e4.cell(**asked)["TF"]["mean"] < means["dai-q"]

@@ -11,16 +11,14 @@ from typing import cast
 
 import pytest
 
-from protocols.ids import PeerId
-from protocols.join_index.cells import cell_key
-from protocols.join_index.keys import leaves, value_key
-from protocols.join_index.limits import JoinLimits
-from protocols.join_index.messages import (
+from experiments.cqdht.cells import cell_key
+from experiments.cqdht.indexer import leaves
+from experiments.cqdht.limits import JoinLimits
+from experiments.cqdht.messages import (
     AlIndex,
     AnyAlgorithm,
     AskLoad,
     AskRate,
-    Attribute,
     Bundle,
     CellName,
     Contents,
@@ -40,11 +38,14 @@ from protocols.join_index.messages import (
     StreamTuple,
     VlIndex,
 )
+from protocols.ids import PeerId
+from protocols.join_index.keys import value_key
+from protocols.join_index.messages import Attribute
 from protocols.messages import Message
 from queries.catalogue import Stream
 from queries.plan import output_schema
 from queries.schema import Schema
-from tests.protocols.join_index.network import Network
+from tests.experiments.cqdht.network import Network
 
 FIGURES = sorted((Path(__file__).parent / "figures").glob("*.txt"))
 STREAMS = {

@@ -7,17 +7,9 @@ from dataclasses import dataclass, field
 from typing import Final
 from weakref import WeakValueDictionary
 
-from protocols.clock import wall_ms
-from protocols.effects import Effect, Send
-from protocols.events import Event, Received, Unreachable
-from protocols.ids import Millis, PeerId
-from protocols.join_index.condition import Item, Prepared
-from protocols.join_index.expiry import Expiry, Recently
-from protocols.join_index.keys import value_key
-from protocols.join_index.limits import JoinLimits
-from protocols.join_index.messages import (
+from experiments.cqdht.limits import JoinLimits
+from experiments.cqdht.messages import (
     AnyAlgorithm,
-    Attribute,
     Contents,
     Finger,
     ForgetQuery,
@@ -25,16 +17,21 @@ from protocols.join_index.messages import (
     JoinQuery,
     Notification,
     Notify,
-    QueryId,
     Rewritten,
-    Side,
     StreamTuple,
     Triggered,
     TupleId,
-    ValueText,
     VlIndex,
 )
-from protocols.join_index.opened import Sources, apart, together
+from experiments.cqdht.opened import Sources, apart, together
+from experiments.cqdht.prepared import Item, Prepared
+from protocols.clock import wall_ms
+from protocols.effects import Effect, Send
+from protocols.events import Event, Received, Unreachable
+from protocols.ids import Millis, PeerId
+from protocols.join_index.expiry import Expiry, Recently
+from protocols.join_index.keys import value_key
+from protocols.join_index.messages import Attribute, QueryId, Side, ValueText
 from queries.plan import Source
 
 Place = tuple[Attribute | None, ValueText, int]  # The last: the part, where it is a cell.

@@ -1,6 +1,6 @@
 """CQ-DHT, experiment E3 (figure 7): how replicas of rewriters spread the filtering load of the attribute level.
 
-    python -m experiments.cqdht_e3 --scale 0.05
+    python -m experiments.cqdht.e3 --scale 0.05
 
 Tuples are indexed at the attribute level of networks with 10^5 peers (times the scale), under DR replicas of each of
 the 500 attributes. Beside our identifiers, which lie in parts of the key space of their own, those of the paper
@@ -14,13 +14,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from experiments import plots, report, sweep
-from experiments.cqdht import ATTRIBUTES, SCHEMA, Network, Size, Workload, limits_of, shown
-from experiments.cqdht_e4 import Load, described
+from experiments.cqdht.e4 import Load, described
+from experiments.cqdht.events import TuplePublished
+from experiments.cqdht.messages import AlIndex, StreamTuple, TupleId
+from experiments.cqdht.workload import ATTRIBUTES, SCHEMA, Network, Size, Workload, limits_of
 from protocols.clock import COUNT_BITS
 from protocols.ids import Key, PeerId
-from protocols.join_index.events import TuplePublished
 from protocols.join_index.keys import attribute_key
-from protocols.join_index.messages import AlIndex, Attribute, StreamTuple, TupleId
+from protocols.join_index.messages import Attribute
 
 DEGREES: Final = (1, 10, 100)
 PEERS: Final = 100_000
@@ -35,7 +36,7 @@ def cell(*, degree: int, scale: float, seed: int) -> dict[str, Any]:
     workload = Workload(size, seed)
     network = Network(size.peers, limits_of(size, replicas=degree))
     network.is_wanted = lambda message: type(message) is AlIndex
-    for number in shown(range(round(TUPLES * scale)), f"DR={degree}: tuples"):
+    for number in report.with_progress(range(round(TUPLES * scale)), f"DR={degree}: tuples"):
         relation, row = workload.tuple()
         peer = network.peer(workload.luck)
         each = StreamTuple(TupleId(peer, relation, 1, number), number << COUNT_BITS, SCHEMA.encode([row]))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from experiments.cqdht.messages import JoinQuery, Notification, StreamTuple
 from protocols.events import Event
 from protocols.ids import Millis
-from protocols.join_index.messages import JoinQuery, Notification, QueryId, StreamTuple
+from protocols.join_index.messages import QueryId
 from queries.schema import Schema
 
 
