@@ -1,4 +1,4 @@
-"""What travels over a peer's data socket, between the peer (gateway.py) and its clients (client.py).
+"""What travels over a peer's data socket, between the peer (gateway.py) and its clients (client/session.py).
 
 A frame is a length (u32, little-endian) and a msgpack array. The client sends [request id, command]; the peer answers
 [request id, answer, last], once for most commands and again and again for a subscription. An empty command takes a

@@ -22,9 +22,19 @@ CODE = (*PACKAGES, "tests", "deploy")
 ARROWS: dict[str, tuple[str, ...]] = {
     "queries": (),
     "protocols": ("queries",),
-    "overlay/sim": ("protocols", "queries"),
+    "overlay/sim": ("overlay", "protocols", "queries"),
     "overlay": ("protocols.ids", "protocols.events", "protocols.effects"),
     "spark_jobs": ("queries",),
+    "peerd/client": (
+        "peerd.control_client",
+        "peerd.datadir",
+        "peerd.errors",
+        "peerd.exchange",
+        "peerd.parameters",
+        "peerd.rows",
+        "protocols",
+        "queries",
+    ),
     "experiments": ("overlay", "protocols", "queries", "spark_jobs"),
 }
 
@@ -124,7 +134,7 @@ def _arrow_problems(path: str, tree: ast.AST) -> Iterator[Problem]:
     folder = next((folder for folder in ARROWS if path.startswith(folder + "/")), None)
     if folder is None:
         return
-    allowed = (folder.split("/")[0], *ARROWS[folder])
+    allowed = (folder.replace("/", "."), *ARROWS[folder])
     for line, name in _imports(path, tree):
         if name.split(".")[0] in PACKAGES and not any(f"{name}.".startswith(f"{prefix}.") for prefix in allowed):
             only = ", ".join(ARROWS[folder]) or "nothing"

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from peerd import gateway as gateway_module
+from peerd.client.session import ConnectionLost, PeerRefused, Session
+from peerd.client.subscription import Subscription
 from peerd.datadir import DataDir
 from peerd.errors import Exit, PeerError
 from peerd.exchange import Request, frame
 from peerd.gateway import Gateway
-from peerd.session import ConnectionLost, PeerRefused, Session
-from peerd.subscription import Subscription
 from protocols.catalogue.messages import ListStreams, StreamsListed
 from protocols.delivery.messages import (
     Batch,

@@ -10,7 +10,7 @@ from peerd.rows import PUBLISH_BYTES_MAX, Row, encode_rows
 from protocols.ids import StreamName
 
 if TYPE_CHECKING:
-    from peerd.client import Client
+    from peerd.client.client import Client
 
 BATCHES_IN_FLIGHT_MAX: Final = 32
 

@@ -1,19 +1,4 @@
-"""The Python client of a peer: make streams, publish rows, read what others publish.
-
-    async with Client() as client:
-        await client.create_stream("flights", "id int, flight string, delay float null")
-        await client.publish("flights", [{"id": 1, "flight": "LH400", "delay": 12.5}, (2, "OS87", None)])
-        async with client.subscribe("flights", since="start") as flights:
-            async for row in flights:
-                print(row.flight, row.delay)
-        async with client.query("SELECT flight FROM flights WHERE delay > 30") as late:
-            async for row in late:
-                print(row.flight)
-
-Every peer of the network will do. When publish() returns, the rows are as safe as the stream promises (in memory, on
-disk, on two disks). A subscription brings each row once, in the order in which each peer published, whatever breaks in
-between: the client comes back to its peer by itself. docs/examples/delays.py is a whole program.
-"""
+"""The client itself: one program's way into the network, through the peer of a data directory."""
 
 from __future__ import annotations
 
@@ -27,14 +12,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar
 
+from peerd.client.publisher import Publisher
+from peerd.client.running_query import RunningQuery
+from peerd.client.session import PeerRefused, Repeat, Session
+from peerd.client.subscription import Subscription
 from peerd.datadir import DataDir, default_data_dir
 from peerd.errors import Exit, PeerError
 from peerd.parameters import filled
-from peerd.publisher import Publisher
-from peerd.query import RunningQuery
 from peerd.rows import PUBLISH_BYTES_MAX, Row, encode_rows, parse_schema
-from peerd.session import ConnectionLost, PeerRefused, Repeat, Session
-from peerd.subscription import ReceivedBatch, Subscription
 from protocols.catalogue.events import DerivedEntry
 from protocols.catalogue.messages import (
     CreateStream,
@@ -76,18 +61,6 @@ from protocols.execution.messages import (
 from protocols.ids import Millis, StreamName, SubscriptionId
 from protocols.messages import Answer, Command, Done
 from queries.schema import Schema
-
-__all__ = [
-    "Client",
-    "ConnectionLost",
-    "PeerError",
-    "PeerRefused",
-    "Publisher",
-    "ReceivedBatch",
-    "Row",
-    "RunningQuery",
-    "Subscription",
-]
 
 PATIENCE_S: Final = 30.0
 PUBLISHES_IN_FLIGHT_MAX: Final = 100  # Fewer than a peer remembers of one client.

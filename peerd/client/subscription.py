@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
-from peerd.session import ConnectionLost, PeerRefused, Session
+from peerd.client.session import ConnectionLost, PeerRefused, Session
 from protocols.clock import Stamp, wall_ms
 from protocols.delivery.messages import (
     Batch,

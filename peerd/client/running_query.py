@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Literal, Self, TypeVar
 
+from peerd.client.session import PeerRefused
+from peerd.client.subscription import ReceivedBatch, Subscription
 from peerd.errors import Exit, PeerError
-from peerd.session import PeerRefused
-from peerd.subscription import ReceivedBatch, Subscription
 from protocols.clock import Stamp
 from protocols.execution.messages import QueryAccepted, QueryId, QueryShown
 from protocols.ids import StreamName, SubscriptionId
@@ -17,7 +17,7 @@ from protocols.messages import Refused
 from queries.schema import Schema
 
 if TYPE_CHECKING:
-    from peerd.client import Client
+    from peerd.client.client import Client
 
 STOP_S: Final = 15.0
 _Arriving = TypeVar("_Arriving")
