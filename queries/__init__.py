@@ -1,1 +1,1 @@
-"""Query text in, typed plan out; pure, and nothing of ours is imported here."""
+"""Query text in, typed plan out. Pure: it imports nothing else of ours."""

@@ -1,7 +1,7 @@
 """The aggregates of a window, defined once: their types, and their values over what a window holds.
 
-Nulls do not count. The order of the values does not matter either, not even to sums of floats: every engine that adds
-exactly, or nearly, agrees. A window's group is never empty, but all its values may be null.
+Nulls do not count. The order of the values does not matter, not even for sums of floats, so engines that add in another
+order agree. A group of a window is never empty, but all its values may be null.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def aggregate(
     distinct: bool = False,
     fields: tuple[Field, ...] = (),
 ) -> Aggregate:
-    """An aggregate with the type of its result; raises TypeMismatch where the argument does not fit.
+    """An aggregate with the type of its result; raises TypeMismatch if the argument does not fit.
 
     >>> from queries.expressions import Column
     >>> print(aggregate("mean", "avg", Column("p", ("en",), "decimal")).type)
@@ -51,7 +51,7 @@ def aggregate(
             nullable = nullable or kind == "int"  # The sum may not fit 64 bits.
         case "stddev":
             _needs(function, argument, NUMBERS)
-            kind, nullable = "float", True  # One value deviates from nothing.
+            kind, nullable = "float", True  # The deviation of a single value is null.
         case "min" | "max":
             kind, nullable = _needs(function, argument, _ORDERED), _nullable(argument)
         case _:
@@ -60,7 +60,7 @@ def aggregate(
 
 
 def value_of(aggregate: Aggregate, values: Iterable[Any]) -> Any:
-    """The value over what the argument was for each row; for count(*) anything that is not null."""
+    """The aggregate of the argument's values, one for each row; for count(*) any value that is not null."""
     if aggregate.function == "collect":
         return tuple(values)
     counted = [value for value in values if value is not None]
@@ -72,14 +72,14 @@ def value_of(aggregate: Aggregate, values: Iterable[Any]) -> Any:
 
 
 def same(value: Any) -> Any:
-    """A key that two values share where SQL groups them together: nulls, and floats that are no number."""
+    """A key that is equal for values in one SQL group: nulls are equal, and so are NaNs."""
     if isinstance(value, float) and math.isnan(value):
         return ("nan",)
     return value
 
 
 def order(value: Any) -> Any:
-    """A key that sorts values of one type; a float that is no number comes last."""
+    """A key that sorts values of one type; NaN comes last."""
     return (math.isnan(value), value) if isinstance(value, float) else (False, value)
 
 
@@ -121,7 +121,7 @@ def _avg(values: list[Any]) -> Any:
 
 
 def _stddev(values: list[Any]) -> float | None:
-    """The deviation of a sample: the squares are divided by one less than the number of values."""
+    """The standard deviation of a sample: the sum of squares is divided by the number of values less one."""
     if len(values) < 2:
         return None
     if any(isinstance(value, float) and not math.isfinite(value) for value in values):

@@ -1,9 +1,9 @@
 """The atomic predicates of a conjunction: bounds between two terms, inequalities, memberships, nulls.
 
 StreamGlobe, section 3.1, has `v θ c` and `v θ w + c` over paths. Here v and w are terms: a column, or any expression
-that is not a sum of others. A bound says `left <= right + offset` (or `<`), a constant bound has ZERO on one side.
-Timestamps and intervals count in microseconds, false and true are 0 and 1, and a condition of another kind is a term
-that is true. Strings and bytes have an order and no sums: their constants are terms too.
+that is not a sum. A bound says `left <= right + offset` (or `<`); a bound by a constant has ZERO on one side.
+Timestamps and intervals count in microseconds, false and true are 0 and 1. A condition of any other kind becomes a term
+that must be true. Strings and bytes have an order but no sums, so their constants are terms too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from queries.simplify import FALSE, OPPOSITE, TRUE, simplified
 ZERO: Final = Constant(0, "int")
 INTEGRAL: Final = ("int", "timestamp", "interval", "bool")
 TEXTUAL: Final = ("string", "bytes")
-_EXACT: Final = ("int", "decimal", "timestamp", "interval")  # Types whose sums are what mathematics says.
+_EXACT: Final = ("int", "decimal", "timestamp", "interval")  # Types whose arithmetic is exact.
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +39,14 @@ class Bound:
         return Bound(self.right, self.left, -self.offset, not self.strict)
 
     def equality(self) -> Expression:
-        """Not a bound but left = right + offset, as the language writes it."""
+        """The equality left = right + offset, in the language's syntax."""
         if self.right == ZERO and self.left.type == "bool":
             return self.left if self.offset else simplified(call("not", self.left))
         right = constant_of(self.offset, self.left.type) if self.right == ZERO else _shifted(self.right, self.offset)
         return simplified(call("=", self.left, right))
 
     def expression(self) -> Expression:
-        """The bound as the language writes it."""
+        """The bound in the language's syntax."""
         left, right, name = self.left, self.right, "<" if self.strict else "<="
         if left == ZERO:
             return _against_constant(name, right, -self.offset, constant_first=True)
@@ -82,7 +82,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Null:
-    """The term is null, or it is not."""
+    """The term is null, or is not null."""
 
     term: Expression
     null: bool
@@ -94,7 +94,7 @@ class Null:
 
 @dataclass(frozen=True, slots=True)
 class Never:
-    """Nothing satisfies this."""
+    """No row satisfies this."""
 
     def expression(self) -> Expression:
         return FALSE
@@ -104,7 +104,7 @@ Atom = Bound | Unequal | Member | Null | Never
 
 
 def atoms_of(conjunct: Expression) -> tuple[Atom, ...]:
-    """The atoms that together say what a simplified conjunct says."""
+    """The atoms whose conjunction equals a simplified conjunct."""
     match conjunct:
         case Constant():
             return () if conjunct == TRUE else (Never(),)
@@ -128,7 +128,7 @@ def atoms_of(conjunct: Expression) -> tuple[Atom, ...]:
 
 
 def present_in(conjunct: Expression) -> Iterator[Expression]:
-    """The terms that cannot be null where the conjunct is true."""
+    """The terms that cannot be null if the conjunct is true."""
     match conjunct:
         case Call(function="not", arguments=(Call(function="is_null", arguments=(term,)),)):
             yield from _needed(term)
@@ -162,7 +162,7 @@ class _Sum:
 
     terms: dict[Expression, Fraction]
     constant: Fraction
-    cancelled: bool = False  # A term fell out that may be null, or no number: then so is the sum.
+    cancelled: bool = False  # A nullable or NaN term cancelled out; the sum is still null or NaN with it.
 
     def plus(self, other: _Sum, factor: Fraction) -> _Sum:
         terms = dict(self.terms)
@@ -176,7 +176,7 @@ class _Sum:
 
 
 def number_of(constant: Constant) -> Fraction | None:
-    """A constant as the graph counts it; None if it has no number."""
+    """A constant as the number that the graph uses; None if it has none."""
     value = constant.value
     if value is None or constant.type in TEXTUAL or (isinstance(value, float) and not math.isfinite(value)):
         return None
@@ -184,7 +184,7 @@ def number_of(constant: Constant) -> Fraction | None:
 
 
 def constant_of(number: Fraction, kind: ValueType) -> Constant:
-    """The constant that a number is beside a term of a type."""
+    """The constant for a number beside a term of this type."""
     if kind in ("timestamp", "interval"):
         return Constant(int(number), kind)
     if kind == "bool":
@@ -204,7 +204,7 @@ def _decimal(number: Fraction) -> Decimal:
 
 
 def _is_finite(number: Fraction) -> bool:
-    """Whether a decimal can say it: no prime factor but 2 and 5 below the line."""
+    """Whether a decimal can hold it exactly: the denominator has no prime factors but 2 and 5."""
     below = number.denominator
     for prime in (2, 5):
         while below % prime == 0:
@@ -234,7 +234,7 @@ def _sum(expression: Expression) -> _Sum:
 
 
 def _comparison(name: str, left: Expression, right: Expression) -> tuple[Atom, ...] | None:
-    """The atoms of `left θ right`; None where it is not about one or two terms."""
+    """The atoms of `left θ right`; None if it involves more than two terms."""
     if left.type in TEXTUAL:
         if isinstance(left, Constant) and isinstance(right, Constant):
             return None
@@ -288,7 +288,7 @@ def _atoms(name: str, left: Expression, right: Expression, offset: Fraction) -> 
 
 
 def _holds(name: str, difference: Fraction) -> bool:
-    """Whether two constants that differ by so much compare so."""
+    """Whether the comparison holds for two constants with this difference."""
     match name:
         case "=" | "<>":
             return (difference == 0) == (name == "=")
@@ -306,7 +306,7 @@ def _is_plain(term: Expression) -> bool:
 
 
 def _constants(among: list[Expression]) -> tuple[Constant, ...]:
-    """The values of a list that has constants only, none of them null."""
+    """The values of a list of constants; empty if one is null or is no constant."""
     constants = tuple(each for each in among if isinstance(each, Constant) and each.value is not None)
     return constants if len(constants) == len(among) else ()
 

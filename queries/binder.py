@@ -1,4 +1,4 @@
-"""Names to columns, conditions to their place in the plan, plans to their class; shared by both languages."""
+"""Names become columns, conditions find their place in the plan, plans get their class; both languages use it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from queries.plan import (
 from queries.query import QueryClass
 from queries.schema import Field
 
-# Stands for the time of the row until it is known which row: see `timed`.
+# Stands for the time of a row until it is known which row: see `timed`.
 NOW: Final = Column("", ("$now",), "timestamp")
 
 
@@ -47,9 +47,9 @@ def stream_of(name: Name, streams: Streams, text: str) -> Stream:
 
 
 class Scope:
-    """The columns that names can mean in one SELECT, by what it calls their source.
+    """The columns that names can mean in one SELECT, by the names that it gives their sources.
 
-    The alias of a source in the plan may be another one: it is unique there, over all branches of a union.
+    In the plan a source may have another alias, which is unique over all branches of a union.
     """
 
     def __init__(self, text: str, sources: Mapping[str, Source]) -> None:
@@ -58,11 +58,11 @@ class Scope:
         self._aliases = {name: each.alias for name, each in sources.items()}
 
     def has(self, name: str) -> bool:
-        """Whether a word alone is the name of a column of some source."""
+        """Whether a single word names a column of some source."""
         return any(named(name, _names(fields)) for fields in self._fields.values())
 
     def column(self, words: Sequence[Name]) -> Column:
-        """The column that `alias.name`, `name` or either with a path into a record means."""
+        """The column meant by `alias.name` or `name`, with or without a path into a record."""
         alias = named(words[0].name, self._fields)
         if alias is not None and len(words) > 1:
             return self._inside(alias, self._fields[alias], words[1:])
@@ -129,14 +129,14 @@ def _names(fields: Iterable[Field]) -> list[str]:
 
 
 def timed(expression: Expression, aliases: Sequence[str]) -> Expression:
-    """The expression with NOW as the time of the row at hand: the greatest TIME of these aliases."""
+    """Replace NOW by the time of the row at hand: the greatest TIME of these aliases."""
     times = [Column(alias, (TIME,), "timestamp") for alias in aliases]
     now: Expression = functions.call("greatest", *times) if len(times) > 1 else times[0]
     return rewritten(expression, lambda node: now if node == NOW else node)
 
 
 def timed_conjunct(conjunct: Expression, aliases: Sequence[str]) -> Expression:
-    """A condition with NOW as the time of the rows it looks at: those of its own aliases, or of all without any."""
+    """Replace NOW in a condition by the time of the rows it reads: of its own aliases, or of all if it has none."""
     own = [alias for alias in inputs_of(conjunct) if alias != NOW.input]
     return timed(conjunct, own or aliases)
 
@@ -144,8 +144,8 @@ def timed_conjunct(conjunct: Expression, aliases: Sequence[str]) -> Expression:
 def joined(inputs: Sequence[Source | WindowAggregate], parts: Sequence[Expression]) -> Operator:
     """The plan of a conjunction: each part as low as it can be, the joins left-deep in the given order.
 
-    Inputs are streams, or the windows of one with their aggregates. Rows of a ROWS window are ranked before anything
-    is selected, so in a join what selects among them stays above it.
+    Inputs are streams, or windows of one stream with their aggregates. Rows of a ROWS window are numbered before any
+    selection, so in a join a selection on them stays above the window.
     """
     alone = len(inputs) == 1
     waiting = list(parts)
@@ -172,7 +172,7 @@ def joined(inputs: Sequence[Source | WindowAggregate], parts: Sequence[Expressio
 
 
 def classify(plan: Operator) -> QueryClass:
-    """What kind of query a plan is; of a union, the hardest of its branches."""
+    """The class of a plan; for a union, the hardest class of its branches."""
     match plan:
         case Union(branches=branches):
             return max((classify(branch) for branch in branches), key=_HARDER.index)
@@ -205,7 +205,7 @@ _HARDER: Final[tuple[QueryClass, ...]] = (
 
 
 def _two_way(plan: Operator) -> QueryClass:
-    """CQ-DHT, section 2: T1 where one attribute of each side gives the other, else T2."""
+    """CQ-DHT, section 2: T1 if one attribute of each side determines the other, otherwise T2."""
     equalities = [
         part
         for each in walk(plan)
@@ -227,7 +227,7 @@ def is_equi_join(part: Call) -> bool:
 
 
 def built(text: str, span: Span, name: str, *arguments: Expression) -> Call:
-    """A call of a function, or the error at its place in the text."""
+    """A function call, or a QueryError at its place in the text."""
     try:
         return functions.call(name, *arguments)
     except TypeMismatch as error:

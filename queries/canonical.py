@@ -1,8 +1,8 @@
-"""The canonical form of a plan, and its digest: two texts that ask for the same have the same.
+"""The canonical form of a plan and its digest: two texts that ask for the same thing get the same digest.
 
-It does not matter how streams are called in the text, in which order they are joined, in which order and direction
-conditions are written, and how constants are. Names and order of the result's columns do matter: they are its schema.
-The canonical plan is a plan: it evaluates to the same results.
+These do not matter: the aliases of streams, the order of joins, the order and direction of conditions, and how
+constants are written. The names and the order of the result's columns do matter, since they are its schema. The
+canonical plan is itself a plan and evaluates to the same results.
 """
 
 from __future__ import annotations
@@ -38,29 +38,30 @@ from queries.plan import (
 from queries.restructure import expressions_in
 from queries.simplify import order_of, plain_number, simplified, simplified_conjuncts
 
-ORDERS_MAX: Final = 64  # Orders of like sources that are tried; beyond them, the order of the text decides.
-_EFFORT: Final = 2048  # Fewer are tried of more than five sources: each takes about the square of their number.
+ORDERS_MAX: Final = 64  # Orders tried among sources that look alike; beyond that the order of the text decides.
+# For more than five sources fewer are tried, because each costs about the square of their number.
+_EFFORT: Final = 2048
 
 
 def canonical(plan: Operator) -> Operator:
-    """The one plan among all that differ only in writing."""
+    """The one representative of all plans that differ only in how they are written."""
     return _canonical(plan, (), hidden=False, first=0).plan
 
 
 def digest(plan: Operator) -> str:
-    """The name of what a plan computes, the same on every peer and in every run."""
+    """The name of what a plan computes: the same on every peer and in every run."""
     return sha256(msgspec.msgpack.encode(canonical(plan))).hexdigest()
 
 
 def aliases(plan: Operator) -> dict[str, str]:
-    """How the canonical plan calls the inputs that a plan's result has columns of.
+    """For each input with columns in the result of a plan, its alias in the canonical plan.
 
     A join that serves two queries has its columns under these names, whatever the queries call them.
     """
     return {alias: new for alias, (new, _) in _canonical(plan, (), hidden=False, first=0).names.items()}
 
 
-# Aliases of inputs, each with its new alias and the columns that have new names.
+# For each alias of an input, its new alias and its renamed columns.
 _Names = Mapping[str, tuple[str, Mapping[str, str]]]
 # What reads the columns of an operator: a place that does not depend on aliases, and an expression.
 _Uses = Sequence[tuple[str, Expression]]
@@ -72,7 +73,7 @@ class _Canonical(NamedTuple):
 
 
 def _canonical(plan: Operator, uses: _Uses, *, hidden: bool, first: int) -> _Canonical:
-    """The canonical form of an operator; `hidden` if the names of its columns do not reach the result.
+    """The canonical form of an operator; `hidden` means that its column names do not reach the result.
 
     Its aliases are numbered from `first` on.
     """
@@ -102,7 +103,7 @@ def _canonical(plan: Operator, uses: _Uses, *, hidden: bool, first: int) -> _Can
 
 
 def _renamed(expression: Expression, names: _Names) -> Expression:
-    """The expression with its columns under their new names, simplified again: the order may depend on names."""
+    """The expression with renamed columns, simplified again because its order may depend on names."""
 
     def change(node: Expression) -> Expression:
         if isinstance(node, Column) and node.input in names:
@@ -115,7 +116,7 @@ def _renamed(expression: Expression, names: _Names) -> Expression:
 
 
 def _alias_above(alias: str, plan: Operator, first: int) -> str:
-    """The new alias of what a plan gives to the operators above it."""
+    """The new alias of a plan's output for the operators above it."""
     return f"s{first + _taken(plan)}" if alias else ""
 
 
@@ -131,7 +132,7 @@ def _named_operators(plan: Operator) -> Iterable[Operator]:
         yield plan
 
 
-# Selections and joins: a group of inputs and the conditions over them, in whatever order they were put together.
+# Selections and joins: a group of inputs and the conditions over them, whatever the order of the text.
 
 _Leaf = Source | WindowAggregate
 
@@ -166,7 +167,7 @@ def _of_group(plan: Operator, uses: _Uses, *, hidden: bool, first: int) -> _Cano
 
 
 def flattened(plan: Operator) -> tuple[list[Operator], tuple[Expression, ...]]:
-    """What selections and joins put together: their inputs, left to right, and their conditions."""
+    """What selections and joins combine: their inputs, left to right, and their conditions."""
     match plan:
         case Select(input=inner, predicate=predicate):
             leaves, parts = flattened(inner)
@@ -183,7 +184,7 @@ def _sorted_conjunction(parts: Sequence[Expression], names: _Names) -> Expressio
 
 
 def _of_leaf(leaf: _Leaf, first: int) -> _Canonical:
-    """What a join reads, under aliases from a number on."""
+    """An input of a join, with aliases numbered from `first` on."""
     if isinstance(leaf, Source):
         return _Canonical(_source(leaf, f"s{first}"), {leaf.alias: (f"s{first}", {})})
     return _of_aggregate(leaf, hidden=True, first=first)
@@ -195,7 +196,7 @@ def _source(source: Source, alias: str) -> Source:
 
 
 def _window(window: Window) -> Window:
-    """The window with its numbers in one writing: 20 for 20.0."""
+    """The window with its numbers in one form: 20 for 20.0."""
     slide = None if window.slide is None else _plain(window.slide)
     return msgspec.structs.replace(window, size=_plain(window.size), slide=slide)
 
@@ -206,13 +207,13 @@ def _plain(number: int | Decimal) -> int | Decimal:
 
 
 def _orders(group: Sequence[_Leaf], parts: Sequence[Expression], uses: _Uses) -> Iterable[tuple[str, ...]]:
-    """The orders of inputs that say nothing of their aliases: one where no two inputs are alike.
+    """Orders of the inputs that do not depend on their aliases; just one if no two inputs look alike.
 
-    Sources are told apart by what they are, then again and again by what the conditions and the result say of them
-    and of those they meet there (colour refinement). Of those still alike, each is tried as the first.
+    Sources are told apart by what they are, then repeatedly by what the conditions and the result say of them and of
+    their neighbours (colour refinement). Among those still alike, each is tried as the first.
     """
     inside = {each.alias: _of_leaf(each, 0) for each in group}
-    # The columns of windows by what they are; the aliases stay, since they are what is to be ordered.
+    # The columns of windows by what they are. The aliases stay, since they are what is to be ordered.
     known: _Names = {alias: (alias, leaf.names[alias][1]) for alias, leaf in inside.items()}
     places = [(place, _renamed(each, known)) for place, each in (*(("", part) for part in parts), *uses)]
     streams = {alias: sources(leaf.plan)[0].stream for alias, leaf in inside.items()}
@@ -255,7 +256,7 @@ def _digest(what: object) -> bytes:
 
 
 def _of_nest(plan: Nest, uses: _Uses, *, first: int) -> _Canonical:
-    """The rows first, then the list; what is asked of the list depends on both."""
+    """The rows first, then the list, because the predicate of the list reads both."""
     asked = [(f"nest {number}", part) for number, part in enumerate(conjuncts(plan.predicate))]
     below = _canonical(plan.input, [*uses, *asked], hidden=True, first=first)
     nested = _canonical(plan.nested, asked, hidden=False, first=first + _taken(below.plan))
@@ -303,7 +304,7 @@ def _numbered_results(results: list[Aggregate], renamed: dict[str, str]) -> list
 
 
 def _without_window(plan: Operator) -> Operator:
-    """A lone source below an aggregate: the aggregate says the window, the source only whether it ranks its rows."""
+    """A lone source below an aggregate, which has the window; the source only says whether it numbers its rows."""
     match plan:
         case Select(input=inner, predicate=predicate):
             return Select(_without_window(inner), predicate)
@@ -315,7 +316,7 @@ def _without_window(plan: Operator) -> Operator:
 
 
 def _of_union(branches: tuple[Operator, ...], *, hidden: bool) -> _Canonical:
-    """The branches in order, each with the names of the first: those are the names of the result."""
+    """The branches in order, each with the column names of the first: those are the names of the result."""
     names = [column.path[-1] for column in branches[0].columns]
     flat = [leaf for branch in branches for leaf in (branch.branches if isinstance(branch, Union) else (branch,))]
     every = [_canonical(_with_names(branch, names), (), hidden=hidden, first=0) for branch in flat]

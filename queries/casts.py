@@ -1,6 +1,6 @@
-"""From one type to another: what CAST reads and writes, and how the languages read timestamps and intervals.
+"""Conversion between types: what CAST reads and writes, and how the languages read timestamps and intervals.
 
-A cast is total like every function: what cannot be read is null.
+Like every function a cast is total: what cannot be read is null.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _UNITS_US: Final[dict[str, int]] = {
 
 
 def unit_us(unit: str) -> int | None:
-    """How many microseconds a unit of time has; months and years have no fixed length and are none.
+    """The microseconds of a unit of time; None for months and years, which have no fixed length.
 
     >>> unit_us("MINUTES"), unit_us("month")
     (60000000, None)
@@ -99,7 +99,7 @@ def read_interval(text: str) -> timedelta | None:
             return None
         total_us += Decimal(found[1]) * unit
         rest = rest[found.end() :]
-        sign = 1  # The amounts have their own; only a lone clock is signed as a whole.
+        sign = 1  # Each amount has its own sign; only a lone clock time is signed as a whole.
     if rest:
         clock = _CLOCK.fullmatch(rest.removeprefix("-") if sign < 0 else rest.removeprefix("+"))
         if clock is None:
@@ -162,7 +162,7 @@ def _bytes_of_text(text: str) -> bytes:
     return text.encode()
 
 
-# (from, to): the function, and whether it can fail to give a result.
+# (from, to): the function, and whether its result can be null.
 CASTS: Final[dict[tuple[ValueType, ValueType], tuple[Callable[[Any], Any], bool]]] = {
     ("int", "float"): (float, False),
     ("int", "decimal"): (Decimal, False),

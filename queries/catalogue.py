@@ -30,7 +30,7 @@ Streams = Mapping[str, Stream]
 
 
 def named(name: str, known: Iterable[str]) -> str | None:
-    """The known name that a text means: the same one, or the only one that differs in case alone.
+    """The known name that a text means: the same name, or the only one that differs just in case.
 
     >>> named("FLIGHTS", ["flights", "sales"]), named("a", ["A", "a"]), named("X", ["x-y"])
     ('flights', 'a', None)

@@ -1,9 +1,9 @@
-"""Bounds between terms, closed: the least weight of a path from each term to each other.
+"""The transitive closure of bounds between terms: the least weight of a path from each term to each other.
 
-An edge from v to w with weight c says v <= w + c (or v < w + c). Bounds contradict each other if and only if a cycle
-has a negative sum (Rosenkrantz and Hunt, 1980). Integral terms round the weights between them down to integers, decimal
-and float terms keep strict and non-strict bounds apart. Where both kinds meet, paths through the others are added up
-first and then rounded: no more than that is needed for the answer to be exact.
+An edge from v to w with weight c says v <= w + c (or v < w + c). Bounds contradict each other if and only if some cycle
+has a negative sum (Rosenkrantz and Hunt, 1980). Weights between integral terms are rounded down to integers; decimal
+and float terms keep strict and non-strict bounds apart. Where both kinds meet, a path through the others is summed
+first and rounded afterwards. That is enough for an exact answer.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from queries.atoms import INTEGRAL, Bound
 from queries.expressions import Constant, Expression
 from queries.simplify import order_of
 
-# A weight says c (non-strict) as 2c, and c (strict) as 2c - 1: the tighter of two is the smaller one, and a sum of
-# weights is strict if one of them is. c counts in units of 1 / scale, so everything is an integer.
+# A weight encodes c (non-strict) as 2c, and c (strict) as 2c - 1. So the tighter of two bounds is the smaller number,
+# and a sum is strict if one of its weights is. c counts in units of 1 / scale, so everything is an integer.
 Weights = list[list[int | None]]
 
 
@@ -27,7 +27,7 @@ def _plus(a: int, b: int) -> int:
 
 
 def _shortest(weights: Weights) -> bool:
-    """The least weight from everywhere to everywhere (Floyd and Warshall); False if a cycle is negative."""
+    """All shortest paths (Floyd and Warshall); False if a cycle is negative."""
     for middle, onward in enumerate(weights):
         steps = [(at, step) for at, step in enumerate(onward) if step is not None]
         for row in weights:
@@ -42,14 +42,14 @@ def _shortest(weights: Weights) -> bool:
 
 
 def _rounded(weight: int, scale: int) -> int:
-    """The tightest integral bound that says the same between integral terms."""
+    """The tightest equivalent bound between integral terms."""
     bound, strict = (weight + 1) >> 1, weight & 1
     return 2 * scale * (-(-bound // scale) - 1 if strict else bound // scale)
 
 
 @dataclass(frozen=True, slots=True)
 class Closure:
-    """Every bound that follows, between any two of the nodes."""
+    """Every bound between two nodes that follows from the given ones."""
 
     nodes: dict[Expression, int]
     scale: int
@@ -86,17 +86,17 @@ class Closure:
         return None if weight is None else (Fraction((weight + 1) >> 1, self.scale), bool(weight & 1))
 
     def has(self, bound: Bound) -> bool:
-        """Whether a path says at least as much as the bound."""
+        """Whether some path is at least as tight as the bound."""
         known = self.weight(bound.left, bound.right)
         return known is not None and (known[0], not known[1]) <= (bound.offset, not bound.strict)
 
     def _weight(self, left: Expression, right: Expression) -> int | None:
         return self.weights[self.nodes[left]][self.nodes[right]]
 
-    # The least bounds that say the same.
+    # The smallest set of bounds that says the same.
 
     def heads(self) -> dict[Expression, Expression]:
-        """For each node the first one, constants before all, that it always differs from by the same."""
+        """For each node its head: the first node (constants first) from which it always differs by the same number."""
         ordered = sorted(self.nodes, key=lambda node: (not isinstance(node, Constant), order_of(node)))
         heads: dict[Expression, Expression] = {}
         for node in ordered:
@@ -104,7 +104,7 @@ class Closure:
         return heads
 
     def fixed(self) -> Iterator[Bound]:
-        """Nodes that are another one plus an offset: a bound that holds both ways."""
+        """Nodes that equal another node plus an offset: the bound holds in both directions."""
         for node, head in self.heads().items():
             if node != head and not isinstance(node, Constant):
                 known = self.weight(node, head)
@@ -112,7 +112,7 @@ class Closure:
                 yield Bound(node, head, known[0])
 
     def reduced(self) -> Iterator[Bound]:
-        """Bounds between heads, none of which follows from the others (transitive reduction)."""
+        """Bounds between heads of which none follows from the others (transitive reduction)."""
         heads = [node for node, head in self.heads().items() if node == head]
         for left in heads:
             for right in heads:
@@ -126,7 +126,7 @@ class Closure:
         return there is not None and back is not None and _plus(there, back) == 0
 
     def _has_way_round(self, left: Expression, right: Expression, nodes: list[Expression]) -> bool:
-        """Whether a path over another node says as much as the edge between two."""
+        """Whether a path over another node is as tight as the edge between two."""
         weight = self._weight(left, right)
         for middle in nodes:
             first, second = self._weight(left, middle), self._weight(middle, right)

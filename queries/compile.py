@@ -1,8 +1,8 @@
 """Expressions turned into Python closures once, then run on many rows; no text ever becomes code.
 
-A batch is computed column by column: only the columns an expression reads are taken out of the rows, and where nothing
-can be null a function runs straight from C over them. That is safe because functions are total. A conjunction narrows
-the rows part by part, cheap parts first, so each part sees only what the ones before it left.
+A batch is computed column by column: only the columns that an expression reads are extracted, and where nothing can be
+null, `map` runs a C function over them. That is safe because functions are total. A conjunction filters part by part,
+cheap parts first, so each part sees only the rows that are left.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from queries.functions import is_strict, meaning_of
 from queries.schema import Row
 
 OnRow = Callable[[Row], Any]
-OnRows = Callable[[Sequence[Row]], Iterable[Any]]  # The values of a batch, each taken once.
+OnRows = Callable[[Sequence[Row]], Iterable[Any]]  # The values of a batch, to be iterated once.
 Filter = Callable[[Sequence[Row]], Sequence[Row]]
 
 
@@ -57,7 +57,7 @@ def on_batch(expression: Expression, columns: Sequence[Column]) -> Callable[[Seq
 def predicate_on_batch(
     predicate: Expression | None, columns: Sequence[Column]
 ) -> Callable[[Sequence[Row]], Sequence[Row]]:
-    """The rows for which a predicate is true, in their order; without a predicate, all."""
+    """The rows for which a predicate is true, in order; all rows if there is no predicate."""
     filters = [_filter(part, columns) for part in conjuncts(predicate)]
     steps = [step for _, step in sorted(filters, key=lambda each: not each[0])]
 
@@ -85,7 +85,7 @@ def project_on_batch(outputs: Sequence[Expression], columns: Sequence[Column]) -
 
 
 def _place(column: Column, columns: Sequence[Column]) -> tuple[int, ...]:
-    """The number of the column in a row, then of the field in each record on the way."""
+    """The index of the column in a row, then of the field in each record on the way."""
     for number, base in enumerate(columns):
         depth = len(base.path)
         if base.input == column.input and base.path == column.path[:depth]:
@@ -133,7 +133,7 @@ def _folded(expression: Expression) -> Any:
 
 
 def _taken(expression: Call) -> tuple[Callable[..., Any], tuple[Expression, ...]]:
-    """The function of a call, and the arguments it is computed from."""
+    """The function of a call, and the arguments that it takes."""
     meaning = meaning_of(expression)
     arguments = expression.arguments
     return meaning.value, arguments if meaning.takes is None else tuple(arguments[number] for number in meaning.takes)
@@ -161,7 +161,7 @@ def _call_on_row(expression: Expression, columns: Sequence[Column]) -> OnRow:
 
 
 def _first_of(parts: list[OnRow], *, stop: bool) -> OnRow:
-    """Three-valued logic that stops at the first part that decides."""
+    """Three-valued logic that stops at the first part that decides the result."""
 
     def value(row: Row) -> bool | None:
         result: bool | None = not stop
@@ -200,7 +200,7 @@ def _strict_on_row(function: Callable[..., Any], parts: list[OnRow]) -> OnRow:
 
 
 def _items(constants: Sequence[Expression]) -> tuple[frozenset[Any], bool | None]:
-    """The values of an IN list, and what holds for a value that is not among them: a null makes it unknown."""
+    """The values of an IN list, and the result for any other value: null if the list has a null, else false."""
     items = [_folded(constant) for constant in constants]
     return frozenset(item for item in items if item is not None), None if None in items else False
 
@@ -239,7 +239,7 @@ def _repeated(value: Any) -> OnRows:
 
 
 def _special_on_rows(expression: Call, arguments: Sequence[Expression], parts: list[OnRows]) -> OnRows | None:
-    """What is quicker in a comprehension of its own than by a call for each row."""
+    """Calls that are faster in a comprehension of their own than by a function call for each row."""
     match expression.function, parts:
         case ("is_null", [a]):
             return lambda rows: [x is None for x in a(rows)]
@@ -273,7 +273,7 @@ def _strict_on_rows(function: Callable[..., Any], arguments: Sequence[Expression
     ]
 
 
-# Selection. Most predicates compare a column with a constant: those have a comprehension each.
+# Selection. Most predicates compare a column with a constant, so those have their own comprehensions.
 
 _MIRRORED: Final = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _KEEP: Final[dict[str, Callable[[Sequence[Row], int, Any], list[Row]]]] = {
@@ -309,7 +309,7 @@ def _keep(name: str, column: Column, other: Expression, columns: Sequence[Column
     if len(place) > 1 or constant is None or (kinds[0] != kinds[1] and ("decimal" in kinds) and ("float" in kinds)):
         return None
     at, keep = place[0], _KEEP[name]
-    if column.nullable and name != "=":  # Null equals no constant, but cannot be asked for more.
+    if column.nullable and name != "=":  # Null equals no constant, but cannot be ordered against one.
         return lambda rows: keep([row for row in rows if row[at] is not None], at, constant)
     return lambda rows: keep(rows, at, constant)
 

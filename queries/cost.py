@@ -1,4 +1,4 @@
-"""What flows out of every operator: rows per second and bytes per row, the one vocabulary of all planners.
+"""What flows out of each operator, in rows per second and bytes per row: the common vocabulary of all planners.
 
 * SAND's β of an edge of the tree is the bandwidth out of its lower end, in bytes per second: `Estimate.beta`.
 * StreamGlobe's size(p) and freq(p) are `row_bytes` and `rate_per_s`: a projection takes away the elements it leaves
@@ -38,8 +38,8 @@ from queries.schema import Field
 from queries.selectivity import ColumnKey, Columns, ColumnStatistics, known_of, selected
 
 DAY_S: Final = 86_400.0
-GROUPS: Final = 10.0  # Of a key of which nothing is known.
-LIST_BYTES: Final = 3.0  # Around the items of a collected window.
+GROUPS: Final = 10.0  # For a key without statistics.
+LIST_BYTES: Final = 3.0  # Overhead around the items of a collected window.
 TYPE_BYTES: Final[Mapping[ValueType, float]] = {
     "int": 5.0,
     "float": 9.0,
@@ -56,12 +56,12 @@ TYPE_BYTES: Final[Mapping[ValueType, float]] = {
 
 
 class StreamStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a stream; its columns go by their path, those inside records too."""
+    """What is known of a stream; columns are named by their path, also those inside records."""
 
     rate_per_s: float
     row_bytes: float
     columns: Mapping[tuple[str, ...], ColumnStatistics] = {}
-    retention_s: float = DAY_S  # How long a row without a window can be met.
+    retention_s: float = DAY_S  # How long a row without a window can find partners.
 
 
 UNKNOWN: Final = StreamStatistics(rate_per_s=100.0, row_bytes=100.0)
@@ -74,8 +74,8 @@ class Estimate:
     rate_per_s: float
     row_bytes: float
     columns: Columns = field(default_factory=dict, repr=False)
-    alive_s: float = DAY_S  # For how long a row can be met in a join.
-    arrivals_per_s: float = 0.0  # Rows of the source below, before any selection: a window of rows counts them.
+    alive_s: float = DAY_S  # For how long a row can find partners in a join.
+    arrivals_per_s: float = 0.0  # Rows of the source before any selection; ROWS windows count these.
 
     @property
     def beta(self) -> float:
@@ -85,7 +85,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Estimates for plans over some streams; of a stream nobody knows, a guess."""
+    """Estimates for plans over some streams; a guess for a stream without statistics."""
 
     streams: Mapping[str, StreamStatistics]
     unknown: StreamStatistics = UNKNOWN
@@ -108,7 +108,7 @@ class Rates:
             case Union(branches=branches):
                 return _of_union([self.estimate(branch) for branch in branches], plan)
             case Restructure(input=inner):
-                return self.estimate(inner)  # Built at the subscriber's peer: it travels no further.
+                return self.estimate(inner)  # Built at the subscriber's peer, so it does not travel.
         assert_never(plan)
 
     def estimates(self, plan: Operator) -> Iterator[tuple[Operator, Estimate]]:
@@ -118,7 +118,7 @@ class Rates:
         yield plan, self.estimate(plan)
 
     def of_subset(self, plan: Operator, aliases: Collection[str]) -> Estimate:
-        """The join of some of the sources of a join, with the conditions among them: what a planner of orders asks."""
+        """The join of a subset of a join's sources, with the conditions among them; for planners that order joins."""
         leaves, parts = flattened(plan)
         chosen = [leaf for leaf in leaves if isinstance(leaf, Source | WindowAggregate) and leaf.alias in aliases]
         assert len(chosen) == len(aliases), "every alias is that of an input of the join"
@@ -162,7 +162,7 @@ def _leaves(fields: Iterable[Field], above: tuple[str, ...]) -> Iterator[tuple[t
 
 
 def _sizes(leaves: Mapping[tuple[str, ...], ValueType], known: StreamStatistics) -> dict[tuple[str, ...], float]:
-    """The bytes of each field in a row: as known, and the others share what is left as their types would have it."""
+    """The bytes of each field in a row. Fields without statistics share the rest by the sizes of their types."""
     sizes = {}
     for path in leaves:
         size = known.columns[path].row_bytes if path in known.columns else None
@@ -200,7 +200,7 @@ def _of_join(left: Estimate, right: Estimate, condition: Expression | None) -> E
 
 
 def _of_nest(below: Estimate, nested: Estimate, plan: Nest) -> Estimate:
-    """As many rows as there were, each longer by those of the list that are there and meet the predicate."""
+    """As many rows as before, each longer by the list rows that are present and match."""
     share, _ = selected(plan.predicate, {**below.columns, **nested.columns})
     size = LIST_BYTES + nested.rate_per_s * nested.alive_s * share * nested.row_bytes
     columns = {**below.columns, ("", (plan.name,)): ColumnStatistics(row_bytes=size)}
@@ -226,7 +226,7 @@ def _of_union(branches: list[Estimate], plan: Union) -> Estimate:
 
 
 def _of_aggregate(below: Estimate, plan: WindowAggregate) -> Estimate:
-    """One row for each window and group that is not empty; rows fall into groups as they like (Cardenas)."""
+    """One row for each window and group that is not empty; how many are is estimated by Cardenas' formula."""
     ranked = any(column.path == (RANK,) for column in plan.input.columns)
     arrivals = below.arrivals_per_s if ranked or plan.window.kind != "rows" else below.rate_per_s
     step = plan.window.size if plan.window.slide is None else plan.window.slide
@@ -250,7 +250,7 @@ def _of_aggregate(below: Estimate, plan: WindowAggregate) -> Estimate:
 
 
 def _result_bytes(result: Aggregate, below: Operator, estimate: Estimate, rows: float) -> float:
-    """A value is as large as its type; what collects a window is as large as the items in it."""
+    """A value is as large as its type; a collected window is as large as its items."""
     match result.function:
         case "min" | "max" if result.argument is not None:
             return _bytes_of(result.argument, estimate.columns)
@@ -263,7 +263,7 @@ def _result_bytes(result: Aggregate, below: Operator, estimate: Estimate, rows: 
 
 
 def _seconds(window: Window, extent: int | Decimal, arrivals_per_s: float, columns: Columns, endless: float) -> float:
-    """How long an extent of a window lasts; of values, by how fast they grow: where unknown, by one in a second."""
+    """How long an extent of a window lasts. Values without statistics are taken to grow by 1 a second."""
     match window.kind:
         case "time":
             return float(extent) / 1_000_000

@@ -15,7 +15,7 @@ class Span(NamedTuple):
 
 
 class QueryError(ValueError):
-    """The one error of this package for a text that cannot become a plan.
+    """The error of this package: a text cannot become a plan.
 
     >>> print(QueryError('unknown column "gat"', "SELECT gat\\nFROM flights", Span(7, 10), hint='did you mean "gate"?'))
     line 1, column 8: unknown column "gat"
@@ -42,7 +42,7 @@ class QueryError(ValueError):
 
 
 class TypeMismatch(ValueError):
-    """An expression that has no type; the front end that built it knows the place and raises QueryError."""
+    """An expression that has no type. The front end knows its place in the text and raises QueryError instead."""
 
     def __init__(self, problem: str, hint: str = "") -> None:
         super().__init__(problem)
@@ -51,7 +51,7 @@ class TypeMismatch(ValueError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint that names the nearest known name, or all of them when they are few."""
+    """A hint with the nearest known name, or with all known names if they are few."""
     names = list(dict.fromkeys(known))
     by_lower = {each.lower(): each for each in names}
     near = get_close_matches(name.lower(), list(by_lower), 1)
@@ -63,7 +63,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 
 _WIDTH = 100
-_LONGEST = 400  # Of a sentence; names of the query text stand in it, whatever their length.
+_LONGEST = 400  # Bounds a sentence, since names of the query text stand in it, whatever their length.
 
 
 def _one_line(said: str) -> str:
@@ -72,7 +72,7 @@ def _one_line(said: str) -> str:
 
 
 def _shown(text: str, line_start: int, span: Span) -> tuple[str, str]:
-    """The line of the error, cut to a width a terminal shows, and the carets below it."""
+    """The line of the error, cut to the width of a terminal, and the carets below it."""
     line_end = text.find("\n", line_start)
     line = text[line_start : len(text) if line_end < 0 else line_end]
     at = span.start - line_start

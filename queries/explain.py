@@ -59,7 +59,7 @@ def as_text(query: Query, streams: Streams | None = None, notes: Notes | None = 
 
 
 def as_json(query: Query, streams: Streams | None = None, rates: Rates | None = None) -> dict[str, Any]:
-    """For programs: the same facts, and each operator with its inputs inside it, and what flows out of it."""
+    """For programs: the same facts, with each operator's inputs and what flows out of it nested inside."""
     return {
         "language": query.language,
         "class": query.query_class,
@@ -98,7 +98,7 @@ def _column_json(column: Column) -> dict[str, Any]:
 
 
 def _kept(plan: Operator, streams: Streams) -> dict[str, int]:
-    """Streams whose tuples a join or a list keeps for their whole retention, since no window says less."""
+    """Streams whose tuples a join or a list keeps for their whole retention, because no window bounds them."""
     inputs = sources(plan)
     if not _has_join(plan):
         return {}
@@ -127,7 +127,7 @@ def tree(plan: Operator, notes: Notes | None = None) -> list[str]:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Rows as lines, their cells below each other."""
+    """Rows as lines, with aligned cells."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
@@ -135,7 +135,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 def branches(
     node: Node, inputs: Callable[[Node], Sequence[Node]], first: str = "", rest: str = ""
 ) -> Iterator[tuple[str, Node]]:
-    """What is below a node, each with the branches of the tree that lead to it."""
+    """The nodes below a node, each with the tree branches that lead to it."""
     yield first, node
     below = inputs(node)
     for number, each in enumerate(below, start=1):
@@ -191,7 +191,7 @@ def _window_json(operator: Source | WindowAggregate) -> dict[str, Any] | None:
     window = operator.window
     if window is None:
         return None
-    # A decimal goes as text, so that no reader makes a float of it.
+    # A decimal is written as text, so that no reader turns it into a float.
     sizes = {
         name: size if size is None or isinstance(size, int) else str(size)
         for name, size in (("size", window.size), ("slide", window.slide))

@@ -1,7 +1,8 @@
 """The expressions of a plan: columns, constants and calls, typed, immutable, and able to travel between peers.
 
-Every operator of the languages is a call of a function in queries/functions.py: one definition for its types, its value
-on a row, its value on a batch, and its form in other engines. Build calls with `functions.call`, which finds the type.
+Every operator of the languages is a call of a function in queries/functions.py. That file defines it once: its types,
+its value on a row, its value on a batch, and its form in other engines. Build calls with `functions.call`, which finds
+the type.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ import msgspec
 
 from queries.schema import Field
 
-# What a value can be: a stream's field types, and what only expressions have. A list is what a window holds.
+# The types of values: the field types of streams, and those that only expressions have. A list holds a window's items.
 ValueType = Literal[
     "int", "float", "decimal", "string", "bool", "timestamp", "bytes", "record", "interval", "list", "null"
 ]
 
-# Columns that every source has beside its fields. A name of a stream's field never starts with a dollar sign.
+# Columns that every source has beside its fields. No field of a stream begins with a dollar sign.
 TIME: Final = "$time"  # When the tuple happened: its event time, or its publication where the stream has none.
 RANK: Final = "$rank"  # Its number in the stream, from 0; only under a window of rows.
 START: Final = "$start"  # The bounds of an aggregate's window, [start, end).
@@ -31,7 +32,7 @@ MICROSECOND: Final = timedelta(microseconds=1)
 
 
 class Column(msgspec.Struct, frozen=True, array_like=True, tag="column", tag_field="node"):
-    """A field of an input, by its alias and path; a path is longer than one name inside records."""
+    """A field of an input, by alias and path; inside records the path has several names."""
 
     input: str
     path: tuple[str, ...]
@@ -44,7 +45,7 @@ class Column(msgspec.Struct, frozen=True, array_like=True, tag="column", tag_fie
 
 
 class Constant(msgspec.Struct, frozen=True, array_like=True, tag="constant", tag_field="node"):
-    """A value of the query text, kept as msgpack can say it; `python` is the value to compute with."""
+    """A value of the query text in a form that msgpack can encode; `python` is the value to compute with."""
 
     value: bool | int | float | str | None  # Decimal as text, bytes in hex, timestamp and interval in microseconds.
     type: ValueType
@@ -142,7 +143,7 @@ class Named(msgspec.Struct, frozen=True, array_like=True):
 
 
 def columns_of(expression: Expression) -> Iterator[Column]:
-    """Every column in an expression, in the order of the text; one may come twice."""
+    """Every column in an expression, in the order of the text, with repetitions."""
     match expression:
         case Column():
             yield expression
@@ -176,13 +177,13 @@ def conjuncts(expression: Expression | None) -> tuple[Expression, ...]:
 
 
 def conjunction(parts: tuple[Expression, ...]) -> Expression | None:
-    """One predicate that holds where all parts do."""
+    """The conjunction of all parts; None if there is none."""
     if len(parts) < 2:
         return parts[0] if parts else None
     return Call("and", parts, "bool", any(part.nullable for part in parts))
 
 
-# How an expression reads in a plan.
+# How an expression is written in a plan.
 
 _BINDS: Final = {"or": 1, "and": 2, "not": 3, "=": 4, "<>": 4, "<": 4, "<=": 4, ">": 4, ">=": 4, "like": 4} | {
     "||": 5,

@@ -1,7 +1,7 @@
 """Every function and operator of the languages, defined once: its types, its value, its form in Spark.
 
-A function is total: where it has no result (division by zero, a number beyond 64 bits, text that is no number) the
-result is null. So a batch can be computed column by column, and no tuple can stop a query.
+Functions are total: without a result (division by zero, a number beyond 64 bits, text that is no number) the value is
+null. So a batch can be computed column by column, and no tuple can stop a query.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One definition: everything that is known of a function."""
+    """One definition: all that is known of a function."""
 
     name: str
-    form: Form  # In Spark.
+    form: Form  # Its form in Spark.
     meaning: Rule
-    # Whether the result of certain arguments can be null; None: when one of them can, since null in is null out.
+    # Whether the result can be null for certain arguments. None means: if an argument can be null.
     nullable: Callable[[Arguments], bool] | None = None
 
 
 def call(name: str, *arguments: Expression) -> Call:
-    """Apply a function; raises TypeMismatch where the arguments do not fit.
+    """Apply a function; raises TypeMismatch if the arguments do not fit.
 
     >>> print(call("<", call("+", Constant(1, "int"), Constant("2.5", "decimal")), Constant(7, "int")))
     1 + 2.5 < 7
@@ -62,7 +62,7 @@ def call(name: str, *arguments: Expression) -> Call:
 
 @lru_cache(maxsize=1024)
 def meaning_of(expression: Call) -> Meaning:
-    """The meaning of a call that was built before, here or at another peer."""
+    """The meaning of an existing call, built here or at another peer."""
     if expression.function != "cast":
         return FUNCTIONS[expression.function].meaning(expression.function, expression.arguments)
     source = expression.arguments[0].type
@@ -73,12 +73,12 @@ def meaning_of(expression: Call) -> Meaning:
 
 
 def is_strict(name: str) -> bool:
-    """Whether a null among the arguments makes the result null, so that its value need not know nulls."""
+    """Whether a null argument makes the result null; then `value` never sees a null."""
     return name == "cast" or FUNCTIONS[name].nullable is None
 
 
 def value(expression: Call, arguments: Sequence[Any]) -> Any:
-    """The value of a call for the values of its arguments, one row at a time and without hurry.
+    """The value of a call for the values of its arguments; simple and slow, one row at a time.
 
     >>> value(call("/", Constant(1, "int"), Constant(0, "int")), [1, 0]) is None
     True
@@ -90,12 +90,12 @@ def value(expression: Call, arguments: Sequence[Any]) -> Any:
 
 
 def rendered(expression: Expression, sf: Any, column_of: Callable[[Column], Any]) -> Any:
-    """An expression as a column of Spark, whose functions are `sf`; raises NoForm where Spark means something else."""
+    """An expression as a column of Spark, whose functions are `sf`; raises NoForm if Spark cannot express it."""
     return _rendered(expression, sf, column_of)[0]
 
 
 def _rendered(expression: Expression, sf: Any, column_of: Callable[[Column], Any]) -> tuple[Any, int]:
-    """The column, and how large it may be: a form may name an argument several times, and those in it again."""
+    """The column, and a bound on its size: a form may repeat an argument, which may repeat its own."""
     match expression:
         case Column():
             return column_of(expression), 1
@@ -113,7 +113,7 @@ def _rendered(expression: Expression, sf: Any, column_of: Callable[[Column], Any
     return result, size
 
 
-_ONCE: Final = ("and", "or", "not", "is_null", "in", "coalesce")  # Whose forms name each argument once.
+_ONCE: Final = ("and", "or", "not", "is_null", "in", "coalesce")  # Their forms use each argument once.
 _MANY_TIMES: Final = 8
 _SIZE_MAX: Final = 5000
 

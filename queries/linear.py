@@ -1,8 +1,8 @@
-"""Sides of an equality that can be solved for their attribute: what CQ-DHT calls a query of type T1.
+"""Sides of an equality that can be solved for their attribute: CQ-DHT calls such a query type T1.
 
-A side is solved if it is one attribute, or an int or a time that constants were added to or taken from: then each value
-of it belongs to exactly one value of the attribute. With a factor or with rounding, as of floats and of long decimals,
-that need not be so.
+A side can be solved if it is one attribute, or an int or time attribute plus or minus constants. Then each value of the
+side belongs to exactly one value of the attribute. With a factor, or with rounding (floats, long decimals), that need
+not hold.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _EXACT: Final = ("int", "timestamp")
 
 
 def attribute_of(side: Expression) -> Column | None:
-    """The attribute that a side can be solved for; None if there is not just one, or no unique solution."""
+    """The attribute that a side can be solved for; None if there are several, or no unique solution."""
     while isinstance(side, Call):
         inner = _inner(side)
         if inner is None or side.type not in _EXACT or inner.type not in _EXACT:
@@ -26,7 +26,7 @@ def attribute_of(side: Expression) -> Column | None:
 
 
 def is_t1(equality: Call) -> bool:
-    """CQ-DHT, section 2: whether both sides have one attribute, and one of them gives the other.
+    """CQ-DHT, section 2: whether both sides have one attribute, and one of the two determines the other.
 
     >>> a, b = Column("r", ("a",), "int"), Column("s", ("b",), "int")
     >>> (
@@ -42,7 +42,7 @@ def is_t1(equality: Call) -> bool:
 
 
 def solved(side: Expression, value: Expression) -> Expression:
-    """What the attribute of a side is where the side has this value; null where no attribute can be that.
+    """The value of the attribute for which the side has this value; null if there is none.
 
     >>> b = Column("s", ("b",), "int")
     >>> print(solved(call("-", Constant.of(9), call("+", b, Constant.of(2))), Column("r", ("a",), "int")))
@@ -64,7 +64,7 @@ def solved(side: Expression, value: Expression) -> Expression:
 
 
 def _inner(side: Call) -> Expression | None:
-    """What a constant is added to or taken from, or what is taken from it."""
+    """The operand that a constant is added to or subtracted from, or that is subtracted from it."""
     match side.function, side.arguments:
         case "+" | "-", (inner, Constant()) | (Constant(), inner):
             return inner

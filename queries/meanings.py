@@ -1,7 +1,7 @@
 """What each function means for arguments of certain types: the type of the result, and how it is computed.
 
-A rule takes the name of the function and its arguments; it raises TypeMismatch where they do not fit. Values are in
-queries/values.py; the table of functions that uses these rules is queries/functions.py.
+A rule takes the name of the function and its arguments, and raises TypeMismatch if they do not fit. queries/values.py
+computes the values, and queries/functions.py has the table of functions that uses these rules.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from queries.casts import CASTS, article, cast
 from queries.errors import TypeMismatch, nearest
 from queries.expressions import Constant, Expression, ValueType
 
-NUMBERS: Final = ("int", "decimal", "float")  # From narrow to wide: the wider of two is the common type.
+NUMBERS: Final = ("int", "decimal", "float")  # From narrow to wide; the wider of two is their common type.
 MANY: Final = 1 << 20
 _COMPARED: Final = (*NUMBERS, "string", "bool", "timestamp", "interval", "bytes")
 
@@ -23,13 +23,14 @@ Arguments = tuple[Expression, ...]
 
 
 class Meaning(NamedTuple):
-    """What a function is for arguments of certain types."""
+    """What a function does for arguments of certain types."""
 
     type: ValueType
-    value: Callable[..., Any]  # Of Python values; where the function is strict, it never sees None.
-    partial: bool = False  # Without nulls among the arguments the result may still be null.
-    arguments: Arguments | None = None  # What the arguments become, where constants or types are brought together.
-    takes: tuple[int, ...] | None = None  # The arguments that `value` takes, if not all; it knows the rest already.
+    value: Callable[..., Any]  # On Python values; a strict function never gets None.
+    partial: bool = False  # The result may be null even if no argument is.
+    arguments: Arguments | None = None  # The converted arguments, if constants or types had to be brought together.
+    # The arguments that `value` takes, if not all; the others are built in already.
+    takes: tuple[int, ...] | None = None
 
 
 Rule = Callable[[str, Arguments], Meaning]
@@ -51,7 +52,7 @@ def common_type(kinds: list[ValueType], what: str) -> ValueType:
 
 
 def nothing(*_: Any) -> None:
-    """The value of what has no value."""
+    """The function that always gives null."""
 
 
 def _cast_hint(a: str, b: str) -> str:
@@ -68,10 +69,10 @@ def _read(constant: Constant, kind: ValueType) -> Constant:
 
 
 def _met(arguments: Arguments) -> Arguments:
-    """The arguments, with constants brought to the type of what they meet.
+    """The arguments, with constants converted to the type of their partners.
 
-    Text in quotes becomes a timestamp, interval or decimal beside one; a decimal constant becomes a float beside a
-    float, or `x = 0.1` would never hold.
+    Quoted text becomes a timestamp, interval or decimal if its partner is one. A decimal constant becomes a float
+    beside a float; otherwise `x = 0.1` would never hold.
     """
     kinds = [argument.type for argument in arguments]
     others = [kind for kind in ("timestamp", "interval", "decimal") if kind in kinds]
@@ -148,7 +149,7 @@ def arithmetic(name: str, arguments: Arguments) -> Meaning:
         return Meaning(kinds[0], nothing, partial=True, arguments=arguments)  # type: ignore[arg-type]
     if kinds[0] in NUMBERS and kinds[1] in NUMBERS:
         if sign == "/" and "decimal" not in kinds and isinstance(b, Constant) and b.value:
-            return Meaning("float", operator.truediv, arguments=arguments)  # By a constant that is never zero.
+            return Meaning("float", operator.truediv, arguments=arguments)  # The divisor is a constant and not zero.
         return _on_numbers(sign, kinds)._replace(arguments=arguments)
     if (sign, *kinds) in _ON_TIMES:
         return _ON_TIMES[(sign, *kinds)]._replace(arguments=arguments)
@@ -162,7 +163,7 @@ def arithmetic(name: str, arguments: Arguments) -> Meaning:
 
 
 def _met_by_arithmetic(sign: str, arguments: Arguments) -> Arguments:
-    """Text beside a timestamp is an interval if it reads as one; else as anywhere."""
+    """Text beside a timestamp is an interval if it reads as one; otherwise the usual rules apply."""
     if "timestamp" not in (arguments[0].type, arguments[1].type):
         return _met(arguments)
     met = []
@@ -191,7 +192,7 @@ def _as_floats(value: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 def by_type(least: int = 1, most: int = 1, **meanings: Meaning) -> Rule:
-    """A function whose first argument decides; further ones are ints."""
+    """A function whose first argument determines its meaning; further arguments are ints."""
 
     def meaning(name: str, arguments: Arguments) -> Meaning:
         _counted(name, arguments, least, most)
@@ -256,7 +257,7 @@ def comparison(name: str, arguments: Arguments) -> Meaning:
 
 
 def _check_compared(name: str, arguments: Arguments) -> None:
-    """All arguments can be compared with each other."""
+    """Check that all arguments can be compared with each other."""
     first: Expression | None = None
     for argument in arguments:
         if argument.type == "null":
@@ -312,7 +313,7 @@ def like(name: str, arguments: Arguments) -> Meaning:
     return Meaning("bool", values.matcher(pattern, escape), takes=(0,))
 
 
-# What chooses among its arguments.
+# Functions that choose among their arguments.
 
 
 def _alike(name: str, arguments: Arguments) -> tuple[ValueType, Arguments]:
@@ -342,7 +343,7 @@ def choice(value: Callable[..., Any], *, compared: bool = False) -> Rule:
 
 
 def case(name: str, arguments: Arguments) -> Meaning:
-    """CASE: condition, value, ..., and the value otherwise."""
+    """CASE: condition, value, …, and the ELSE value last."""
     _counted(name, arguments, 3, MANY)
     assert len(arguments) % 2 == 1, "CASE without ELSE has a null at its end"
     logic(values.choose, 1, MANY)("case", arguments[:-1:2])
@@ -364,7 +365,7 @@ def nullif(name: str, arguments: Arguments) -> Meaning:
 def signature(
     kind: ValueType, value: Callable[..., Any], *wanted: str, least: int | None = None, partial: bool = False
 ) -> Rule:
-    """A function of fixed argument types ("string|bytes" allows two), the last ones optional from `least` on."""
+    """A function with fixed argument types ("string|bytes" allows two); those from `least` on are optional."""
 
     def meaning(name: str, arguments: Arguments) -> Meaning:
         _counted(name, arguments, len(wanted) if least is None else least, len(wanted))

@@ -1,8 +1,8 @@
 """The plan of a query: an immutable tree of operators, the same for every language, planner and engine.
 
-A row of an operator is a flat tuple in the order of `columns`. Sources give their fields and TIME (and RANK under a
-window of rows); a join gives the columns of both sides; a projection gives just what it names. Windows sit at the
-sources: see docs/queries.md for when a row is in its window and when a result is due.
+A row of an operator is a flat tuple in the order of `columns`. A source has its fields and TIME (and RANK under a ROWS
+window), a join has the columns of both sides, a projection has just what it names. Windows belong to the sources;
+docs/queries.md says when a row is in its window and when a result is due.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ AGGREGATES: Final = ("count", "sum", "avg", "min", "max", "stddev")
 class Window(msgspec.Struct, frozen=True, array_like=True):
     """Which rows of a stream count together.
 
-    time:  `size` and `slide` in microseconds of the tuples' time
-    rows:  `size` and `slide` in rows
-    value: `size` and `slide` in units of the numeric column `by`, in whose order the stream comes
+    time:  `size` and `slide` in microseconds of the tuples' time rows:  `size` and `slide` in rows value: `size` and
+    `slide` in units of the numeric column `by`, in whose order the stream comes
 
-    An aggregate's windows lie at multiples of `slide`: rows from E - size up to, not including, E; without `slide`
-    it is `size`. In a join without `slide` a row is in its window from its own time on for `size`, end included.
+    An aggregate's windows end at the multiples E of `slide` (`size` if there is none) and hold the rows from E - size
+    up to, not including, E. In a join without `slide` a row is in its window from its own time on for `size`, end
+    included.
     """
 
     kind: Literal["time", "rows", "value"]
@@ -56,7 +56,7 @@ class Source(msgspec.Struct, frozen=True, array_like=True, tag="source", tag_fie
     alias: str
     schema: Schema
     window: Window | None = None
-    event_time: str | None = None  # The field that TIME comes from; else it is the publication time.
+    event_time: str | None = None  # The field that TIME comes from; None: the publication time.
     lateness_ms: int = 0
 
     @property
@@ -77,7 +77,7 @@ class Source(msgspec.Struct, frozen=True, array_like=True, tag="source", tag_fie
 
 
 class Select(msgspec.Struct, frozen=True, array_like=True, tag="select", tag_field="node"):
-    """The rows for which the predicate is true; neither false nor unknown."""
+    """The rows for which the predicate is true, not false or unknown."""
 
     input: Operator
     predicate: Expression
@@ -95,7 +95,7 @@ class Select(msgspec.Struct, frozen=True, array_like=True, tag="select", tag_fie
 
 
 class Project(msgspec.Struct, frozen=True, array_like=True, tag="project", tag_field="node"):
-    """Each row turned into these expressions. The result has `alias`; at the top of a query it is empty."""
+    """Each row turned into these expressions. The output has this alias, which is empty at the top of a query."""
 
     input: Operator
     outputs: tuple[Named, ...]
@@ -114,7 +114,7 @@ class Project(msgspec.Struct, frozen=True, array_like=True, tag="project", tag_f
 
 
 class Join(msgspec.Struct, frozen=True, array_like=True, tag="join", tag_field="node"):
-    """Pairs of rows that are in their windows together and for which the predicate is true (none: every pair)."""
+    """Pairs of rows that share an instant in their windows and satisfy the predicate (None: all such pairs)."""
 
     left: Operator
     right: Operator
@@ -133,9 +133,9 @@ class Join(msgspec.Struct, frozen=True, array_like=True, tag="join", tag_field="
 
 
 class Nest(msgspec.Struct, frozen=True, array_like=True, tag="nest", tag_field="node"):
-    """Each row of `input` once, with a list of the rows of `nested` that it found there and that meet the predicate.
+    """Each row of `input` once, with a list of the rows of `nested` that are there and satisfy the predicate.
 
-    It finds those that are in their windows at the instant at which it enters its own: what had come by then.
+    The list has the rows that are in their windows at the instant at which the input row enters its own.
     """
 
     input: Operator
@@ -164,7 +164,7 @@ class Aggregate(msgspec.Struct, frozen=True, array_like=True):
     type: ValueType
     nullable: bool = False
     distinct: bool = False
-    fields: tuple[Field, ...] = ()  # Of the records that collect gathers.
+    fields: tuple[Field, ...] = ()  # Fields of the records that collect gathers.
 
     def __str__(self) -> str:
         inner = "*" if self.argument is None else str(self.argument)
@@ -174,8 +174,8 @@ class Aggregate(msgspec.Struct, frozen=True, array_like=True):
 class WindowAggregate(msgspec.Struct, frozen=True, array_like=True, tag="aggregate", tag_field="node"):
     """One row for each window and group that holds a row: the keys, the aggregates, the window's bounds and TIME.
 
-    `window` repeats the source's window, or is that of TUMBLE / HOP. Without keys and aggregates' rows there is no
-    row: an empty window is silent. No aggregates: the distinct keys.
+    `window` repeats the source's window, or is that of TUMBLE or HOP. An empty window has no row. Without aggregates
+    the rows are the distinct keys.
     """
 
     input: Operator
@@ -202,7 +202,7 @@ class WindowAggregate(msgspec.Struct, frozen=True, array_like=True, tag="aggrega
 
 
 class Union(msgspec.Struct, frozen=True, array_like=True, tag="union", tag_field="node"):
-    """The rows of all branches, which have columns of the same types, or null; the names are those of the first."""
+    """The rows of all branches. Their columns have equal types, or are null; the first branch names them."""
 
     branches: tuple[Operator, ...]
 
@@ -219,7 +219,7 @@ class Union(msgspec.Struct, frozen=True, array_like=True, tag="union", tag_field
 
 
 class Element(msgspec.Struct, frozen=True, array_like=True, tag="element", tag_field="node"):
-    """An XML element of a result, with what is inside it in order."""
+    """An XML element of a result, with its content in order."""
 
     tag: str
     content: tuple[Template, ...] = ()
@@ -228,7 +228,7 @@ class Element(msgspec.Struct, frozen=True, array_like=True, tag="element", tag_f
 class Output(msgspec.Struct, frozen=True, array_like=True, tag="output", tag_field="node"):
     """The value of an expression inside an element, a record with all below it; without a tag, its bare text.
 
-    Null is nothing at all, not even an empty element. A list is never here: Each goes through its records.
+    Null gives nothing, not even an empty element. Lists do not occur here; Each iterates over their records.
     """
 
     expression: Expression
@@ -244,7 +244,7 @@ class Choice(msgspec.Struct, frozen=True, array_like=True, tag="choice", tag_fie
 
 
 class Each(msgspec.Struct, frozen=True, array_like=True, tag="each", tag_field="node"):
-    """The content once for each record of a list (a window's items), bound to a variable, where the condition holds."""
+    """The content for each record of a list (a window's items) that meets the condition, bound to a variable."""
 
     variable: str
     over: Expression
@@ -296,7 +296,7 @@ def list_of(name: str, nested: Operator) -> Column:
 
 
 def output_schema(plan: Operator) -> Schema:
-    """The schema of a plan's result as a stream of its own: the columns people named, not TIME and the like."""
+    """The schema of a plan's result as a stream: its named columns, without TIME and the like."""
     fields = []
     for column in plan.columns:
         name = column.path[-1]

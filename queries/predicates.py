@@ -1,10 +1,12 @@
-"""The predicate graph of StreamGlobe, section 3.1: is a conjunction satisfiable, what is its least form, what follows.
+"""The predicate graph of StreamGlobe, section 3.1: is a conjunction satisfiable, what is its minimal form, what
+follows.
 
-Terms are nodes, bounds between them are edges (queries/closure.py), and a third kind of condition only adds to these:
-what is unequal or one of a list can make a bound tighter. q follows from p if p and the opposite of q contradict.
+Terms are nodes and bounds between them are edges (queries/closure.py). Other conditions (<>, IN) can only tighten
+bounds. q follows from p if p contradicts the negation of q.
 
-The answer is exact for conjunctions of `v θ c` and `v θ w + c` with θ one of =, <, <=, >, >=, where sums stay within 64
-bits and 38 digits. Beyond that (<>, IN, OR, other functions) it is safe: what is said to follow does follow.
+The answer is exact for conjunctions of `v θ c` and `v θ w + c` with θ one of =, <, <=, >, >=, as long as sums stay
+within 64 bits and 38 digits. Beyond that (<>, IN, OR, other functions) it is safe: whatever is said to follow does
+follow.
 """
 
 from __future__ import annotations
@@ -22,13 +24,13 @@ from queries.closure import Closure
 from queries.expressions import Call, Constant, Expression, conjunction
 from queries.simplify import FALSE, simplified, simplified_conjuncts
 
-NODES_MAX: Final = 48  # Beyond this many terms, further conjuncts are compared by what they say only.
-BRANCHED_MAX: Final = 16  # Of more conjuncts with branches (IN, OR) none is left out of the least form.
+NODES_MAX: Final = 48  # Beyond so many terms, further conjuncts are only compared for equality.
+BRANCHED_MAX: Final = 16  # With more branching conjuncts (IN, OR) than this, none is dropped from the minimal form.
 
 
 @lru_cache(maxsize=1024)
 def graph_of(predicate: Expression | None) -> PredicateGraph:
-    """The graph of a predicate; None always holds."""
+    """The graph of a predicate; None is always true."""
     return PredicateGraph(simplified_conjuncts(predicate))
 
 
@@ -50,7 +52,7 @@ def implies(p: Expression | None, q: Expression | None) -> bool:
 
 
 def minimised(predicate: Expression | None) -> Expression | None:
-    """The same predicate without what follows from the rest; FALSE if nothing satisfies it.
+    """The same predicate without the parts that follow from the rest; FALSE if no row satisfies it.
 
     >>> from queries.expressions import Column
     >>> from queries.functions import call
@@ -64,7 +66,7 @@ def minimised(predicate: Expression | None) -> Expression | None:
 
 @dataclass(frozen=True)
 class PredicateGraph:
-    """What a conjunction says, closed under everything that follows from it."""
+    """A conjunction, closed under everything that follows from it."""
 
     conjuncts: tuple[Expression, ...]
     _system: _System = field(init=False)
@@ -83,7 +85,7 @@ class PredicateGraph:
 
     @property
     def terms(self) -> tuple[Expression, ...]:
-        """What the predicate is about: the nodes of the graph but zero and the constants."""
+        """The terms of the predicate: all nodes of the graph but zero and the constants."""
         return tuple(node for node in self._system.nodes if not isinstance(node, Constant))
 
     @property
@@ -97,7 +99,7 @@ class PredicateGraph:
         return None if whole is None else simplified(whole)
 
     def _needed(self) -> tuple[Expression, ...]:
-        """The conjuncts without those with branches that follow from the others; bounds are reduced in the graph."""
+        """The conjuncts without those branching ones that follow from the others; the graph reduces the bounds."""
         kept = list(self.conjuncts)
         branched = [part for part in kept if isinstance(part, Call) and part.function in ("in", "or")]
         for part in branched if len(branched) <= BRANCHED_MAX else ():
@@ -107,7 +109,7 @@ class PredicateGraph:
         return tuple(kept)
 
     def range_of(self, term: Expression) -> tuple[Fraction | None, Fraction | None]:
-        """The least and the greatest number a term can be; None where there is no limit."""
+        """The least and the greatest number that a term can be; None if there is no limit."""
         low, high = self._system.low(term), self._system.high(term)
         return (
             low[0] if low and isinstance(low[0], Fraction) else None,
@@ -126,7 +128,7 @@ class PredicateGraph:
         return self._system.holds(conjunct) or all(self._system.entails(atom) for atom in atoms.atoms_of(conjunct))
 
 
-_Limit = tuple[Fraction | str, bool]  # A value, and whether it is itself left out.
+_Limit = tuple[Fraction | str, bool]  # A value, and whether the value itself is excluded.
 
 
 @dataclass(slots=True)
@@ -136,7 +138,8 @@ class _System:
     nodes: dict[Expression, int] = field(default_factory=lambda: {ZERO: 0})
     bounds: list[Bound] = field(default_factory=list)
     unequal: list[Unequal] = field(default_factory=list)
-    excluded: dict[Expression, dict[Fraction | str, None]] = field(default_factory=dict)  # By Unequal to constants.
+    # The constants that each term is unequal to.
+    excluded: dict[Expression, dict[Fraction | str, None]] = field(default_factory=dict)
     members: list[Member] = field(default_factory=list)
     nulls: dict[Expression, None] = field(default_factory=dict)
     present: dict[Expression, None] = field(default_factory=dict)
@@ -144,7 +147,7 @@ class _System:
     closure: Closure = field(default_factory=lambda: Closure({ZERO: 0}, 1, [[0]]))
 
     def add(self, conjunct: Expression) -> bool:
-        """Take a conjunct in; False if there is no room for its terms."""
+        """Add a conjunct; False if there is no room for its terms."""
         said = atoms.atoms_of(conjunct)
         new = dict.fromkeys(node for atom in said for node in _nodes_of(atom) if node not in self.nodes)
         if len(self.nodes) + len(new) > NODES_MAX:
@@ -172,7 +175,7 @@ class _System:
                 self.consistent = False
 
     def solve(self) -> None:
-        """Close the bounds; let what is unequal or a member tighten them until nothing changes."""
+        """Close the bounds, and let inequalities and memberships tighten them until nothing changes."""
         if any(term in self.present or not term.nullable for term in self.nulls):
             self.consistent = False
         while self.consistent:
@@ -187,7 +190,7 @@ class _System:
             self.bounds.extend(tighter)
 
     def _tighter(self) -> list[Bound]:
-        """Bounds that follow from what is unequal and from memberships, and are not known yet."""
+        """New bounds that follow from inequalities and memberships."""
         found: list[Bound] = []
         for each in self.unequal:
             if each.right != ZERO:
@@ -206,7 +209,7 @@ class _System:
         return [bound for bound in found if not self.closure.has(bound)]
 
     def _inside(self, term: Expression) -> Iterator[Bound]:
-        """The limits of a term moved inwards, past the numbers it is not."""
+        """The limits of a term, moved inwards past the numbers it cannot be."""
         low, high = self.low(term), self.high(term)
         if low is not None and isinstance(low[0], Fraction) and low[0] in self.excluded[term]:
             yield Bound(ZERO, term, -self._passed(term, low[0], 1), strict=term.type not in INTEGRAL)
@@ -218,7 +221,7 @@ class _System:
             number += step
         return number
 
-    # What is left to one term.
+    # The values that a term can still have.
 
     def high(self, term: Expression) -> _Limit | None:
         if term.type not in TEXTUAL:
@@ -242,7 +245,7 @@ class _System:
         return found
 
     def allows(self, term: Expression, value: Fraction | str) -> bool:
-        """Whether the limits of a term leave it this value."""
+        """Whether the limits of a term allow this value."""
         low, high = self.low(term), self.high(term)
         if low is not None and not _is_below(low[0], value, strict=low[1]):
             return False
@@ -285,7 +288,7 @@ class _System:
         return not self._with(*equal).consistent
 
     def _closure_tells_all(self, bound: Bound) -> bool:
-        """Whether a bound that the closure does not have does not follow, without trying the opposite.
+        """Whether a bound that is not in the closure certainly does not follow, so that its negation need not be tried.
 
         Between two terms that are not integral, integral ones can round more than a path between the two shows.
         """
@@ -318,7 +321,7 @@ class _System:
         return not self._with(*others).consistent
 
     def _entails_text(self, atom: Bound | Unequal) -> bool:
-        """Text has no sums: a constant lies inside or outside the limits of a term."""
+        """Text has no sums: a constant is inside or outside of the limits of a term."""
         upper = isinstance(atom.right, Constant)
         term, constant = (atom.left, atom.right) if upper else (atom.right, atom.left)
         assert isinstance(constant, Constant), "a bound between two terms needs no limits"
@@ -333,15 +336,15 @@ class _System:
         strict = atom.strict and not limit[1]
         return _is_below(limit[0], value, strict=strict) if upper else _is_below(value, limit[0], strict=strict)
 
-    # The least form.
+    # The minimal form.
 
     def rules_out(self, each: Unequal) -> bool:
-        """Whether the bounds alone keep the two sides apart."""
+        """Whether the bounds alone keep the two sides unequal."""
         value = _excluded_by(each)
         return self.entails(each) if value is None else not self.allows(each.left, value)
 
     def reduced(self) -> list[Expression]:
-        """Conditions that say the same, without those that follow from the others."""
+        """Equivalent conditions without those that follow from the others."""
         fixed = list(self.closure.fixed())
         listed = dict.fromkeys(member.term for member in self.members)
         bounds = [bound for bound in self.closure.reduced() if not _is_known(bound) and _bounded(bound) not in listed]
@@ -362,7 +365,7 @@ class _System:
         return said + [Null(term, null=False).expression() for term in absent if not isinstance(term, Call)]
 
     def _without_rounded(self, fixed: list[Bound], bounds: list[Bound]) -> list[Bound]:
-        """The bounds without those that follow once a path is rounded, which the paths themselves do not show."""
+        """The bounds without those that follow only once a path is rounded, which the closure does not show."""
         kept = list(bounds)
         for bound in bounds:
             rest = [each for each in kept if each != bound]
@@ -391,7 +394,7 @@ def _value_of(constant: Constant) -> Fraction | str:
 
 
 def _excluded_by(each: Unequal) -> Fraction | str | None:
-    """The constant that a term is not; None if it is unequal to another term."""
+    """The constant that a term is unequal to; None if it is unequal to another term."""
     if each.right == ZERO:
         return each.offset
     return str(each.right.value) if isinstance(each.right, Constant) else None
@@ -406,20 +409,20 @@ def _is_below(one: Fraction | str, other: Fraction | str, *, strict: bool) -> bo
 
 
 def _is_known(bound: Bound) -> bool:
-    """Whether it holds of any row: false is 0 and true is 1."""
+    """Whether it holds for every row: false is 0 and true is 1."""
     term, number = (bound.right, 0) if bound.left == ZERO else (bound.left, 1)
     return term.type == "bool" and ZERO in (bound.left, bound.right) and bound.offset == number and not bound.strict
 
 
 def _bounded(bound: Bound) -> Expression | None:
-    """The term of a bound with a constant."""
+    """The term of a bound by a constant."""
     if bound.left == ZERO or bound.right == ZERO:
         return bound.right if bound.left == ZERO else bound.left
     return None
 
 
 def _background(nodes: Iterable[Expression]) -> list[Bound]:
-    """What holds of any row: false and true are 0 and 1, and constants of text stand in their order."""
+    """What holds for every row: false and true are 0 and 1, and text constants have their order."""
     every = list(nodes)
     known = []
     for node in every:

@@ -1,10 +1,10 @@
 """The properties of a query (StreamGlobe, section 3.1): what it needs of each input stream, and what its result holds.
 
-Queries and derived streams are described alike: the stream that a query results in has the properties of the query. For
-each input there are the selection as a predicate in least form, the elements the query reads and those it returns, the
-window, and the aggregates with the filter on their results. They are those of the canonical plan, with paths from the
-item of the stream: neither aliases nor the language of the query show. Conditions over several inputs stand apart, and
-so does an aggregate over a join: the paper combines streams at the subscriber's peer, and shares each of them alone.
+Queries and derived streams are described alike: the result stream of a query has the properties of the query. Each
+input has a selection in minimal form, the elements that the query reads and those it returns, its window, and its
+aggregates with the filter on their results. All come from the canonical plan, with paths from the item of the stream,
+so aliases and the query language do not show. Conditions over several inputs, and an aggregate over a join, are kept
+apart: the paper combines streams at the subscriber's peer and shares each of them alone.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ Path = tuple[str, ...]
 
 
 class AggregateProperties(msgspec.Struct, frozen=True, array_like=True):
-    """One aggregate: the operator and the element it is taken of; None: of the items themselves."""
+    """One aggregate: the operator and the element it is computed of; None: the items themselves."""
 
     function: AggregateFunction
     argument: Expression | None
     distinct: bool = False
-    elements: tuple[str, ...] = ()  # What is kept of the items that are collected.
+    elements: tuple[str, ...] = ()  # What is kept of collected items.
 
     def __str__(self) -> str:
         inner = (", ".join(self.elements) or "*") if self.argument is None else str(self.argument)
@@ -59,9 +59,9 @@ class AggregateProperties(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Grouping(msgspec.Struct, frozen=True, array_like=True):
-    """What an aggregating query does with the items: their window, their groups, and what of the results is kept.
+    """What an aggregating query does with the items: their window, their groups, and the filter on the results.
 
-    In `having` a result goes by what it is, not by its name in the query: avg(en).
+    `having` names a result by its meaning, as avg(en), not by its name in the query.
     """
 
     window: Window
@@ -74,15 +74,15 @@ class InputProperties(msgspec.Struct, frozen=True, array_like=True):
     """What a query does with one input stream."""
 
     stream: str
-    predicate: Expression | None  # In least form: nothing in it follows from the rest.
-    referenced: tuple[Path, ...]  # Every element the query looks at.
-    returned: tuple[Path, ...]  # Those of them that stand in the result as they are.
-    window: Window | None = None  # That in which a join sees the stream.
+    predicate: Expression | None  # In minimal form: no part follows from the rest.
+    referenced: tuple[Path, ...]  # Every element that the query reads.
+    returned: tuple[Path, ...]  # The elements that the result holds unchanged.
+    window: Window | None = None  # The window through which a join sees the stream.
     grouping: Grouping | None = None
 
 
 class Properties(msgspec.Struct, frozen=True, array_like=True):
-    """What a query does with all its inputs, which the conditions call s0, s1, … in this order."""
+    """What a query does with all its inputs; the conditions call them s0, s1, … in this order."""
 
     inputs: tuple[InputProperties, ...]
     conditions: tuple[Expression, ...] = ()  # Over several inputs.
@@ -130,7 +130,7 @@ def _of_branch(plan: Operator) -> Properties:
     of_rows, of_windows = _conditions(plan)
     conditions = [_expanded(part, meanings) for part in of_rows]
     across = [_expanded(part, meanings) for part, owner in of_windows if owner is None]
-    groupings: dict[str, Grouping] = {}  # By the input; of an aggregate over several, by none.
+    groupings: dict[str, Grouping] = {}  # By input; an aggregate over several inputs has the key "".
     for each in walk(plan):
         if isinstance(each, WindowAggregate):
             having = [part for part, owner in of_windows if owner is each]
@@ -174,7 +174,7 @@ def _of_input(
 
 
 def _outermost(paths: Iterable[Path]) -> tuple[Path, ...]:
-    """The paths in order, without those inside another one."""
+    """The paths in order, without those inside another path."""
     kept: list[Path] = []
     for path in sorted(path for path in paths if path):
         if not kept or path[: len(kept[-1])] != kept[-1]:
@@ -183,7 +183,7 @@ def _outermost(paths: Iterable[Path]) -> tuple[Path, ...]:
 
 
 def _own(expression: Expression) -> Expression:
-    """An expression over one input, with paths that start at its items."""
+    """An expression over one input, with paths from its items."""
     return _under(expression, "")
 
 
@@ -203,13 +203,13 @@ def _own_grouping(grouping: Grouping) -> Grouping:
     return Grouping(grouping.window, tuple(map(_own, grouping.keys)), tuple(results), having)
 
 
-# What the columns of derived rows mean.
+# The meaning of columns of derived rows.
 
 _Meanings = Mapping[tuple[str, str], Expression]
 
 
 def _meanings(plan: Operator) -> _Meanings:
-    """For each column that an operator names what it is in columns of sources; results of aggregates by their text."""
+    """For each named column of an operator, its meaning in columns of sources; results of aggregates by their text."""
     known: dict[tuple[str, str], Expression] = {}
     is_alone = len(sources(plan)) == 1
     for each in walk(plan):
@@ -241,7 +241,7 @@ def _described(result: Aggregate, meanings: _Meanings) -> AggregateProperties:
 
 
 def _result(result: Aggregate, meanings: _Meanings, is_alone: bool) -> Column:
-    """A result of an aggregate as a column of no input; its text says what it is, and of which of several inputs."""
+    """A result of an aggregate as a column of no input; its text says what it is, and of which input."""
     described = _described(result, meanings)
     if described.argument is not None and is_alone:
         described = msgspec.structs.replace(described, argument=_own(described.argument))
@@ -249,7 +249,7 @@ def _result(result: Aggregate, meanings: _Meanings, is_alone: bool) -> Column:
 
 
 def _conditions(plan: Operator) -> tuple[list[Expression], list[tuple[Expression, WindowAggregate | None]]]:
-    """The conditions of a plan: on rows of streams, in order, and on windows, with the only window it is about."""
+    """The conditions of a plan: those on rows of streams, in order, and those on windows, each with its window."""
     windows = {each.alias: each for each in walk(plan) if isinstance(each, WindowAggregate)}
     lists: dict[tuple[str, str], Expression] = {}
     for each in walk(plan):
@@ -269,7 +269,7 @@ def _conditions(plan: Operator) -> tuple[list[Expression], list[tuple[Expression
 
 
 def _listed(plan: Operator) -> list[Expression]:
-    """What the lists in the result of a plan consist of: they need it, but no one else can read it there."""
+    """What the lists in the result of a plan consist of; the plan needs it, but nobody else can read it there."""
     nests = [each.nested for each in walk(plan) if isinstance(each, Nest)]
     return [expression for nested in nests for expression in _outputs(nested)]
 

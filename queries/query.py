@@ -12,7 +12,8 @@ from queries.catalogue import Streams
 from queries.plan import Operator
 
 Language = Literal["sql", "wxquery"]
-# CQ-DHT, section 2, has T1 and T2: two-way joins on an equality, which the DHT's index can evaluate; theta has none.
+# CQ-DHT, section 2, has T1 and T2: two-way joins on an equality, which the DHT's index can evaluate. A theta join has
+# no equality.
 QueryClass = Literal["select", "T1", "T2", "theta", "windowed", "multi-way", "aggregate", "nested"]
 
 
@@ -27,7 +28,7 @@ class Query(msgspec.Struct, frozen=True):
 
 
 def parse(text: str, streams: Streams, parameters: Sequence[Any] = ()) -> Query:
-    """The query of a text in either language; raises QueryError. `parameters` fill the question marks of SQL."""
+    """The query of a text in either language; raises QueryError. `parameters` replace the question marks of SQL."""
     if _WXQUERY.match(text):
         from queries import wxquery
 
@@ -45,11 +46,12 @@ _FROM: Final = re.compile(
 _WINDOW: Final = re.compile(r"\[[^\]]*\]")
 _FIRST: Final = re.compile(r"""\s*"?([A-Za-z_][A-Za-z0-9_.-]*)""")
 LIKELY_MAX: Final = 32
-REPLICAS_MAX: Final = 16  # Rewriters that may share an attribute in the join index.
+REPLICAS_MAX: Final = 16  # How many rewriters may share an attribute in the join index.
 
 
 def likely_streams(text: str) -> tuple[str, ...]:
-    """The streams that a text seems to name, to look them up before it is parsed; the parser alone knows.
+    """The streams that a text seems to name, so that they can be looked up before it is parsed. Only the parser knows
+    for sure.
 
     >>> likely_streams('SELECT a.x FROM a [RANGE 5 MINUTES], "b-c" AS b WHERE a.x = b.x')
     ('a', 'b-c')

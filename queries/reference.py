@@ -1,6 +1,6 @@
-"""The reference evaluator: what a plan means, over lists of tuples, in one place and with everything at hand.
+"""The reference evaluator: it defines what a plan means, over complete lists of tuples.
 
-It is written to be believed, not to be quick. Whatever else runs a plan (the join index, an executor, Spark) must give
+It is written to be believed, not to be fast. Whatever else runs a plan (the join index, an executor, Spark) must give
 the same multiset of results. In short:
 
 * Tuples arrive in the order of their publication, ties by stream name and place in the list. The TIME of a tuple is its
@@ -52,7 +52,7 @@ from queries.values import DECIMALS
 
 
 class Tuple(NamedTuple):
-    """A tuple of a stream: when it was published, its values, and an id that msgpack can say."""
+    """A tuple of a stream: its publication time, its values, and an id that msgpack can encode."""
 
     time: datetime
     row: Row
@@ -64,12 +64,12 @@ class Result(NamedTuple):
 
     row: Row
     time: datetime
-    sources: tuple[tuple[str, Any], ...]  # Alias and tuple id, by alias; of an aggregate, those of each row it counts.
+    sources: tuple[tuple[str, Any], ...]  # Alias and tuple id, by alias; for an aggregate, those of each row in it.
     window: tuple[Any, Any] | None = None  # The bounds of an aggregate's window.
-    branch: tuple[int, ...] = ()  # Which branches of unions it came through, the outermost first.
+    branch: tuple[int, ...] = ()  # The branches of unions that it came through, the outermost first.
 
     def notification_id(self, query: str, revision: int = 0) -> str:
-        """The identity under which this result is delivered; every peer and every replay derives the same."""
+        """The identity under which this result is delivered; every peer and every replay computes the same one."""
         made_of = (query, self.sources, self.window, self.branch, revision)
         return sha256(msgspec.msgpack.encode(made_of)).hexdigest()
 
@@ -80,7 +80,7 @@ Streams = Mapping[str, Sequence[Tuple]]
 def evaluate(plan: Operator, streams: Streams, *, final: bool = True) -> list[Result]:
     """The results of a plan, in the order in which they are due.
 
-    Without `final` more tuples may come: there is only what the watermark has completed.
+    Without `final` more tuples may come, so only what the watermark has completed is a result.
     """
     evaluation = _Evaluation(streams, final)
     items = [
@@ -90,7 +90,7 @@ def evaluate(plan: Operator, streams: Streams, *, final: bool = True) -> list[Re
 
 
 def late(plan: Operator, streams: Streams) -> int:
-    """How many tuples (or joined rows, where an aggregate drops them) came after all their windows were closed."""
+    """How many tuples (or joined rows, if an aggregate drops them) came after all their windows were closed."""
     evaluation = _Evaluation(streams, final=True)
     evaluation.all_items(plan)
     return evaluation.late
@@ -126,8 +126,8 @@ def same_rows(left: Sequence[Row], right: Sequence[Row]) -> bool:
     return not any(unmatched.values())
 
 
-# Instants. Of two at one time that one is earlier at which the earlier tuple arrives. A window that slides is looked
-# at when its time comes, before any tuple of that time arrives; a closed range ends after all of them.
+# Instants. Of two instants at one time, that of the tuple which arrives first is the earlier. A sliding window is
+# evaluated when its time comes, before any tuple of that time arrives; a closed range ends after all of them.
 
 _BEFORE_TUPLES: Final = -1
 _AFTER_TUPLES: Final = math.inf
@@ -143,26 +143,26 @@ _NEVER: Final = _Instant(1 << 80, _AFTER_TUPLES)
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """A row on its way through the plan, with what does not show in its columns."""
+    """A row on its way through the plan, with what its columns do not show."""
 
     row: Row
-    time: int  # TIME of a tuple; of a combination, when it is due.
-    arrival: int  # Of the last of its tuples.
+    time: int  # TIME of a tuple; for a combination, when it is due.
+    arrival: int  # Arrival of the last of its tuples.
     enter: _Instant  # From here on all its tuples are in their windows …
     leave: _Instant  # … until just before this.
     sources: tuple[tuple[str, Any], ...]
     window: tuple[Any, Any] | None = None
     branch: tuple[int, ...] = ()
-    ranked: bool = False  # Whether it depends on the number of a row in its stream, or on all rows before it.
-    beside: tuple[str, ...] = ()  # Aliases that it waits for though nothing of them need be in it.
+    ranked: bool = False  # It depends on a row's number in its stream, or on all rows before it.
+    beside: tuple[str, ...] = ()  # Aliases whose watermark it waits for although it may hold nothing of them.
 
     @property
     def waits(self) -> bool:
-        """Whether the watermark must come first: a window slid to make it, or an earlier row could still change it."""
+        """Whether the watermark must come first: a sliding window made it, or an earlier row could still change it."""
         return self.ranked or (self.enter.arrival < 0 and self.time == self.enter.time)
 
     def order(self) -> tuple[int, int, bytes]:
-        """By time, then arrival; what one tuple brought about has an order too, whatever the order of joins."""
+        """By time, then arrival; results of one tuple have a fixed order too, whatever the order of joins."""
         return self.time, self.arrival, msgspec.msgpack.encode(self.sources)
 
     def result(self) -> Result:
@@ -170,7 +170,7 @@ class _Item:
 
 
 class _Arrived(NamedTuple):
-    """A tuple as it arrives at a source: its TIME, its place in the order, itself, and the highest TIME so far."""
+    """A tuple as it arrives at a source: its TIME, its number, itself, and the highest TIME so far."""
 
     time: int
     arrival: int
@@ -179,7 +179,7 @@ class _Arrived(NamedTuple):
 
 
 class _Evaluation:
-    """One evaluation of one plan: the tuples in order of arrival, and how many came late."""
+    """One evaluation of one plan: the tuples in order of arrival, and the number of late ones."""
 
     def __init__(self, streams: Streams, final: bool) -> None:
         everything = [
@@ -195,7 +195,7 @@ class _Evaluation:
         self.late = 0
 
     def all_items(self, plan: Operator) -> list[_Item]:
-        """The items of a plan; of a union, each branch goes by its own streams."""
+        """The items of a plan; in a union each branch goes by its own streams."""
         if isinstance(plan, Union):
             return [
                 replace(item, branch=(number, *item.branch))
@@ -250,9 +250,9 @@ class _Evaluation:
         return self._sources[known]
 
     def watermark(self, inputs: Sequence[Source], arrival: float = math.inf) -> float:
-        """Up to which time these sources are complete, once the tuple with this place has arrived.
+        """The time up to which these sources are complete, once the tuple at this place has arrived.
 
-        It is the lowest of theirs; a source of which nothing has arrived holds all of them back.
+        It is the lowest of their watermarks; a source from which nothing has arrived holds all others back.
         """
         lowest = math.inf
         for source in inputs:
@@ -263,14 +263,14 @@ class _Evaluation:
         return lowest
 
     def is_complete(self, item: _Item, plan: Operator) -> bool:
-        """Whether the watermark of the sources that an item comes from has reached its time."""
+        """Whether the watermark of an item's sources has reached its time."""
         aliases = {*item.beside, *(alias for alias, _ in item.sources)}
         return item.time <= self.watermark([source for source in sources(plan) if source.alias in aliases])
 
     # Sources and joins.
 
     def _in_time(self, source: Source) -> list[_Arrived]:
-        """The tuples that are not late, by TIME; among equals by arrival."""
+        """The tuples that are not late, by TIME, then by arrival."""
         arrived = self._arrived(source)
         return sorted(
             each for each in arrived if _last_time(source.window, each) >= self.watermark([source], each.arrival)
@@ -342,7 +342,7 @@ class _Evaluation:
             yield _Item(row, time, last.arrival, instant, _NEVER, made_of, bounds)
 
     def _windowed(self, plan: WindowAggregate) -> Iterator[tuple[_Item, list[_Bounds]]]:
-        """Each row of the input, in order, with the windows it counts in: complete ones, and still open as it came."""
+        """Each row of the input, in order, with its windows that are complete and were still open when it came."""
         items = sorted(self.items(plan.input), key=_Item.order)
         match plan.window.kind:
             case "time":
@@ -377,7 +377,7 @@ class _Evaluation:
             yield item, [window for window in _windows(plan.window, number) if window.end <= complete]
 
     def _in_value_windows(self, plan: WindowAggregate, items: list[_Item]) -> Iterator[tuple[_Item, list[_Bounds]]]:
-        """The stream comes in the order of the values, so the highest one so far says how far it is complete."""
+        """The stream is ordered by this value, so the highest one so far says how far it is complete."""
         columns = plan.input.columns
         by = next(column for column in columns if column.path == plan.window.by[:1])
         by = msgspec.structs.replace(by, path=plan.window.by)
@@ -400,14 +400,14 @@ class _Evaluation:
 
 
 class _Bounds(NamedTuple):
-    """A window of an aggregate: from start up to, not including, end; in microseconds, rows, or units of a column."""
+    """A window of an aggregate, from start up to, not including, end; in microseconds, rows, or units of a column."""
 
     start: Any
     end: Any
 
 
 def _windows(window: Window, place: int | Fraction) -> Iterator[_Bounds]:
-    """The windows that hold a place: they end at multiples of the slide, those of rows start there."""
+    """The windows that hold a place. They end at multiples of the slide; ROWS windows start there."""
     size = Fraction(window.size)
     slide = size if window.slide is None else Fraction(window.slide)
     if window.kind == "rows":
@@ -423,7 +423,7 @@ def _windows(window: Window, place: int | Fraction) -> Iterator[_Bounds]:
 
 
 def _stretch(window: Window | None, in_time: list[_Arrived], rank: int) -> tuple[_Instant, _Instant]:
-    """From when until just before when a tuple is in its window, as a join sees it."""
+    """The stretch of instants, end excluded, for which a tuple is in its window in a join."""
     time, arrival = in_time[rank].time, in_time[rank].arrival
     match window:
         case Window(kind="time", size=size, slide=None):
@@ -439,7 +439,7 @@ def _stretch(window: Window | None, in_time: list[_Arrived], rank: int) -> tuple
 
 
 def _last_time(window: Window | None, each: _Arrived) -> float:
-    """The last time at which a tuple is in a window; one that arrives with the watermark beyond it is late."""
+    """The last time at which a tuple is in a window; a tuple that arrives with the watermark beyond it is late."""
     match window:
         case Window(kind="time", size=size, slide=None):
             return each.time + int(size)
@@ -451,7 +451,7 @@ def _last_time(window: Window | None, each: _Arrived) -> float:
 
 
 def _shown(window: Window, bounds: _Bounds) -> tuple[Any, Any]:
-    """The bounds of a window as a result has them."""
+    """The bounds of a window, as a result shows them."""
     match window.kind:
         case "time":
             return _datetime(int(bounds.start)), _datetime(int(bounds.end))
@@ -464,7 +464,7 @@ def _shown(window: Window, bounds: _Bounds) -> tuple[Any, Any]:
 
 
 def _field(column: Column, row: Row, columns: Sequence[Column]) -> Any:
-    """What a column is in a row; below a record that is null everything is."""
+    """The value of a column in a row; null below a record that is null."""
     at = next(place for place, each in enumerate(columns) if (each.input, each.path) == (column.input, column.path[:1]))
     found, fields = row[at], columns[at].fields
     for name in column.path[1:]:
@@ -476,7 +476,7 @@ def _field(column: Column, row: Row, columns: Sequence[Column]) -> Any:
 
 
 def _argument(aggregate: Aggregate, row: Row, columns: Sequence[Column]) -> Any:
-    """What an aggregate sees of a row: count its presence, collect its fields, others the value of the argument."""
+    """What an aggregate takes from a row: count takes its presence, collect its fields, others the argument's value."""
     if aggregate.argument is not None:
         return value(aggregate.argument, row, columns)
     if aggregate.function == "count":
@@ -486,7 +486,7 @@ def _argument(aggregate: Aggregate, row: Row, columns: Sequence[Column]) -> Any:
 
 
 def _equal_keys(join: Join) -> tuple[list[Expression], list[Expression]]:
-    """What must be equal on both sides for the predicate to be true; it spares looking at every pair."""
+    """Expressions that must be equal on both sides for the predicate to be true; they save testing every pair."""
     left_inputs = {column.input for column in join.left.columns}
     keys: tuple[list[Expression], list[Expression]] = ([], [])
     for part in conjuncts(join.predicate):
@@ -522,7 +522,7 @@ def _micros(time: datetime) -> int:
 
 
 def _datetime(micros: int) -> datetime:
-    """The time; where the calendar ends, its end, as a window may reach beyond."""
+    """The time, clipped to the calendar: a window may reach beyond it."""
     try:
         return EPOCH + timedelta(microseconds=micros)
     except OverflowError:

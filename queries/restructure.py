@@ -17,12 +17,12 @@ from queries.schema import Row
 from queries.xml import append_element, text_of
 
 Columns = tuple[Column, ...]
-BRANCH: Final = "branch"  # The column that says of which branch of a union a row is.
+BRANCH: Final = "branch"  # The column that names a row's branch of a union.
 _Writer = Callable[[Row, list[str]], None]  # Appends the pieces of a text.
 
 
 def on_row(operator: Restructure) -> Callable[[Row], str]:
-    """The fragment of a row; the envelope, which opens once for all rows, is not in it.
+    """The fragment of a row, without the envelope, which opens once for all rows.
 
     >>> from queries.plan import Project, Source
     >>> from queries.expressions import Named
@@ -43,7 +43,7 @@ def on_row(operator: Restructure) -> Callable[[Row], str]:
 
 
 def on_batch(operator: Restructure) -> Callable[[Sequence[Row]], list[Row]]:
-    """The results of rows: their fragments. One that holds nothing at all is no result, as in a sequence of XQuery."""
+    """The results of rows: their fragments. An empty fragment is no result, as in a sequence of XQuery."""
     fragment = on_row(operator)
     return lambda rows: [(text,) for row in rows if (text := fragment(row))]
 
@@ -94,14 +94,14 @@ def loops_in(content: Iterable[Template]) -> Iterator[Each]:
 
 
 def columns_in(content: tuple[Template, ...]) -> tuple[Column, ...]:
-    """The columns that templates need of their input, each once; the variables of loops are not among them."""
+    """The columns that templates need of their input, each once, without the variables of loops."""
     variables = [loop.variable for loop in loops_in(content)]
     columns = (column for expression in expressions_in(content) for column in columns_of(expression))
     return tuple(dict.fromkeys(column for column in columns if column.input not in variables))
 
 
 def rewritten(content: Iterable[Template], change: Callable[[Expression], Expression]) -> tuple[Template, ...]:
-    """Templates with a change made to each node of each expression."""
+    """Templates with a change applied to each node of each expression."""
 
     def changed(template: Template) -> Template:
         match template:
@@ -120,7 +120,7 @@ def rewritten(content: Iterable[Template], change: Callable[[Expression], Expres
 
 
 def one_shape(plan: Union) -> Restructure:
-    """A union of XML as XML of a union: each row says whose it is, and is null in the columns of the others."""
+    """A union of XML as XML of a union: each row names its branch, and is null in the columns of the others."""
     shapes = [each for each in plan.branches if isinstance(each, Restructure)]
     own = [tuple(named for named in _outputs(each)) for each in shapes]
     bodies, content = [], []

@@ -1,7 +1,7 @@
 """The schema of a stream: names and types of its fields, and the check that rows of a batch keep to it.
 
-Rows travel as one msgpack array of arrays, in the order of the fields. A batch is checked in one pass by a decoder
-compiled from the schema; only when that says no are the rows looked at one by one, to name the row and the field.
+Rows travel as one msgpack array of arrays, in the order of the fields. A decoder compiled from the schema checks a
+batch in one pass. Only if it refuses are the rows checked one by one, to name the row and the field.
 
 | type      | in Python             | in msgpack                   | in JSON                      |
 |-----------|-----------------------|------------------------------|------------------------------|
@@ -14,7 +14,7 @@ compiled from the schema; only when that says no are the rows looked at one by o
 | bytes     | bytes                 | binary                       | string in base64             |
 | record    | tuple                 | array                        | object with its fields       |
 
-Between the operators of a query there are lists of records, too; no stream that people make has them.
+Between the operators of a query there are also lists of records; no stream that people create has them.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _IN_PYTHON: Final[dict[str, Any]] = {
     "timestamp": _TIMESTAMP,
     "bytes": bytes,
 }
-# What the check of a batch demands; it never builds a Decimal, and lets none be infinite or not a number.
+# What the check of a batch demands. It builds no Decimal, and admits no infinity and no NaN.
 _ON_THE_WIRE: Final = _IN_PYTHON | {"decimal": _DECIMAL_TEXT}
 
 _SEEN_AS: Final[tuple[tuple[type, str], ...]] = (
@@ -98,12 +98,12 @@ class SchemaError(ValueError):
 
 
 class RowError(ValueError):
-    """A row does not fit the schema: which one (from 0), which field, what it should be and what it is."""
+    """A row does not fit the schema: which row (from 0), which field, what was expected and what was found."""
 
     def __init__(self, row: int, field: str, expected: str, got: str) -> None:
         where = f'row {row}, field "{field}"' if field else f"row {row}"
         said = f"{where}: expected {expected}, got {got}"
-        super().__init__(said.encode(errors="backslashreplace").decode())  # Half a character can be shown nowhere.
+        super().__init__(said.encode(errors="backslashreplace").decode())  # Half of a surrogate pair cannot be printed.
         self.row = row
         self.field = field
         self.expected = expected
@@ -133,7 +133,7 @@ class Field(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def expected(self) -> str:
-        """How an error names what belongs here."""
+        """How an error names what is expected here."""
         if self.type == "record":
             text = f"a record of {len(self.fields)} fields"
         else:
@@ -171,10 +171,10 @@ class Schema(msgspec.Struct, frozen=True, array_like=True, dict=True):
         return ", ".join(map(str, self.fields))
 
     def check(self, rows: bytes) -> int:
-        """Count the rows of a batch after making sure that each fits; raises RowError for the first that does not."""
+        """Check that each row of a batch fits, and return their number; raises RowError for the first that does not."""
         try:
             decoded = self._checker.decode(rows)
-        except (msgspec.MsgspecError, RecursionError):  # A batch may also nest deeper than the decoder goes.
+        except (msgspec.MsgspecError, RecursionError):  # A batch may also nest deeper than the decoder can go.
             raise self._blame_batch(rows) from None
         for name, path in self._times:
             times = [_inside(row, path) for row in decoded] if path[1:] else [row[path[0]] for row in decoded]
@@ -191,14 +191,14 @@ class Schema(msgspec.Struct, frozen=True, array_like=True, dict=True):
         return len(decoded)
 
     def row(self, values: Mapping[str, Any] | Sequence[Any], *, number: int = 0, from_text: bool = False) -> Row:
-        """A row from JSON-like values, by name or in order; `from_text` also reads numbers, as CSV needs it.
+        """A row from JSON-like values, by name or in order; with `from_text`, numbers may be text, as in CSV.
 
-        A field that may be null may be left out.
+        A nullable field may be left out.
         """
         return _convert_record(self.fields, values, _Place(number, "", from_text))
 
     def encode(self, rows: Iterable[Row]) -> bytes:
-        """Rows as they travel. They are not checked again: make them with row()."""
+        """Rows in their wire format. They are not checked again, so make them with row()."""
         return msgspec.msgpack.encode(list(rows))
 
     def decode(self, rows: bytes) -> list[Row]:
@@ -206,7 +206,7 @@ class Schema(msgspec.Struct, frozen=True, array_like=True, dict=True):
         return cast("list[Row]", self._decoder.decode(rows))
 
     def to_json(self, row: Row) -> dict[str, Any]:
-        """A row by name, in what JSON can say.
+        """A row by name, in types that JSON has.
 
         >>> Schema.parse("price decimal, raw bytes").to_json((Decimal("1.50"), b"ab"))
         {'price': '1.50', 'raw': 'YWI='}
@@ -223,7 +223,7 @@ class Schema(msgspec.Struct, frozen=True, array_like=True, dict=True):
 
     @cached_property
     def _times(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """The fields that are timestamps, those inside records too: their names, and their places in a row."""
+        """The timestamp fields, also those inside records: names, and places in a row."""
         return tuple(_times_in(self.fields, "", ()))
 
     def _blame_batch(self, rows: bytes) -> RowError:
@@ -257,7 +257,7 @@ def _record_type(fields: tuple[Field, ...], scalars: Mapping[str, Any]) -> Any:
     return tuple[tuple(_type(field, scalars) for field in fields)]  # type: ignore[misc]
 
 
-# Times. A zone can put one beyond the first or the last year, where no engine can follow.
+# Times. A zone can move a time out of the first or last year, where no engine can follow.
 
 _CALENDAR: Final = "a timestamp in the years 1 to 9999 of UTC"
 
@@ -288,7 +288,7 @@ def _is_in_calendar(time: datetime | None) -> bool:
     return True
 
 
-# Who is to blame, once a batch has been refused: slow and exact.
+# Finding the culprit once a batch has been refused: slow and exact.
 
 
 def _blame_record(fields: tuple[Field, ...], raw: msgspec.Raw, number: int, inside: str) -> RowError | None:
@@ -338,7 +338,7 @@ def _seen(value: Any) -> str:
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """Where a value being converted stands, and how it is read."""
+    """The place of a value being converted, and how to read it."""
 
     row: int
     inside: str
@@ -398,7 +398,7 @@ def _convert(field: Field, value: Any, place: _Place) -> Any:
 
 
 def _can_travel(text: str) -> bool:
-    """JSON can say half of a character; UTF-8 cannot."""
+    """JSON can express half of a surrogate pair; UTF-8 cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -430,7 +430,7 @@ _TO_JSON: Final[dict[str, Callable[[Any], str]]] = {
 
 
 class _Parser:
-    """One pass over the words of a schema; `place` is where the next word starts."""
+    """One pass over the words of a schema; `place` is where the next word begins."""
 
     def __init__(self, text: str) -> None:
         self._text = text

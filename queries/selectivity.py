@@ -1,7 +1,7 @@
 """Which share of rows a predicate keeps, estimated from what is known of the columns.
 
-Conditions count as independent, except that bounds on one column are one range. Where nothing is known, the guesses of
-System R serve: they rank plans, they do not foretell them.
+Conditions count as independent, except that bounds on one column are one range. Without statistics the guesses of
+System R apply: they rank plans and do not predict them.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from queries.expressions import Call, Column, Constant, Expression
 from queries.predicates import PredicateGraph, graph_of
 from queries.simplify import TRUE
 
-EQUAL: Final = 0.1  # A column and a value, of which nothing is known.
+EQUAL: Final = 0.1  # A column equals a value, without statistics.
 BOUNDED: Final = 1 / 3  # A comparison with one end.
 RANGED: Final = 1 / 4  # Between two ends.
 OTHER: Final = 1 / 3  # Anything else that may be true or not.
 
 
 class ColumnStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the values of a column; numbers as predicates count them, timestamps in microseconds."""
+    """What is known of a column's values; numbers as in predicates, so timestamps in microseconds."""
 
     distinct: float | None = None
     low: float | None = None
     high: float | None = None
-    row_bytes: float | None = None  # What it adds to a row in the mean: occurrence times size.
+    row_bytes: float | None = None  # Mean bytes it adds to a row: occurrence times size.
     nulls: float = 0.0  # The share of rows in which it is null.
     increment: float | None = (
         None  # By how much it grows from one row to the next, where the stream comes in its order.
@@ -65,7 +65,7 @@ class ColumnStatistics(msgspec.Struct, frozen=True, kw_only=True):
         return guess * (1 - self.nulls)
 
     def narrowed(self, low: float | None, high: float | None, share: float) -> ColumnStatistics:
-        """The column in the rows that a range has kept."""
+        """The column in the rows that are left by a range."""
         starts = [each for each in (self.low, low) if each is not None]
         ends = [each for each in (self.high, high) if each is not None]
         distinct = 1.0 if low is not None and low == high else self.distinct
@@ -86,7 +86,7 @@ _UNKNOWN: Final = ColumnStatistics()
 
 
 def known_of(expression: Expression, columns: Columns) -> ColumnStatistics:
-    """What is known of an expression: of a column what was found out, of anything else nothing."""
+    """What is known of an expression: the statistics of a column, nothing for anything else."""
     return columns.get((expression.input, expression.path), _UNKNOWN) if isinstance(expression, Column) else _UNKNOWN
 
 
@@ -179,7 +179,7 @@ def _number(constant: Constant) -> float | None:
 
 
 def _share_equal(term: Expression, other: Expression, columns: Columns) -> float:
-    """Equal values of two columns: each value of the poorer one meets its like among those of the richer."""
+    """Equal values of two columns: each value of the column with fewer distinct values meets its equal in the other."""
     if isinstance(other, Constant):
         return 0.0 if other.value is None else known_of(term, columns).share_of(other)
     counts = [each for each in (known_of(term, columns).distinct, known_of(other, columns).distinct) if each]

@@ -1,7 +1,7 @@
-"""One way to write an expression: constants folded, comparisons turned one way, sets of arguments sorted.
+"""One form for each expression: constants folded, comparisons turned one way, commutative arguments sorted.
 
-The simplified expression has the same value on every row, nulls included. Two expressions that differ only in writing
-(`5 > x AND y = z`, `z = y AND x < 5.0`) become the same, so plans, predicates and terms can be compared by equality.
+A simplified expression has the same value on every row, nulls included. Two expressions that differ only in writing (`5
+> x AND y = z`, `z = y AND x < 5.0`) become equal, so plans, predicates and terms can be compared by equality.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from queries.values import INT_MAX, INT_MIN
 COMPARISONS: Final = ("=", "<>", "<", "<=", ">", ">=")
 OPPOSITE: Final = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 _TURNED: Final = {">": "<", ">=": "<="}
-# Among these the least and the greatest of equal values are one value; 0.0 and -0.0 are not, nor are 1.0 and 1.00.
+# For these types equal values are identical. 0.0 and -0.0 are equal and not identical, and so are 1.0 and 1.00.
 _EQUAL_IS_SAME: Final = ("int", "string", "bool", "timestamp", "interval", "bytes")
 
 TRUE: Final = Constant(True, "bool")
@@ -27,7 +27,7 @@ FALSE: Final = Constant(False, "bool")
 
 
 def simplified(expression: Expression) -> Expression:
-    """The one writing of an expression.
+    """The one form of an expression.
 
     >>> x, y = Column("r", ("x",), "int"), Column("r", ("y",), "int")
     >>> five = call("+", Constant(2, "int"), Constant(3, "int"))
@@ -38,13 +38,13 @@ def simplified(expression: Expression) -> Expression:
 
 
 def simplified_predicate(predicate: Expression | None) -> Expression | None:
-    """A predicate without what always holds; None if nothing is left."""
+    """A predicate without the parts that always hold; None if nothing is left."""
     simple = None if predicate is None else simplified(predicate)
     return None if simple == TRUE else simple
 
 
 def order_of(expression: Expression) -> bytes:
-    """Where an expression stands among others: constants last, columns before calls, else by what it says."""
+    """The sort key of an expression: constants last, columns before calls, then by content."""
     rank = 0 if isinstance(expression, Column) else 1 if isinstance(expression, Call) else 2
     return bytes((rank,)) + msgspec.msgpack.encode(expression)
 
@@ -75,11 +75,11 @@ def _simplified_node(expression: Expression) -> Expression:
             return FALSE
         case "cast":
             return cast(arguments[0], expression.type)
-    return call(name, *arguments)  # Of simplified arguments more may be known: whether they can be null.
+    return call(name, *arguments)  # Simplified arguments may tell more, such as whether they can be null.
 
 
 def _folded(expression: Call) -> Constant | None:
-    """What a call is whatever the row; None if that depends, or no constant can say it."""
+    """The value of a call if it is the same for every row; None if it is not, or if no constant can hold it."""
     values = [argument.python for argument in expression.arguments if isinstance(argument, Constant)]
     if None in values and is_strict(expression.function):
         return Constant(None, expression.type)
@@ -100,7 +100,7 @@ def _sorted_once(arguments: tuple[Expression, ...]) -> list[Expression]:
 
 
 def _logic(name: str, arguments: tuple[Expression, ...]) -> Expression:
-    """A conjunction or disjunction of different parts, in order, without what decides nothing."""
+    """A conjunction or disjunction of different parts, sorted, without parts that decide nothing."""
     neutral, deciding = (TRUE, FALSE) if name == "and" else (FALSE, TRUE)
     flat = [part for argument in arguments for part in _flat(name, argument) if part != neutral]
     if deciding in flat:
@@ -118,7 +118,7 @@ def _flat(name: str, expression: Expression) -> tuple[Expression, ...]:
 
 
 def _negated(inner: Expression, whole: Call) -> Expression:
-    """NOT moved inwards as far as it goes. A float may be no number: then neither x < 5 nor x >= 5."""
+    """NOT, moved inwards as far as possible. It stops at floats: for NaN neither x < 5 nor x >= 5 holds."""
     match inner:
         case Call(function="not", arguments=(innermost,)):
             return innermost
@@ -139,12 +139,12 @@ def _membership(arguments: tuple[Expression, ...]) -> Expression:
 
 
 def _number(expression: Expression) -> Expression:
-    """What is compared; of a constant only its number matters."""
+    """An operand of a comparison; for a constant only its number matters."""
     return plain_number(expression) if isinstance(expression, Constant) else expression
 
 
 def plain_number(constant: Constant) -> Constant:
-    """A number in the narrowest type that says the same: 5.0 is 5, 1.30 is 1.3; anything else as it is."""
+    """A number in the narrowest type that can hold it: 5.0 becomes 5, 1.30 becomes 1.3. Others stay unchanged."""
     if constant.type not in NUMBERS or constant.value is None:
         return constant
     number = constant.python

@@ -1,4 +1,4 @@
-"""Whether Spark can keep the meaning of a plan, found out without Spark: every form is tried on a stand-in for it."""
+"""Whether Spark can keep the meaning of a plan, decided without Spark: every form is tried on a stand-in."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from queries.spark_forms import NoForm
 
 
 class _Anything:
-    """All of Spark: whatever is asked of it, or done with it, is itself."""
+    """A stand-in for all of Spark: every attribute, call and operator gives the stand-in again."""
 
     def __getattr__(self, name: str) -> _Anything:
         return self
@@ -37,7 +37,7 @@ ANYTHING: Final = _Anything()
 
 
 def formless(plan: Operator) -> str:
-    """Why Spark cannot run a plan; empty where it can.
+    """Why Spark cannot run a plan; empty if it can.
 
     >>> from queries.catalogue import Stream
     >>> from queries.schema import Schema

@@ -1,8 +1,8 @@
 """The form of each function in Spark: columns of the arguments in, the column of the result out.
 
-Nothing of Spark is imported: a form is given `sf`, the module pyspark.sql.functions, by who has it. No text of a query
-gets there except as a literal. Forms keep our meaning under Spark's ANSI mode: what has no result is null, NaN is equal
-to nothing. What Spark cannot say alike raises NoForm, and such an operator runs in the daemon. Sessions run in UTC.
+This file does not import Spark: the caller passes `sf`, the module pyspark.sql.functions. Text of a query gets there
+only as a literal. Forms keep our meaning under Spark's ANSI mode: no result is null, and NaN equals nothing. If Spark
+cannot express a function exactly, its form raises NoForm, and the operator runs in the daemon. Sessions run in UTC.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from queries.values import INT_MIN, TEXT_MAX, like_pieces
 
 Form = Callable[[Any, Call, Sequence[Any]], Any]
 
-# The types of columns in Spark. A decimal has 38 digits, 18 of them behind the point.
+# The Spark type of each of our types. A decimal has 38 digits, 18 of them behind the point.
 TYPES: Final[dict[ValueType, str]] = {
     "int": "bigint",
     "float": "double",
@@ -34,7 +34,7 @@ TYPES: Final[dict[ValueType, str]] = {
 _US: Final = timedelta(microseconds=1)
 _PLACES: Final = Decimal(1).scaleb(-18)
 _WIDE: Final = Context(80)
-# The first moment of the calendar, and the last, in microseconds.
+# The first and the last moment of the calendar, in microseconds.
 _FIRST_US: Final = -62_135_596_800_000_000
 _LAST_US: Final = 253_402_300_799_999_999
 
@@ -44,12 +44,12 @@ class NoForm(ValueError):
 
 
 def literal(sf: Any, constant: Constant) -> Any:
-    """A constant as a column of its type; an int is one of 64 bits."""
+    """A constant as a column of its type; an int has 64 bits."""
     value = constant.python
     if value is None:
         return sf.lit(None) if constant.type == "null" else sf.lit(None).cast(TYPES[constant.type])
     match constant.type:
-        case "timestamp":  # Spark's own conversion goes by the calendar that was in use at the time.
+        case "timestamp":  # Spark's own conversion uses the historic calendar.
             return sf.timestamp_micros(sf.lit(constant.value).cast("bigint"))
         case "interval" if not INT_MIN <= value // _US < -INT_MIN:
             raise NoForm("an interval of Spark has 64 bits of microseconds")
@@ -59,14 +59,14 @@ def literal(sf: Any, constant: Constant) -> Any:
 
 
 def bound(sf: Any, columns: Sequence[Any], form: Callable[[Sequence[Any]], Any]) -> Any:
-    """What a form makes of columns that are computed once, however often it names them."""
+    """Apply a form to columns that are computed once, however often the form uses them."""
     row = sf.struct(*(column.alias(f"x{place}") for place, column in enumerate(columns)))
     made = sf.transform(sf.array(row), lambda each: form([each.getField(f"x{n}") for n in range(len(columns))]))
     return made.getItem(0)
 
 
 def of(name: str) -> Form:
-    """The function of the same meaning that Spark has under this name."""
+    """The Spark function of this name, which means the same as ours."""
     return lambda sf, _, columns: getattr(sf, name)(*columns)
 
 
@@ -83,7 +83,7 @@ def arithmetic(sf: Any, call: Call, columns: Sequence[Any]) -> Any:
     if sign == "-" and call.type == "interval" and call.arguments[0].type == "timestamp":
         return a - b
     tried = {"+": sf.try_add, "-": sf.try_subtract, "*": sf.try_multiply, "/": sf.try_divide, "%": sf.try_mod}[sign]
-    if call.type == "timestamp":  # Spark's years go on.
+    if call.type == "timestamp":  # Spark's calendar does not end at year 9999.
         return sf.timestamp_micros(_in_calendar(sf, sf.unix_micros(tried(a, b))))
     return tried(a, b)
 
@@ -92,7 +92,7 @@ def _in_calendar(sf: Any, us: Any) -> Any:
     return sf.when((us >= sf.lit(_FIRST_US)) & (us <= sf.lit(_LAST_US)), us)
 
 
-# Types of operands that leave 18 digits behind the point to the result.
+# Operand types that leave the result 18 digits behind the point.
 _PRODUCTS: Final[tuple[tuple[str, str], ...]] = (
     ("decimal(18,9)", "decimal(19,9)"),
     ("decimal(28,18)", "decimal(9,0)"),
@@ -107,10 +107,10 @@ _QUOTIENTS: Final[tuple[tuple[str, str], ...]] = (
 
 
 def _of_decimals(sf: Any, sign: str, a: Any, b: Any) -> Any:
-    """Operands of so many digits that 18 behind the point are left to the result; beyond that, nearly, as floats do.
+    """Operands with so few digits that the result keeps 18 behind the point; beyond that it is as near as floats come.
 
-    Spark reckons the digits of a result from those of its operands, and takes them from behind the point if they are
-    more than 38. Those of a product are exact, those of a quotient are rounded.
+    Spark derives the digits of a result from those of its operands; if there are more than 38, it drops some behind the
+    point. Products are exact, quotients are rounded.
     """
     if sign in "+-":
         tried = sf.try_add if sign == "+" else sf.try_subtract
@@ -142,7 +142,7 @@ def absolute(sf: Any, call: Call, columns: Sequence[Any]) -> Any:
 
 
 def to_whole(name: str) -> Form:
-    """ceil and floor, which give whole numbers of 64 bits in Spark: beyond 2**53 a float is whole already."""
+    """ceil and floor, which return 64-bit integers in Spark; a float beyond 2**53 is whole already."""
 
     def form(sf: Any, call: Call, columns: Sequence[Any]) -> Any:
         (a,) = columns
@@ -171,7 +171,7 @@ def logarithm(sf: Any, _: Call, columns: Sequence[Any]) -> Any:
 
 
 def exponential(name: str) -> Form:
-    """power and exp: where finite numbers give none, there is no result."""
+    """power and exp: the result is null if finite arguments give no finite number."""
 
     def form(sf: Any, _: Call, columns: Sequence[Any]) -> Any:
         given = [column.cast("double") for column in columns]
@@ -223,7 +223,7 @@ def any_of(_: Any, __: Call, columns: Sequence[Any]) -> Any:
 
 
 def _in_pairs(together: Callable[[Any, Any], Any], columns: Sequence[Any]) -> Any:
-    """All columns put together, the halves first: a long chain would be a deep tree, too deep for Spark."""
+    """Combine all columns pairwise, because a long chain would be a tree too deep for Spark."""
     if len(columns) == 1:
         return columns[0]
     middle = len(columns) // 2
@@ -243,7 +243,7 @@ def is_in(_: Any, __: Call, columns: Sequence[Any]) -> Any:
 
 
 def like(sf: Any, call: Call, columns: Sequence[Any]) -> Any:
-    """The pattern anew, with Spark's escape, in which every character means what it says."""
+    """The pattern rewritten with Spark's escape, in which every other character stands for itself."""
     escape = _constant(call, 2) if len(columns) > 2 else ""
     pieces = like_pieces(_constant(call, 1), escape)
     shown = ["".join("_" if kind else f"\\{c}" if c in "%_\\" else c for kind, c in piece) for piece in pieces]
@@ -258,7 +258,7 @@ def case(sf: Any, _: Call, columns: Sequence[Any]) -> Any:
 
 
 def of_several(name: str) -> Form:
-    """greatest and least, of which Spark wants two arguments."""
+    """greatest and least, for which Spark needs two arguments."""
     return lambda sf, _, columns: getattr(sf, name)(*columns) if len(columns) > 1 else columns[0]
 
 
@@ -275,7 +275,7 @@ def concatenated(sf: Any, call: Call, columns: Sequence[Any]) -> Any:
 
 def replaced(sf: Any, _: Call, columns: Sequence[Any]) -> Any:
     text, old, new = columns
-    # Spark counts in places of 32 bits, so the length is reckoned before anything is replaced.
+    # Spark's positions have 32 bits, so the length is computed before anything is replaced.
     shorter = sf.length(sf.replace(text, old, sf.lit("")))
     count = sf.try_divide(sf.length(text) - shorter, sf.length(old))
     longer = sf.coalesce(count, sf.lit(0.0)) * (sf.length(new) - sf.length(old)) + sf.length(text)
@@ -283,12 +283,12 @@ def replaced(sf: Any, _: Call, columns: Sequence[Any]) -> Any:
 
 
 def _place(sf: Any, column: Any) -> Any:
-    """A place in a text as the 32 bits that Spark wants; beyond the longest text all places are alike."""
+    """A position in a text with the 32 bits that Spark wants; beyond the longest text all positions are alike."""
     return sf.greatest(sf.least(column, sf.lit(2 * TEXT_MAX)), sf.lit(-2 * TEXT_MAX)).cast("int")
 
 
 def _where_there(sf: Any, columns: Sequence[Any], result: Any) -> Any:
-    """The result where no argument is null: greatest and least do not mind nulls."""
+    """The result if no argument is null; greatest and least ignore nulls."""
     there = columns[0].isNotNull()
     for column in columns[1:]:
         there &= column.isNotNull()
@@ -315,7 +315,7 @@ def right(sf: Any, _: Call, columns: Sequence[Any]) -> Any:
 
 
 def counted(name: str) -> Form:
-    """A function that gives a number of 32 bits in Spark."""
+    """A function that returns a 32-bit number in Spark."""
     return lambda sf, _, columns: getattr(sf, name)(*columns).cast("bigint")
 
 
@@ -395,7 +395,7 @@ _STAMP: Final = r"^(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d)(:\d\d)?(?:\.(\d{1,9}))?)?
 
 
 def _read_timestamp(sf: Any, text: Any) -> Any:
-    """As queries/casts.py reads it; Spark alone would read more, and other things."""
+    """Reads what queries/casts.py reads; Spark alone would accept more, and other forms."""
     said = sf.upper(sf.trim(text))
     day, minute, second, fraction, zone = (sf.regexp_extract(said, _STAMP, group) for group in range(1, 6))
     there = said.rlike(_STAMP) & ((minute != "") | (zone == ""))

@@ -32,7 +32,7 @@ from queries.sql_tokens import Option, SqlTokens, rewrite, span_of, tokenize
 SOURCES_MAX: Final = 32
 BRANCHES_MAX: Final = 32
 
-# What WITH (…) may ask for, and the answers; none: any text.
+# The options of WITH (…) and their values; an empty tuple admits any text.
 OPTIONS: Final[dict[str, tuple[str, ...]]] = {
     "join": ("auto", "sai", "dai-q", "dai-t", "dai-v"),
     "placement": (
@@ -96,7 +96,7 @@ def _field_names(fields: tuple[Field, ...]) -> list[str]:
 
 
 def _parameters(sql: SqlTokens, values: Sequence[Any]) -> Mapping[int, Any]:
-    """The value of each question mark, by its place in the text."""
+    """The value of each question mark, by its position in the text."""
     marks = [token.start for token in sql.tokens if token.token_type == TokenType.PLACEHOLDER]
     if len(values) > len(marks):
         problem = f"there are {len(values)} values for {len(marks)} parameters"
@@ -119,7 +119,7 @@ def _option(text: str, option: Option) -> tuple[str, str]:
 
 
 def _union(text: str, tree: exp.Expr, branches: list[Operator]) -> Union:
-    """Branches of the same width, their numbers brought to a common type."""
+    """Branches with equally many columns, their numbers converted to a common type."""
     width = len(branches[0].columns)
     for number, branch in enumerate(branches[1:], start=2):
         if len(branch.columns) != width:
@@ -157,7 +157,7 @@ class _Branches:
         self._windows = {each.behind: each for each in sql.windows}
         self._all_windows = sql.windows
         self._window_spans: dict[str, Span] = {}
-        self._aliases: dict[str, None] = {}  # Of the whole plan: one alias, one source.
+        self._aliases: dict[str, None] = {}  # Of the whole plan, where each source has its own alias.
 
     def read(self, tree: exp.Expr) -> list[Operator]:
         branches = [self._select(each) for each in self._selects(tree)]
@@ -248,7 +248,7 @@ class _Branches:
     def _distinct(
         self, node: exp.Select, window: Window, rows: Operator, aliases: list[str], outputs: list[Output]
     ) -> Operator:
-        """The different rows of each window: groups of which only the keys count."""
+        """The distinct rows of each window: groups with keys and no aggregates."""
         only(self._text, node, "expressions", "distinct", "from_", "joins", "where", "group")
         only(self._text, node.args["distinct"])
         if any(not isinstance(each, exp.Anonymous) for each in GroupBy.items(self._text, node)):
@@ -259,7 +259,7 @@ class _Branches:
         return Project(grouping.plan(rows, aliases), named(shown, self._text))
 
     def _from(self, node: exp.Select) -> tuple[dict[str, Source], list[exp.Expr]]:
-        """The sources in order by what this SELECT calls them, and the conditions of ON and WHERE."""
+        """The sources in order, by their names in this SELECT, and the conditions of ON and WHERE."""
         tables = [node.args["from_"].this]
         conditions: list[exp.Expr] = []
         for join in node.args.get("joins") or []:
@@ -294,7 +294,7 @@ class _Branches:
             raise QueryError(f"{join.args['kind']} JOIN is not supported", self._text, place(join), hint="use JOIN")
 
     def _source(self, table: exp.Expr, *, alone: bool) -> tuple[str, Source, Span]:
-        """What the query calls a source, the source, and where that name stands."""
+        """The name of a source in the query, the source, and the place of that name."""
         if not isinstance(table, exp.Table) or not isinstance(table.this, exp.Identifier):
             hint = "name its streams here, and put its conditions into WHERE"
             raise QueryError("only streams can be in FROM", self._text, place(table), hint=hint)

@@ -1,4 +1,4 @@
-"""SQL expressions, from sqlglot's tree to ours: what is not in the table below is refused, with its place."""
+"""SQL expressions, from sqlglot's tree to ours; any node without a rule is refused, with its place in the text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _TYPES: Final[dict[str, ValueType]] = {
     "bool": "bool", "boolean": "bool",
     "timestamp": "timestamp", "interval": "interval", "bytes": "bytes",
 }  # fmt: skip
-# Functions that have a sign or a syntax; nobody calls them by name.
+# Functions with a sign or a syntax of their own; they cannot be called by name.
 _NOT_BY_NAME: Final = ("and", "or", "not", "in", "like", "case", "is_null", "negate")
 _CALLABLE: Final = [name for name in FUNCTIONS if name.isidentifier() and name not in _NOT_BY_NAME]
 _ALSO_CALLED: Final = {
@@ -60,7 +60,7 @@ _SIGNS: Final[dict[type[exp.Expr], str]] = {
 
 
 class Aggregation(Protocol):
-    """Where aggregates are allowed: turns each into a column of the window's result."""
+    """Where aggregates are allowed: turns each one into a column of the window's result."""
 
     def aggregate(self, function: str, argument: Expression | None, distinct: bool) -> Column: ...
 
@@ -68,14 +68,14 @@ class Aggregation(Protocol):
 
 
 class Expressions:
-    """Turns the expressions of one query into ours. `aliases` are the names SELECT gave, for GROUP BY and HAVING."""
+    """Turns the expressions of one query into ours. `aliases` are the names from SELECT, for GROUP BY and HAVING."""
 
     def __init__(self, text: str, scope: Scope, parameters: Mapping[int, Any]) -> None:
         self._text = text
         self._scope = scope
         self._parameters = parameters
         self._aggregation: Aggregation | None = None
-        self._where = ""  # What is being read, where aggregates are not allowed.
+        self._where = ""  # The clause being read, if aggregates are not allowed there.
         self._aliases: Mapping[str, exp.Expr] = {}
 
     def read(
@@ -86,7 +86,7 @@ class Expressions:
         aggregation: Aggregation | None = None,
         aliases: Mapping[str, exp.Expr] | None = None,
     ) -> Expression:
-        """The expression of a node; `where` names the clause for an error."""
+        """The expression of a node; `where` names the clause in errors."""
         self._where, self._aggregation, self._aliases = where, aggregation, aliases or {}
         return self._read(node, 0)
 
@@ -201,7 +201,7 @@ class Expressions:
     def _connector(self, node: exp.Connector, depth: int) -> Expression:
         kind, parts = type(node), []
         rest: exp.Expr = node
-        while isinstance(rest, kind):  # A AND B AND C is a chain to the left, as long as the text.
+        while isinstance(rest, kind):  # A AND B AND C is a left-deep chain, as long as the text.
             parts.append(rest.expression)
             rest = rest.this
         parts.append(rest)
@@ -292,7 +292,7 @@ class Expressions:
             raise QueryError(error.problem, self._text, place(node), hint=error.hint) from None
 
     def _typed_literal(self, node: exp.Cast, written: str, kind: ValueType) -> Constant:
-        """TIMESTAMP '…' and INTERVAL '…' are constants; text that is neither is found here, not at the first row."""
+        """TIMESTAMP '…' and INTERVAL '…' are constants; malformed ones are refused here, not at the first row."""
         value = _LITERALS[kind](written)
         if value is None:
             hint = "for example 2026-01-31 12:30:00" if kind == "timestamp" else "for example 5 minutes or 12:00:00"
@@ -365,7 +365,7 @@ class Expressions:
             raise QueryError(problem, self._text, place(node))
         return self._aggregation.bound(name)
 
-    # For each kind of node: its rule, and the parts of it that the rule reads.
+    # For each kind of node: its rule, and the parts of the node that the rule reads.
     _rules: ClassVar[dict[type[exp.Expr], tuple[Callable[[Expressions, Any, int], Expression], str]]] = {
         exp.Column: (_column, "this table db catalog"),
         exp.Dot: (_dot, "this expression"),
@@ -396,7 +396,7 @@ class Expressions:
 
 
 def only(text: str, node: exp.Expr, *allowed: str) -> None:
-    """Refuse what sqlglot read into a node beyond the parts we know."""
+    """Refuse a node in which sqlglot read more than the parts we know."""
     for part, value in node.args.items():
         if part in allowed or value is None or value is False or value == [] or value == "":
             continue

@@ -1,4 +1,4 @@
-"""Aggregates of SQL: the window they are over, the keys, and what SELECT and HAVING may say above them."""
+"""Aggregates in SQL: their window, their keys, and what SELECT and HAVING may use above them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BOUND_TYPES: Final[dict[str, ValueType]] = {"time": "timestamp", "rows": "int",
 
 
 def is_grouped(node: exp.Select) -> bool:
-    """Whether a SELECT is about windows and groups, not about rows."""
+    """Whether a SELECT produces windows and groups, not rows."""
     if node.args.get("group") or node.args.get("having") or node.args.get("distinct"):
         return True
     return any(_called(each) in AGGREGATES for item in node.expressions for each in item.find_all(exp.Anonymous))
@@ -33,7 +33,7 @@ def _called(node: exp.Expr) -> str:
 
 
 class Grouping:
-    """One WindowAggregate in the making: aggregates are added as SELECT and HAVING name them."""
+    """A WindowAggregate under construction: SELECT and HAVING add aggregates as they name them."""
 
     def __init__(self, text: str, window: Window, keys: Sequence[Expression]) -> None:
         self._text = text
@@ -43,7 +43,7 @@ class Grouping:
         self._aggregates: list[Aggregate] = []
 
     def aggregate(self, function: str, argument: Expression | None, distinct: bool) -> Column:
-        """The column of an aggregate's result; the same aggregate twice is one."""
+        """The column of an aggregate's result; a repeated aggregate is computed once."""
         found = next(
             (a for a in self._aggregates if (a.function, a.argument, a.distinct) == (function, argument, distinct)),
             None,
@@ -58,7 +58,7 @@ class Grouping:
         return Column("", (START if name == "window_start" else END,), _BOUND_TYPES[self._window.kind])
 
     def above(self, expression: Expression, span: Span) -> Expression:
-        """An expression of SELECT or HAVING, in the columns that the aggregate gives."""
+        """An expression of SELECT or HAVING, in the columns of the aggregate's output."""
         for key in self._keys:
             if expression == key.expression:
                 fields = expression.fields if isinstance(expression, Column) else ()
@@ -94,7 +94,7 @@ def _aggregate_name(function: str, argument: Expression | None) -> str:
 
 
 class GroupBy:
-    """Reads GROUP BY: the keys, and the window if it is there."""
+    """Reads GROUP BY: the keys, and the window if there is one."""
 
     def __init__(self, text: str, expressions: Expressions, inputs: Sequence[Source]) -> None:
         self._text = text
@@ -167,7 +167,7 @@ class GroupBy:
         return Window("time", lengths[0], lengths[1] if wanted == 2 else None)
 
     def _check_time(self, column: Column, node: exp.Expr) -> None:
-        """The column of TUMBLE and HOP says what is so anyway: that windows follow the tuples' time."""
+        """The column in TUMBLE and HOP is redundant: windows always follow the tuples' time, so it must name that."""
         leave_out = "leave the column out"
         if len(self._inputs) > 1:
             problem, hint = "over a join, windows follow the time of the joined rows", leave_out

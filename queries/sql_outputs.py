@@ -24,7 +24,7 @@ _NO_RESULT: Final = {
 
 
 class Output(NamedTuple):
-    """One column of the result, before and after it has a name."""
+    """One column of the result; its name may follow later."""
 
     expression: Expression
     span: Span
@@ -32,14 +32,14 @@ class Output(NamedTuple):
 
 
 def aliases_of(node: exp.Select) -> Mapping[str, exp.Expr]:
-    """The names that SELECT gives with AS, folded."""
+    """The names that SELECT gives with AS, folded to lower case."""
     return {each.alias.lower(): each.this for each in node.expressions if isinstance(each, exp.Alias)}
 
 
 def outputs_of(
     node: exp.Select, text: str, scope: Scope, expressions: Expressions, aggregation: Aggregation | None = None
 ) -> list[Output]:
-    """The items of SELECT as expressions; a star becomes the columns it stands for."""
+    """The items of SELECT as expressions; a star becomes its columns."""
     outputs: list[Output] = []
     for item in node.expressions:
         span = place(item)
@@ -77,7 +77,7 @@ def _starred(item: exp.Expr, text: str, scope: Scope, span: Span) -> list[Output
 
 
 def names_of(outputs: Sequence[Output], text: str) -> list[str]:
-    """A name for each column: what AS says, else the column's own, with its alias where two are alike."""
+    """A name for each column: from AS, else the column's own, with its alias if two columns share it."""
     given: dict[str, None] = {}
     for output in outputs:
         if output.name in given:
@@ -102,7 +102,7 @@ def named(outputs: Sequence[Output], text: str) -> tuple[Named, ...]:
 
 
 def unique(name: str, taken: dict[str, None]) -> str:
-    """The name, with a number if it is taken; it is taken from then on."""
+    """The name, with a number if it is taken; from then on it is taken."""
     found, number = name, 1
     while found in taken:
         number += 1

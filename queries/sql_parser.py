@@ -1,7 +1,7 @@
 """Tokens to a syntax tree: sqlglot's parser, cut down to the SQL we speak, with the place of every node.
 
-The tree is sqlglot's and goes no further than queries/sql.py and queries/sql_expressions.py, which turn what they know
-into a plan and refuse the rest.
+Only queries/sql.py and queries/sql_expressions.py see sqlglot's tree; they turn what they know into a plan and refuse
+the rest.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from queries.casts import read_interval
 from queries.errors import QueryError, Span
 from queries.sql_tokens import SqlTokenizer, SqlTokens, shown, span_of, too_deep
 
-NODES_MAX: Final = 100_000  # A text of full length makes half of it; where sqlglot tries all ways, this is the end.
+# A text of full length makes half as many; this stops sqlglot when it backtracks without end.
+NODES_MAX: Final = 100_000
 
 Node = TypeVar("Node", bound=exp.Expr)
 T = TokenType
 
 
 class _Refused(ParseError):
-    """What the parser says and at which token; also what it throws to itself while it tries things out."""
+    """What the parser found wrong, and at which token; sqlglot also raises it for itself while it backtracks."""
 
     def __init__(self, message: str, token: Token | None) -> None:
         super().__init__(message)
@@ -36,9 +37,9 @@ class _Refused(ParseError):
 
 
 class PeerSql(Dialect):
-    """Our dialect: of functions the parser knows only those with a syntax of their own; the rest are calls by name."""
+    """Our dialect: the parser knows only functions with a syntax of their own; the rest are calls by name."""
 
-    SUPPORTS_USER_DEFINED_TYPES = True  # Types are checked by us, by name.
+    SUPPORTS_USER_DEFINED_TYPES = True  # We check types ourselves, by name.
     Tokenizer = SqlTokenizer
 
     class Parser(SqlglotParser):
@@ -54,10 +55,10 @@ class PeerSql(Dialect):
             "TRIM": lambda self: self._parse_trim(),
         }
 
-        nodes = 0  # Made so far, those of ways that led nowhere included.
+        nodes = 0  # Nodes made so far, including those of abandoned attempts.
 
         def expression(self, instance: Node, token: Token | None = None, comments: list[str] | None = None) -> Node:
-            """Every node learns its place: that of what is in it, or of the token just read."""
+            """Record the place of every node: that of its content, or of the token just read."""
             self.nodes += 1
             if self.nodes > NODES_MAX:
                 raise QueryError("the query has too many ways to be read", self.sql, span_of(self._prev))
@@ -77,7 +78,7 @@ class PeerSql(Dialect):
             allow_identifiers: bool = True,
             with_collation: bool = False,
         ) -> exp.Expr | None:
-            """A type is one word, and is looked up by us; sqlglot also asks whether a value starts with a type."""
+            """A type is one word, which we look up ourselves; sqlglot also asks whether a value begins with a type."""
             if not allow_identifiers or not self._match(T.VAR):
                 return None
             word = self._prev
@@ -86,7 +87,7 @@ class PeerSql(Dialect):
 
         @property
         def here(self) -> Token | None:
-            """The token it looks at; none at the end."""
+            """The current token; None at the end."""
             return self._curr or None
 
         def raise_error(self, message: str, token: Any = None) -> NoReturn:
@@ -101,11 +102,11 @@ def parse(sql: SqlTokens) -> exp.Expr:
         trees = parser.parse(sql.tokens, text)
     except _Refused as error:
         raise _explained(error, sql) from None
-    except RecursionError:  # The nesting was counted before; this is for ways to nest that were not thought of.
+    except RecursionError:  # Nesting was checked before; this catches ways to nest that nobody thought of.
         raise too_deep(text, Span(0, 1)) from None
     except QueryError:
         raise
-    # sqlglot trips over some nonsense in ways of its own, as over "FROM a ? AS b".
+    # sqlglot fails on some malformed text with errors of its own, as on "FROM a ? AS b".
     except (AttributeError, LookupError, TypeError, ValueError):
         raise _explained(_Refused("", parser.here), sql) from None
     tree = trees[0]
@@ -114,12 +115,12 @@ def parse(sql: SqlTokens) -> exp.Expr:
 
 
 def place(node: exp.Expr | None, otherwise: Span | None = None) -> Span:
-    """Where a node is in the text; `otherwise` for one that does not know."""
+    """The place of a node in the text; `otherwise` if the node does not know."""
     return (None if node is None else span_within(node)) or otherwise or Span(0, 1)
 
 
 def span_within(node: exp.Expr) -> Span | None:
-    """From the first to the last place known in a node."""
+    """From the first to the last known place in a node."""
     spans = list(_spans(node))
     if not spans:
         return None
@@ -130,12 +131,12 @@ def _spans(node: exp.Expr) -> Iterator[Span]:
     meta = node.meta
     if "start" in meta:
         yield Span(meta["start"], meta["end"] + 1)
-    if "start" not in meta or isinstance(node, exp.Anonymous):  # A call knows its name's place only.
+    if "start" not in meta or isinstance(node, exp.Anonymous):  # A call knows only the place of its name.
         for child in node.iter_expressions():
             yield from _spans(child)
 
 
-# What the parser means, in our words.
+# Parser errors in our words.
 
 _EXPECTED: Final = {
     "Expecting )": '")"',
@@ -165,7 +166,7 @@ def _explained(error: _Refused, sql: SqlTokens) -> QueryError:
 
 
 def _unit(token: Token, tokens: list[Token]) -> str:
-    """A number with a unit outside of a window in brackets."""
+    """A number with a unit, outside of a window in brackets."""
     before = [each for each in tokens if each.end < token.start][-1:]
     is_number = any(each.token_type == T.NUMBER for each in before)
     if not is_number or read_interval(f"1 {token.text}") is None:
@@ -174,7 +175,7 @@ def _unit(token: Token, tokens: list[Token]) -> str:
 
 
 def _misspelt(token: Token, tokens: list[Token]) -> str:
-    """A keyword that this word, or the one before it that was taken for a name, may have been meant to be."""
+    """A keyword that this word, or the name before it, may be a misspelling of."""
     before = [each for each in tokens if each.end < token.start][-1:]
     for each in (*before, token):
         near = get_close_matches(each.text.upper(), _COMMON, 1, 0.75) if each.token_type == T.VAR else []

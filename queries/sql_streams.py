@@ -27,7 +27,7 @@ _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,126}")
 
 
 class CreateStream(msgspec.Struct, frozen=True):
-    """A stream to be made, with what is promised for its tuples."""
+    """A stream to create, with the promises for its tuples."""
 
     name: str
     schema: Schema
@@ -39,12 +39,12 @@ class CreateStream(msgspec.Struct, frozen=True):
 
     @property
     def stream(self) -> Stream:
-        """What queries know of it."""
+        """The stream as queries see it."""
         return Stream(self.name, self.schema, self.event_time, self.lateness_ms, self.retention_ms)
 
 
 class DropStream(msgspec.Struct, frozen=True):
-    """A stream to be removed, with its tuples."""
+    """A stream to remove, with its tuples."""
 
     name: str
 
@@ -64,12 +64,12 @@ def read(text: str) -> StreamStatement:
 
 
 def read_all(text: str) -> list[StreamStatement]:
-    """The statements of a text, with semicolons between them."""
+    """The statements of a text, separated by semicolons."""
     return [_Reader(text, tokens).statement() for tokens in statements(text)]
 
 
 class _Reader:
-    """One statement; `_at` is the next token."""
+    """Reads one statement; `_at` is the index of the next token."""
 
     def __init__(self, text: str, tokens: list[Token]) -> None:
         self._text = text
@@ -110,7 +110,7 @@ class _Reader:
         )
 
     def _name(self) -> str:
-        """The name of the stream: all that touches, or one word in quotes."""
+        """The name of the stream: all adjacent tokens, or one quoted word."""
         if self._at == len(self._tokens):
             end = self._tokens[-1].end + 1
             raise QueryError("the text ends too early", self._text, Span(end, end + 1), expected="the name of a stream")

@@ -1,4 +1,4 @@
-"""SQL text to tokens: sqlglot's tokenizer with our few keywords, and then what the papers write beyond plain SQL.
+"""SQL text to tokens: sqlglot's tokenizer with our few keywords, plus what the papers write beyond plain SQL.
 
 The parser sees plain SQL, because here
     CHECK-INS, FL.DP-TIME             become one name, where the whole is a known name
@@ -49,10 +49,10 @@ _SINGLE: Final = {
     "/": T.SLASH,
     "*": T.STAR,
     "?": T.PLACEHOLDER,
-    # These mean nothing to us, but they end a word.
+    # They have no meaning here, but they end a word.
     **dict.fromkeys("'\"`!&|^~@#{}\\$", T.UNKNOWN),
 }
-# Whatever is not a keyword is a name: a column may be called date, time or interval.
+# Any other word is a name: a column may be called date, time or interval.
 _KEYWORDS: Final = {word: TokenType[word.replace(" ", "_")] for word in (
     "ALL", "AND", "ANY", "BETWEEN", "CASE", "CROSS", "DISTINCT", "ELSE", "END", "ESCAPE", "EXCEPT", "EXISTS", "FALSE",
     "FOR", "FROM", "FULL", "GROUP BY", "HAVING", "IN", "INNER", "INTERSECT", "IS", "JOIN", "LEFT", "LIKE", "LIMIT",
@@ -91,7 +91,7 @@ class Option(NamedTuple):
 
 
 class SqlTokens(NamedTuple):
-    """What is left for the parser, and what was taken out."""
+    """The tokens left for the parser, and what was taken out of the text."""
 
     text: str
     tokens: list[Token]
@@ -104,11 +104,11 @@ def span_of(first: Token, last: Token | None = None) -> Span:
 
 
 def shown(token: Token, text: str) -> str:
-    """A token as an error names it."""
+    """A token as an error shows it."""
     return f'"{text[token.start : token.end + 1][:40]}"'
 
 
-# What people write because other languages, keyboards or text processors do.
+# What people write by habit from other languages, keyboards and text processors.
 _INSTEAD: Final = (
     ("‘’‚‛“”„«»", "a text stands in straight quotes: 'ATL'"),
     ("`", 'a name that needs quotes stands in double ones: "num"'),
@@ -125,7 +125,7 @@ _INSTEAD: Final = (
 
 
 def _instead(word: str) -> str:
-    """What to write in place of a word that is none."""
+    """What to write in place of a word that has no meaning."""
     for signs, hint in _INSTEAD:
         if any(sign in word for sign in signs):
             return hint
@@ -133,7 +133,7 @@ def _instead(word: str) -> str:
 
 
 def statements(text: str) -> list[list[Token]]:
-    """The tokens of each statement of a text within its limits; semicolons stand between them."""
+    """The tokens of each statement of a text, separated by semicolons; checks the limits of the text."""
     if len(text) > TEXT_MAX:
         raise QueryError(f"the text has {len(text):,} characters", text, Span(0, 1), expected=f"at most {TEXT_MAX:,}")
     if strange := _UNPRINTABLE.search(text):
@@ -170,7 +170,7 @@ def tokenize(text: str) -> list[Token]:
 
 
 def rewrite(text: str, tokens: list[Token], names: Iterable[str]) -> SqlTokens:
-    """Take out and turn into plain SQL what the parser does not know; `names` are the streams and columns there are."""
+    """Take out, or turn into plain SQL, what the parser does not know; `names` are the known streams and columns."""
     reader = _Rewriter(text, tokens, _hyphenated(names))
     return reader.run()
 
@@ -185,7 +185,7 @@ _KNOWN_TYPES: Final = {*_KEYWORDS.values(), *_OPERATORS.values(), *_SINGLE.value
 
 
 def _unread(text: str, tokens: list[Token]) -> QueryError:
-    """Why the tokenizer stopped: a quote without its end, or a sign it does not know."""
+    """Why the tokenizer stopped: an unclosed quote, or an unknown sign."""
     place = tokens[-1].end + 1 if tokens else 0
     rest = text[place:]
     place += len(rest) - len(rest.lstrip())
@@ -203,7 +203,7 @@ _PREFIXES: Final = (T.NOT, T.DASH, T.PLUS, T.INNER, T.CROSS, T.SELECT, T.ANY, T.
 
 
 def _check_nesting(text: str, tokens: list[Token]) -> None:
-    """Brackets, CASE, and signs before a value (NOT NOT x) nest."""
+    """Brackets, CASE, and prefix operators (NOT NOT x) nest."""
     depth = run = 0
     for token in tokens:
         match token.token_type:
@@ -220,7 +220,8 @@ def too_deep(text: str, span: Span) -> QueryError:
     return QueryError("the query is nested too deeply", text, span, expected=f"at most {NESTING_MAX} levels")
 
 
-# What a value must follow, and what cannot start one. sqlglot reads over some of these gaps, as in "JOIN b ON WHERE".
+# Tokens that need a value behind them, and tokens that cannot begin one. sqlglot ignores some gaps, as in "JOIN b ON
+# WHERE".
 _OPENERS: Final = (
     *(T.COMMA, T.DISTINCT, T.FROM, T.JOIN, T.ON, T.WHERE, T.GROUP_BY, T.HAVING, T.AND, T.OR, T.NOT, T.IN, T.BETWEEN),
     *(T.LIKE, T.ESCAPE, T.IS, T.WHEN, T.THEN, T.ELSE, T.ALIAS, T.UNION, T.EQ, T.NEQ, T.LT, T.LTE, T.GT, T.GTE),
@@ -252,7 +253,7 @@ def _check_gaps(text: str, tokens: list[Token]) -> None:
 
 
 def _check_joins(text: str, tokens: list[Token]) -> None:
-    """JOIN has its ON before anything else is joined; sqlglot would try every other way to pair them."""
+    """Each JOIN has its ON before the next join; sqlglot would try every other pairing."""
     waiting: Token | None = None
     for before, token in pairwise([*tokens[:1], *tokens]):
         if waiting is not None and token.token_type in _AFTER_JOIN:
@@ -283,12 +284,12 @@ _MISSING: Final = {
 
 
 def _hyphenated(names: Iterable[str]) -> dict[str, int]:
-    """Known names with hyphens, folded; the value is how many words each has."""
+    """Known names with hyphens, folded to lower case, with the number of words in each."""
     return {name.lower(): name.count("-") + 1 for name in names if "-" in name}
 
 
 class _Rewriter:
-    """One pass over the tokens; `_at` is the next one to look at."""
+    """One pass over the tokens; `_at` is the index of the next one."""
 
     def __init__(self, text: str, tokens: list[Token], hyphenated: dict[str, int]) -> None:
         self._text = text
@@ -319,7 +320,7 @@ class _Rewriter:
     # Names with hyphens.
 
     def _hyphens(self, token: Token) -> bool:
-        """Join words and hyphens that touch, as many as make a known name."""
+        """Merge adjacent words and hyphens, as many as make a known name."""
         if not self._hyphenated or not _WORD.fullmatch(token.text) or token.token_type == T.STRING:
             return False
         last = next(
@@ -338,7 +339,7 @@ class _Rewriter:
         return self._text[first.start : last.end + 1].lower()
 
     def _touching(self, token: Token) -> Iterator[Token]:
-        """The tokens up to which a name with hyphens that starts here could go."""
+        """The tokens at which a hyphenated name that begins here could end."""
         longest = max(self._hyphenated.values())
         place, end = self._at, token.end
         for _ in range(2 * longest):
@@ -410,7 +411,7 @@ class _Rewriter:
         raise QueryError(f'"{written}" is no interval', self._text, span_of(first, last), hint=hint)
 
     def _cast(self, written: str, kind: str, first: Token, last: Token) -> None:
-        """CAST('…' AS kind), all of it at the place of the literal."""
+        """CAST('…' AS kind), with the place of the literal."""
         for token_type, word in (
             (T.VAR, "CAST"),
             (T.L_PAREN, "("),

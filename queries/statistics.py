@@ -1,4 +1,4 @@
-"""What is known of streams, as a file: written where tuples are looked at, read by whoever estimates a plan."""
+"""Statistics of streams as a file: written by whoever reads the tuples, read by whoever estimates a plan."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def to_json(streams: Mapping[str, StreamStatistics]) -> bytes:
 
 
 def from_json(text: bytes | str) -> dict[str, StreamStatistics]:
-    """Raises ValueError where the text is something else."""
+    """Read such a file; raises ValueError for any other text."""
     return {
         name: StreamStatistics(
             rate_per_s=each.rate_per_s,

@@ -1,7 +1,7 @@
-"""What the functions compute: plain Python that raises nothing; where there is no result, it is None.
+"""What the functions compute: plain Python that never raises; without a result the value is None.
 
 A number is an int of 64 bits, a finite Decimal of at most 38 digits, or a float, which follows IEEE 754 except that a
-division by zero has no result. Text never grows beyond a mebibyte of characters: no query can fill the memory.
+division by zero has no result. Text never grows beyond 1,048,576 characters, so no query can fill the memory.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ INT_MIN: Final = -(1 << 63)
 INT_MAX: Final = (1 << 63) - 1
 TEXT_MAX: Final = 1 << 20
 
-# Our own context: the thread's can be changed by anybody.
+# Our own context, because anybody can change the thread's.
 DECIMALS: Final = Context(38, ROUND_HALF_UP, -9999, 9999, traps=[InvalidOperation, DivisionByZero, Overflow])
 
 
 def total(compute: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function with None where Python raises for want of a result."""
+    """The same function, with None where Python raises."""
 
     @wraps(compute)
     def value(*arguments: Any) -> Any:
@@ -74,7 +74,7 @@ def int_abs(a: int) -> int | None:
 
 
 def int_remainder(a: int, b: int) -> int | None:
-    """With the sign of the dividend, as SQL has it."""
+    """With the sign of the dividend, as in SQL."""
     if b == 0:
         return None
     rest = abs(a) % abs(b)
@@ -123,14 +123,14 @@ def int_round(a: int, digits: int) -> int | None:
 
 @total
 def decimal_round(a: Decimal, digits: int) -> Decimal:
-    """Half away from zero; one that has no more digits than that stays as it is."""
+    """Half away from zero; a number with fewer digits stays as it is."""
     exponent = a.as_tuple().exponent
     assert isinstance(exponent, int)
     return a if exponent >= -digits else a.quantize(Decimal((0, (1,), -digits)), context=DECIMALS)
 
 
 def float_round(a: float, digits: int) -> float:
-    """Half away from zero, of the number as it is written: 2.675 gives 2.68."""
+    """Half away from zero, by the decimal notation of the number: 2.675 gives 2.68."""
     if not math.isfinite(a):
         return a
     rounded = decimal_round(Decimal(repr(a)), digits)
@@ -149,7 +149,7 @@ power = total(math.pow)
 exp = total(math.exp)
 
 
-# Time. A timestamp has a zone, its parts are those of UTC.
+# Time. A timestamp has a zone; its parts are those of UTC.
 
 
 time_add = total(lambda a, b: a + b)
@@ -178,7 +178,7 @@ _DAY: Final = timedelta(days=1)
 
 
 def utc(at: datetime) -> datetime:
-    """The moment in UTC; one that lies in year 0 or 10,000 there counts as the edge of the calendar."""
+    """The moment in UTC, clipped to the years 1 to 9999."""
     if at.tzinfo is UTC:
         return at
     try:
@@ -247,19 +247,19 @@ def concatenate(a: str, b: str) -> str | None:
 
 
 def concat(*parts: str | None) -> str | None:
-    """All parts in a row; null is nothing."""
+    """All parts in a row; null counts as empty."""
     there = [part for part in parts if part]
     return "".join(there) if sum(map(len, there)) <= TEXT_MAX else None
 
 
 def substring(text: str, start: int, length: int | None = None) -> str:
-    """From character `start`, the first being 1. Places before the text count for the length, as the standard says."""
+    """From character `start`, the first being 1. As in the standard, places before the text count for the length."""
     first = max(start, 1) - 1
     return text[first:] if length is None else text[first : max(start + length - 1, first)]
 
 
 def left(text: str, count: int) -> str:
-    """The first characters; all but the last ones for a negative count."""
+    """The first characters; for a negative count all but the last ones."""
     return text[:count]
 
 
@@ -292,7 +292,7 @@ def rtrim(text: str, characters: str = " ") -> str:
 
 
 def matcher(pattern: str, escape: str = "") -> Callable[[str], bool]:
-    """LIKE: % stands for any text, _ for one character, and what follows the escape for itself.
+    """LIKE: % stands for any text, _ for any one character; a character behind the escape stands for itself.
 
     >>> [matcher("%-1_%")(text) for text in ("LH-17", "LH-1")]
     [True, False]
@@ -310,7 +310,7 @@ def matcher(pattern: str, escape: str = "") -> Callable[[str], bool]:
         case ["", part, ""] if plain:
             return operator.methodcaller("__contains__", part)
     first, *rest = ["".join("." if kind == "_" else re.escape(c) for kind, c in piece) for piece in pieces]
-    # A piece is taken where it is found first, for good: so no pattern needs more than length times length steps.
+    # Atomic groups: each piece matches at its first place and never backtracks, so the time is quadratic at most.
     middle = "".join(f"(?>.*?{piece})" for piece in rest[:-1])
     last = f".*{rest[-1]}" if rest else ""
     fullmatch = re.compile(f"{first}{middle}{last}", re.DOTALL).fullmatch
@@ -318,7 +318,7 @@ def matcher(pattern: str, escape: str = "") -> Callable[[str], bool]:
 
 
 def like_pieces(pattern: str, escape: str) -> list[list[tuple[str, str]]]:
-    """What stands between the % of a pattern: characters, each with "_" if any one will do."""
+    """The pieces between the % of a pattern: characters, with "_" if any character will do."""
     pieces: list[list[tuple[str, str]]] = [[]]
     escaped = False
     for character in pattern:
@@ -334,7 +334,7 @@ def like_pieces(pattern: str, escape: str) -> list[list[tuple[str, str]]]:
     return pieces
 
 
-# Logic of three values.
+# Three-valued logic.
 
 
 def conjunction(*parts: bool | None) -> bool | None:
@@ -374,7 +374,7 @@ def nullif(a: Any, b: Any) -> Any:
 
 
 def greatest(*arguments: Any) -> Any:
-    """The greatest that is not null; NaN is beyond all numbers here, or the order of the arguments would matter."""
+    """The greatest argument that is not null. NaN counts as the greatest, or the order of arguments would matter."""
     return max((each for each in arguments if each is not None), key=_nan_last, default=None)
 
 
@@ -390,7 +390,7 @@ def _nan_last(value: Any) -> tuple[bool, Any]:
 
 
 def unordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
-    """The comparison that is false, not an error, when a float is NaN."""
+    """The comparison, but false instead of an error if a float is NaN."""
 
     def value(a: Any, b: Any) -> bool:
         return a == a and b == b and compare(a, b)  # Only NaN differs from itself.

@@ -1,8 +1,8 @@
-"""One branch of a WXQuery: the streams it goes through, their windows, and what it returns for each combination.
+"""One branch of a WXQuery: the streams it reads, their windows, and its result for each combination.
 
-Every `for` over a stream is an input of a join: its items or, with a window, its windows. XQuery's loop in a loop goes
-through all combinations, and so does a join. Loops through the items of a window are part of a result. A stream inside
-a result becomes a Nest: what had come of it when the result came.
+Every `for` over a stream is an input of a join: its items, or its windows if it has any. Nested loops of XQuery go
+through all combinations, and so does a join. Loops over the items of a window are part of a result. A stream inside a
+result becomes a Nest: what had come of that stream when the result was due.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ _MICROSECONDS: Final = 1_000_000
 
 @dataclass(slots=True)
 class _Input:
-    """A stream that a branch goes through; with a window, its rows are windows under an alias of their own."""
+    """A stream that a branch reads; with a window, its rows are the windows, under an alias of their own."""
 
     source: Source
     alias: str
     window: Window | None = None
-    conditions: tuple[Expression, ...] = ()  # On the items, before they are put into windows.
+    conditions: tuple[Expression, ...] = ()  # On the items, before windows are formed.
 
 
 class _Nested(NamedTuple):
-    """What a Nest has beside its input."""
+    """The parts of a Nest beside its input."""
 
     nested: Operator
     predicate: Expression | None
@@ -74,14 +74,14 @@ class _Nested(NamedTuple):
 
 @dataclass(slots=True)
 class Branch:
-    """A branch while it is read."""
+    """A branch while it is being read."""
 
     names: Names
     aliases: list[str]  # Of the whole query.
-    outer: Branch | None = None  # The one that this stands in a result of.
+    outer: Branch | None = None  # The branch in whose result this one stands.
     inputs: list[_Input] = field(default_factory=list)
     conditions: list[Expression] = field(default_factory=list)
-    loops: list[For | Let] = field(default_factory=list)  # Through the items of windows: part of the result.
+    loops: list[For | Let] = field(default_factory=list)  # Loops over items of windows: part of the result.
     loop_conditions: list[Comparison] = field(default_factory=list)
     nests: list[_Nested] = field(default_factory=list)
     templates: tuple[Template, ...] = ()
@@ -96,7 +96,7 @@ class Branch:
         return len(self.inputs) + sum(len(sources(nest.nested)) for nest in self.nests)
 
     def read(self, text: Flwr, scope: Scope) -> None:
-        """Take the clauses that speak of streams into the plan, and the rest as the content of a result."""
+        """Put the clauses about streams into the plan, and the others into the content of a result."""
         for clause in text.clauses:
             scope = self._clause(clause, scope)
         inside = self._loop_variables()
@@ -104,7 +104,8 @@ class Branch:
         self.conditions += self.names.conditions(outside, scope)
         self.loop_conditions += [each for each in text.where if _names_any(each, inside)]
         inner = text.result
-        if isinstance(inner, Flwr) and any(map(_is_of_stream, inner.clauses)):  # Nothing between: one loop.
+        # Two loops with nothing in between are one loop.
+        if isinstance(inner, Flwr) and any(map(_is_of_stream, inner.clauses)):
             self.read(inner, scope)
             return
         if not self.inputs:
@@ -208,7 +209,7 @@ class Branch:
     # The plan.
 
     def operator(self, envelope: tuple[str, ...]) -> Restructure:
-        """The branch as a plan. A lone window needs no alias: its rows are all there is."""
+        """The branch as a plan. A lone window needs no alias, since its rows are all there is."""
         lone = self.inputs[0].alias if len(self.inputs) == 1 and not self.nests and self.inputs[0].window else None
         leaves = [self._leaf(each, "" if each.alias == lone else each.alias) for each in self.inputs]
         collected = {each.alias: self._needed(each) for each in self.inputs}
@@ -233,7 +234,7 @@ class Branch:
         return WindowAggregate(joined([each.source], each.conditions), each.window, (), aggregates, alias)
 
     def _needed(self, each: _Input) -> tuple[Field, ...]:
-        """The fields of a window's items that the result speaks of; the others need not be kept."""
+        """The fields of a window's items that the result uses; the others need not be kept."""
         variables = [loop.variable for loop in self._loops_over([each.alias])]
         columns = [column for part in expressions_in(self.templates) for column in columns_of(part)]
         names = {column.path[0] for column in columns if column.input in variables}
@@ -248,7 +249,7 @@ class Branch:
     # A stream inside a result.
 
     def _nested(self, text: Flwr, scope: Scope) -> tuple[Template, ...]:
-        """The content that goes through what had come of streams; what they must meet is part of the plan."""
+        """The content that loops over what had come of a stream; the conditions on it go into the plan."""
         if self.outer is not None:
             problem = "a stream inside a result holds no stream of its own"
             raise self.names.error(problem, text.span, "put both into one loop: for $a in stream(…)/… for $b in …")
@@ -277,7 +278,7 @@ class Branch:
 
 
 def _restructured(below: Operator, templates: tuple[Template, ...], envelope: tuple[str, ...]) -> Restructure:
-    """The last two steps: just the columns that the templates need, then the templates over them."""
+    """The last two operators: the columns that the templates need, then the templates."""
     project, moved = _projected(below, columns_in(templates), "")
     return Restructure(project, rewritten(templates, lambda node: moved.get(node, node)), envelope)
 
@@ -285,7 +286,7 @@ def _restructured(below: Operator, templates: tuple[Template, ...], envelope: tu
 def _projected(
     below: Operator, needed: tuple[Column, ...], alias: str
 ) -> tuple[Project, Mapping[Expression, Expression]]:
-    """Rows of just these columns (one that is always there, where none is needed), and what each is called now."""
+    """Rows of just these columns, with the new name of each; if none is needed, of one constant column."""
     needed = needed or tuple(column for column in below.columns if column.path == (TIME,))[:1]
     names: list[str] = []
     for column in needed:

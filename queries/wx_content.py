@@ -1,4 +1,4 @@
-"""What a WXQuery returns, as templates: elements, values, choices, and loops through the items of a window."""
+"""What a WXQuery returns, as templates: elements, values, choices, and loops over the items of a window."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ _FUNCTIONS: Final = ("min", "max", "sum", "count", "avg")
 
 @dataclass(slots=True)
 class Content:
-    """Builds the templates of one branch of a query; notes which aggregates of its windows they need."""
+    """Builds the templates of one branch of a query, and collects the aggregates of windows that they need."""
 
     names: Names
     aliases: list[str]  # Those of the whole query so far.
-    nested: Callable[[Flwr, Scope], tuple[Template, ...]]  # What becomes of a stream inside a result.
+    nested: Callable[[Flwr, Scope], tuple[Template, ...]]  # Turns a stream inside a result into templates.
     aggregates: dict[str, dict[str, Aggregate]] = field(default_factory=dict)  # By window, by name.
 
     def alias(self, wanted: str) -> str:
-        """A name for rows that nothing else in the query has."""
+        """An alias that nothing else in the query has."""
         self.aliases.append(unused(wanted.replace(".", "_"), self.aliases))
         return self.aliases[-1]
 
     def aggregate(self, let: Let, scope: Scope) -> Value:
-        """The column of an aggregate over a window; the same aggregate asked for twice is computed once."""
+        """The column of an aggregate over a window; a repeated aggregate is computed once."""
         if let.function.text not in _FUNCTIONS:
             hint = f"there is {', '.join(_FUNCTIONS)}"
             raise self.names.error(f'unknown aggregate "{let.function.text}"', let.function.span, hint)
@@ -87,7 +87,7 @@ class Content:
             assert isinstance(let.path.origin, Name)
             hint = f"name one: {let.function.text}(${let.path.origin.text}/…)"
             raise self.names.error(f"{let.function.text} needs an element with a value", let.path.span, hint)
-        else:  # What it holds does not matter to count, only that it is there.
+        else:  # count needs no value, only the element's presence.
             counted, conditions = Constant.of(1), there(element) + conditions
             if not conditions:
                 return None
@@ -112,7 +112,7 @@ class Content:
     def loop(
         self, clauses: Sequence[For | Let], where: ConditionText, result: ExpressionText, scope: Scope
     ) -> tuple[Template, ...]:
-        """The templates of for and let clauses, of which the first is next; where and return come last."""
+        """The templates of for and let clauses from the first one on, then of where and return."""
         if not clauses:
             return _guarded(self.names.conditions(where, scope), self.of(result, scope))
         clause, rest = clauses[0], clauses[1:]
@@ -129,7 +129,7 @@ class Content:
                 element, conditions = self.names.walk(within(items, alias), clause.path.steps, scope)
                 scope = {**scope, clause.variable.text: element}
                 conditions = there(element) + conditions
-                if not rest:  # Then the loop itself can leave items out.
+                if not rest:  # So the loop itself can filter its items.
                     conditions, where = conditions + self.names.conditions(where, scope), ()
                 inner = self.loop(rest, where, result, scope)
                 return (Each(alias, _items(items), conjunction(conditions), inner),)
@@ -140,7 +140,7 @@ class Content:
         raise self.refused(clause, scope)
 
     def refused(self, clause: For, scope: Scope) -> QueryError:
-        """Why a clause goes through nothing."""
+        """Why there is nothing for a clause to loop over."""
         assert isinstance(clause.path.origin, Name)
         if clause.window is not None:
             hint = "a window stands behind the path of a stream"
@@ -170,13 +170,13 @@ class Content:
 
 
 def as_flwr(path: Path) -> Flwr:
-    """A path alone is short for a loop that returns what it leads to."""
+    """A path alone abbreviates a loop that returns what it leads to."""
     each = path.steps[-1].name if path.steps else Name("item", path.span)
     return Flwr((For(each, path, None),), (), PathOutput(Path(each, (), path.span), path.span), path.span)
 
 
 def unused(wanted: str, used: Collection[str]) -> str:
-    """A name, or that name with the first number that makes it a new one."""
+    """The name, with the lowest number that makes it unique if it is used."""
     numbered = (f"{wanted}_{number}" for number in count(2))
     return wanted if wanted not in used else next(name for name in numbered if name not in used)
 

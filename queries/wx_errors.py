@@ -1,4 +1,4 @@
-"""What a parser's refusal of a WXQuery text means to the person who wrote it."""
+"""Explains a parser error in a WXQuery text to the person who wrote it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _CONJUNCTIONS: Final = "a condition is a conjunction of comparisons with =, <, <
 
 _INSTEAD: Final = "in place of it, write a sequence of queries that exclude each other: ( …, … )"
 
-# What people write because other languages have it. Seen from the place of the error: text before, text from there on.
+# What people write by habit from other languages, as patterns for the text before the error and from it on.
 _KNOWN: Final = tuple(
     (re.compile(before), re.compile(after), hint)
     for before, after, hint in (
@@ -78,11 +78,11 @@ _KNOWN: Final = tuple(
 
 
 def syntax_error(text: str, error: UnexpectedInput) -> QueryError:
-    """The error to show, with what was expected and, for a known mistake, what to do."""
+    """The error to show, with what was expected, and a hint for a known mistake."""
     start = len(text.rstrip()) if _at_end(error) else int(error.pos_in_stream or 0)
     accepted = _accepted(error)
     blamed = _word_before(text, start) if "SLASH" in accepted else None
-    if blamed is not None:  # A word of the language was taken for an element's name.
+    if blamed is not None:  # A keyword was read as an element's name.
         start, accepted = blamed, ["VARIABLE", "NUMBER", "STRING"]
     found = _found(text, start)
     hint = next((hint for before, after, hint in _KNOWN if _fits(text, start, before, after)), "")

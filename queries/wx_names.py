@@ -1,4 +1,4 @@
-"""What the names of a WXQuery stand for: variables, the elements on a path, and the conditions about them."""
+"""What the names in a WXQuery mean: variables, the elements on a path, and the conditions on them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from queries.wx_syntax import Comparison, Condition, Literal, Name, Path, PathOp
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """A variable's meaning: one element, an item of a stream or something inside it."""
+    """A variable's meaning: one element, either an item of a stream or an element inside one."""
 
-    alias: str  # Whose row it is in.
-    path: tuple[str, ...]  # Where in that row; empty for the item itself.
+    alias: str  # The row that holds it.
+    path: tuple[str, ...]  # Its place in that row; empty for the item itself.
     tag: str
     type: ValueType
     nullable: bool
@@ -37,9 +37,9 @@ class Element:
 
 @dataclass(frozen=True, slots=True)
 class WindowItems:
-    """A variable's meaning: the items of a window, `item` standing for each of them; `fields` are those of a row.
+    """A variable's meaning: the items of a window. `item` stands for each of them, `fields` are those of a row.
 
-    `alias` is that of the windows' own rows: what is computed of a window stands there.
+    `alias` is that of the windows' own rows, which hold the aggregates.
     """
 
     item: Element
@@ -60,7 +60,7 @@ Scope = Mapping[str, Meaning]
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Looks names up, and says where in the text one is wrong."""
+    """Looks names up, and reports a wrong one with its place in the text."""
 
     text: str
     streams: Streams
@@ -75,7 +75,7 @@ class Names:
         return binder.stream_of(binder.Name(origin.stream.text, origin.stream.span), self.streams, self.text)
 
     def item(self, path: Path, stream: Stream, alias: str) -> tuple[Element, tuple[Step, ...]]:
-        """The items of a stream, and the steps that lead on from there."""
+        """The items of a stream, and the steps that lead on from them."""
         if len(path.steps) < 2:
             hint = f'for example: stream("{stream.name}")/{stream.name}/item'
             raise self.error("the path of a stream names its document, then its items", path.span, hint)
@@ -94,7 +94,7 @@ class Names:
         return scope[name.text]
 
     def walk(self, start: Element, steps: Iterable[Step], scope: Scope) -> tuple[Element, tuple[Expression, ...]]:
-        """The element at the end of a path, and what must hold on the way there. An unnamed step stays in place."""
+        """The element at the end of a path, and the conditions on the way. An unnamed step stays in place."""
         conditions: list[Expression] = []
         for step in steps:
             start = self._child(start, step.name) if step.name.text else start
@@ -102,7 +102,7 @@ class Names:
         return start, tuple(conditions)
 
     def conditions(self, condition: Condition, scope: Scope, about: Element | None = None) -> tuple[Expression, ...]:
-        """The predicates of a condition; paths that start with no variable are about an element."""
+        """The predicates of a condition; a path without a variable begins at the element `about`."""
         return tuple(self._predicate(each, scope, about) for each in condition)
 
     def _predicate(self, comparison: Comparison, scope: Scope, about: Element | None) -> Expression:
@@ -183,7 +183,7 @@ def within(items: WindowItems, alias: str) -> Element:
 
 
 def there(element: Element) -> tuple[Expression, ...]:
-    """The condition that an element which may be missing is there; none where it always is."""
+    """The condition that an optional element is present; none if it always is."""
     if not element.path or not element.nullable:
         return ()
     return (call("not", call("is_null", element.column)),)

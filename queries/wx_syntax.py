@@ -1,7 +1,7 @@
-"""The text of a WXQuery as a tree: what it says, each part with its place; names and types are not looked at yet.
+"""The text of a WXQuery as a syntax tree, each part with its place; names and types are resolved later.
 
-The grammar is wxquery.lark. Its parser keeps a stack of its own, so the depth of a text is measured, and refused,
-before anything here goes down into it.
+The grammar is wxquery.lark. Its parser keeps its own stack, so the depth of a text is measured, and refused if too
+large, before any code here recurses into it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Literal:
 
 @dataclass(frozen=True, slots=True)
 class PathOperand:
-    """A path in a condition, from a variable or from the element the condition is about, and a number added to it."""
+    """A path in a condition, from a variable or from the element under test, plus an optional number."""
 
     variable: Name | None
     names: tuple[Name, ...]
@@ -73,7 +73,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class StreamCall:
-    """stream("name"); another function's name is kept to be refused."""
+    """stream("name"); any other function name is kept so that it can be refused."""
 
     function: Name
     stream: Name
@@ -82,7 +82,7 @@ class StreamCall:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """Where the elements are: a variable or a stream, and the steps from there."""
+    """Where elements are: a variable or a stream, and the steps from there."""
 
     origin: Name | StreamCall
     steps: tuple[Step, ...]
@@ -148,7 +148,7 @@ class Conditional:
 
 @dataclass(frozen=True, slots=True)
 class PathOutput:
-    """What a path leads to, put into the result."""
+    """The target of a path, put into the result."""
 
     path: Path
     span: Span
@@ -197,7 +197,7 @@ def _check_depth(tree: Tree[Token], text: str) -> None:
 
 
 def _levels(at: Tree[Token]) -> int:
-    """How much deeper a part makes the query: each for and each let holds all that follows it."""
+    """How much deeper a part makes the query: each for and each let contains all that follows it."""
     return len(at.children) - 1 if at.data == "flwr" else int(at.data in _NESTING)
 
 
@@ -208,7 +208,7 @@ def _span(at: Tree[Token] | Token) -> Span:
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Goes down the parser's tree, whose depth is known to be small."""
+    """Walks the parser's tree, whose depth is already known to be small."""
 
     text: str
 

@@ -1,9 +1,9 @@
 """WXQuery to a plan: StreamGlobe's language for continuous queries over streams of XML.
 
-    Source ─▶ Select ─▶ (WindowAggregate ─▶ Select) ─▶ (Join) ─▶ (Nest) ─▶ Project ─▶ Restructure
+Source ─▶ Select ─▶ (WindowAggregate ─▶ Select) ─▶ (Join) ─▶ (Nest) ─▶ Project ─▶ Restructure
 
-A query is one such branch, or the union of several: a sequence has one for each stream it starts from. All but the last
-operator work on records in the network; Restructure builds the XML at the subscriber's peer. Elements around a branch
+A query is one such branch, or the union of several: a sequence has one for each of its streams. All operators but the
+last work on records in the network; Restructure builds the XML at the subscriber's peer. The elements around a branch
 are its envelope: they open once, before the first result.
 """
 

@@ -1,8 +1,8 @@
-"""XML items and the records they are: an element for each field, a record's fields inside its element.
+"""XML items and the records they stand for: one element for each field, a record's fields inside its element.
 
-Reading refuses what a record cannot hold, and says where: an element nobody knows, one that is there twice, text
-between elements. Attributes count as elements, since each could be one. Document types are refused before anything in
-them is looked at, so there are no entities to expand; size and depth have limits.
+Reading refuses what a record cannot hold, and says where: an unknown element, a repeated one, text between elements.
+Attributes count as elements, since each could be one. Document types are refused before their content is read, so there
+are no entities to expand. Size and depth have limits.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def append_element(pieces: list[str], tag: str, value: Any, fields: tuple[Field,
 
 
 def text_of(value: Any) -> str:
-    """A value as the text of an element, as XML Schema writes it. What XML has no character for becomes U+FFFD.
+    """A value as the text of an element, as XML Schema writes it. A character that XML does not allow becomes U+FFFD.
 
     Equal decimals have equal texts, with no zeros at the end: engines differ in how many they keep.
 
@@ -115,7 +115,7 @@ def _decimal_text(value: Decimal) -> str:
 
 
 class _Open:
-    """An element that has not ended yet: its field, and what has been found in it."""
+    """An open element: its field, and what has been found in it so far."""
 
     def __init__(self, name: str, fields: tuple[Field, ...]) -> None:
         self.name = name
@@ -133,7 +133,7 @@ class ItemReader:
     """
 
     def __init__(self, schema: Schema, depth: int = 2) -> None:
-        """`depth` is where items are: 2 inside a document's element, 1 for an item that is alone."""
+        """`depth` says where items are: 2 inside a document's element, 1 for a single item."""
         self._schema = schema
         self._item_depth = depth
         self._depth = 0
@@ -141,7 +141,7 @@ class ItemReader:
         self._places: dict[str, tuple[int, int]] = {}  # Where each field of the item began.
         self._rows: list[Row] = []
         self._fed = 0
-        self._item_at = 0  # Where in the bytes the current item began, or the last one ended.
+        self._item_at = 0  # Byte offset where the current item began, or the last one ended.
         self._parser = expat.ParserCreate("utf-8")
         self._parser.StartElementHandler = self._start
         self._parser.EndElementHandler = self._end
@@ -158,7 +158,7 @@ class ItemReader:
         return rows
 
     def close(self) -> list[Row]:
-        """Say that nothing follows; raises XmlError where the document has not ended."""
+        """End the input; raises XmlError if the document has not ended."""
         self._parse(b"", last=True)
         rows, self._rows = self._rows, []
         return rows
@@ -188,7 +188,7 @@ class ItemReader:
             self._open[-1].values[inner.name] = value
 
     def _child(self, tag: str) -> _Open:
-        """What a new element is in the one that is open."""
+        """The element's field inside the open one."""
         parent = self._open[-1]
         if not parent.fields:
             raise self._error(f'"{parent.name}" holds a value, and no elements like "{tag}"')
@@ -248,7 +248,7 @@ class ItemReader:
 
 
 def _tidied(values: dict[str, Any], fields: tuple[Field, ...]) -> dict[str, Any]:
-    """Texts without the space around them, where the field is no string."""
+    """Texts without surrounding space, unless the field is a string."""
     by_name = {field.name: field for field in fields}
     return {name: _tidied_value(value, by_name[name]) for name, value in values.items()}
 
