@@ -1,1 +1,1 @@
-"""The home of operator subgraphs that run on Spark; it may import queries and nothing else of ours."""
+"""Subgraphs that run on Spark. It may import queries and nothing else of ours."""

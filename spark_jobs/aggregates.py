@@ -1,6 +1,6 @@
 """The aggregates of queries/aggregates.py as columns of Spark: exact, or nearly for floats, and never an error.
 
-Distinct values are gathered into a set first: a streaming query knows no other way.
+Distinct values are first collected into a set, the only way in a streaming query.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from queries.plan import Aggregate
 from spark_jobs.expressions import column_of
 from spark_jobs.types import data_type, place_name
 
-_WHOLE: Final = "decimal(38,0)"  # The sum of ints, which may leave 64 bits on the way.
-_SUMMED: Final = "decimal(37,18)"  # With one digit less Spark has room for the sum of two, and takes none from behind.
+_WHOLE: Final = "decimal(38,0)"  # A sum of ints may exceed 64 bits on the way.
+# One digit less leaves Spark room for a sum without dropping digits behind the point.
+_SUMMED: Final = "decimal(37,18)"
 _SECONDS: Final = "decimal(24,6)"
 
 
 def value_of(aggregate: Aggregate, columns: Sequence[Column], order: Sequence[SparkColumn]) -> SparkColumn:
-    """The value of an aggregate over a group; `order` is the order in which collect gathers rows."""
+    """The value of an aggregate over a group; `order` is the order of the rows in collect."""
     if aggregate.function == "collect":
         return _collected(aggregate, columns, order)
     if aggregate.argument is None:
@@ -71,7 +72,7 @@ class _Distinct:
     """Each value of a group once."""
 
     def __init__(self, argument: SparkColumn, kind: str) -> None:
-        # Minus zero is zero.
+        # Minus zero counts as zero.
         self._set = sf.collect_set(argument + sf.lit(0.0) if kind == "float" else argument)
         self._kind = kind
         self.count = sf.size(self._set).cast("bigint")
@@ -89,7 +90,7 @@ class _Distinct:
         return sf.when(self.count > 1, sf.sqrt(squares / (self.count - 1)))
 
     def _folded(self, value: Callable[[SparkColumn], SparkColumn], kind: str) -> SparkColumn:
-        """The sum of a value of each; null where there is none."""
+        """The sum of a function of each value; null if there is none."""
         zero = sf.lit(0).cast(kind)
         total = sf.aggregate(self._set, zero, lambda so_far, each: sf.try_add(so_far, value(each)).cast(kind))
         return sf.when(sf.size(self._set) > 0, total)
@@ -110,7 +111,7 @@ def _average(over: _Plain | _Distinct, kind: str) -> SparkColumn:
             return sf.try_divide(over.total(_WHOLE).cast("double"), over.count)
         case "interval":
             return _interval(sf.bround(sf.try_divide(over.seconds(), over.count), 6))
-        case "decimal":  # By a whole number, or Spark would keep only six digits behind the point.
+        case "decimal":  # Divided by a whole number; otherwise Spark would keep only six digits behind the point.
             return sf.try_divide(over.total(None), over.count.cast("decimal(20,0)"))
     return sf.try_divide(over.total(None), over.count)
 

@@ -1,7 +1,6 @@
-"""In which order recorded tuples arrived, and what a query would have known as each of them came.
+"""In which order recorded tuples arrived, and what a query would have known when each of them came.
 
-Word for word what queries/reference.py says of lists of tuples, for streams too long to be lists of rows: only times
-and numbers are kept here.
+It follows queries/reference.py exactly, for streams too long to hold as rows: only times and numbers are kept here.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class Arrivals:
         return ((stream.published_us[at], name, place) for place, at in enumerate(stream.order))
 
     def numbers(self, source: Source, together: Sequence[Source]) -> Numbers:
-        """What is known of the rows of a source in a query that reads these sources."""
+        """What is known of the rows of a source, in a query that reads these sources."""
         stream, own = self._streams[source.stream], self._arriving(source)
         count = len(stream.order)
         closed = _lowest([self._marks(each, own.arrivals) for each in together], count)
@@ -106,7 +105,7 @@ class Arrivals:
         return arriving
 
     def _marks(self, source: Source, arrivals: list[int]) -> list[int | None]:
-        """The watermark of a source once each of these tuples has arrived; None while nothing of it has."""
+        """The watermark of a source after each of these tuples has arrived; None before its first tuple."""
         other, place, mark = self._arriving(source), 0, None
         marks: list[int | None] = []
         for arrival in arrivals:

@@ -1,7 +1,7 @@
 """Rows of Python to Arrow and back, exactly: what crosses between the daemon and Spark.
 
-Columns have names of ours (c0, c1, ...), never those of a stream: no text of a user reaches Spark. Beside them travels
-what the engine needs to know of a row:
+Columns are named c0, c1, …, never as in a stream, so no text of a user reaches Spark. Beside them travels what the
+engine needs to know of a row:
 
 | into Spark | meaning                                                                                          |
 |------------|--------------------------------------------------------------------------------------------------|
@@ -39,7 +39,7 @@ from spark_jobs.results import Told
 from spark_jobs.spool import Fed
 
 NO_MARK: Final = -1
-# Spark's watermark begins at 1970 and drops what is older; so times that Spark compares with it are moved by our years.
+# Spark's watermark begins at 1970 and drops older rows, so all times that Spark compares with it are shifted.
 SHIFT_US: Final = 719_162 * 86_400_000_000  # From year 1 to 1970.
 
 DECIMAL: Final = pa.decimal128(38, 18)
@@ -78,7 +78,7 @@ def arrow_type(kind: ValueType, fields: Sequence[Field] = ()) -> pa.DataType:
 
 
 def source_schema(columns: Sequence[Column]) -> pa.Schema:
-    """What a source's rows are in a spool."""
+    """The schema of a source's rows in a spool."""
     own = [pa.field(f"c{place}", arrow_type(each.type, each.fields)) for place, each in enumerate(columns)]
     return pa.schema([*own, *SOURCE_HIDDEN])
 
@@ -87,7 +87,7 @@ def source_schema(columns: Sequence[Column]) -> pa.Schema:
 
 
 def write_file(path: Path, columns: Sequence[Column], inputs: Sequence[Fed], mark: int | None) -> None:
-    """Inputs as a file of a spool: one record batch, at its end the mark of the last of them, if marks are wanted."""
+    """Write inputs as one file of a spool: one record batch and, if marks are wanted, the mark of the last input."""
     schema = source_schema(columns)
     arrays = to_arrow(columns, [row for each in inputs for row in each.rows] if len(inputs) > 1 else inputs[0].rows)
     stretches = [(len(each.rows), _hidden(each)) for each in inputs if each.rows]
@@ -146,7 +146,7 @@ def _array(kind: ValueType, fields: Sequence[Field], values: Sequence[Any]) -> p
 
 
 def _times(values: Sequence[Any]) -> pa.Array:
-    """Rows of one batch often have one time; and from spans it is quicker than from times."""
+    """The rows of a batch often share one time, and time spans convert faster than times."""
     if values and values[0] == values[-1] is not None and values.count(values[0]) == len(values):
         return pa.repeat((values[0] - EPOCH) // MICROSECOND, len(values)).cast(TIMESTAMP)
     if None in values:
@@ -157,7 +157,7 @@ def _times(values: Sequence[Any]) -> pa.Array:
 
 
 def _fitted(value: Decimal) -> Decimal | None:
-    """The number with the digits that Spark's decimals have; null where it is too large for them."""
+    """The number with as many digits as Spark's decimals have; null if it is too large."""
     if abs(value) >= _LIMIT:
         return None
     return value.quantize(_ULP, context=_EXACT)
@@ -167,7 +167,7 @@ def _fitted(value: Decimal) -> Decimal | None:
 
 
 def results_of(columns: Sequence[Column], batch: pa.RecordBatch) -> Told:
-    """What the sink says in one record batch."""
+    """What the sink reports in one record batch."""
     count = batch.num_rows
     due, key, keep = batch.column("due"), batch.column("key"), batch.column("keep")
     return Told(
@@ -180,13 +180,13 @@ def results_of(columns: Sequence[Column], batch: pa.RecordBatch) -> Told:
 
 
 def from_arrow(columns: Sequence[Column], arrays: Sequence[pa.Array]) -> list[Row]:
-    """The rows that columns make."""
+    """The rows of these columns."""
     lists = [values(each.type, each.fields, array) for each, array in zip(columns, arrays, strict=True)]
     return list(zip(*lists, strict=True))
 
 
 def values(kind: ValueType, fields: Sequence[Field], array: pa.Array) -> list[Any]:
-    """What an array holds, in Python's types."""
+    """The values of an array, in Python's types."""
     match kind:
         case "int":
             return _numbers(array, "q")
@@ -209,7 +209,7 @@ def values(kind: ValueType, fields: Sequence[Field], array: pa.Array) -> list[An
 
 
 def _numbers(array: pa.Array, code: Literal["q", "d"]) -> list[Any]:
-    """Numbers of 64 bits, straight from memory where none is null."""
+    """64-bit numbers, straight from memory if none is null."""
     if array.null_count or sys.byteorder != "little" or not len(array):
         return list(array.to_pylist())
     data = memoryview(array.buffers()[1]).cast("B")[array.offset * 8 : (array.offset + len(array)) * 8]
@@ -218,12 +218,13 @@ def _numbers(array: pa.Array, code: Literal["q", "d"]) -> list[Any]:
 
 def _from_microseconds(array: pa.Array, of: Callable[[int], Any]) -> list[Any]:
     numbers = _numbers(array.view(pa.int64()), "q")
-    known = {micros: None if micros is None else of(micros) for micros in dict.fromkeys(numbers)}  # Often few.
+    # There are often few different ones.
+    known = {micros: None if micros is None else of(micros) for micros in dict.fromkeys(numbers)}
     return [known[micros] for micros in numbers]
 
 
 def _plain(value: Decimal) -> Decimal:
-    """Without the zeros that filled it up."""
+    """Without the trailing zeros that filled it up."""
     short = value.normalize(_EXACT)
     exponent = short.as_tuple().exponent
     return short.quantize(Decimal(1)) if isinstance(exponent, int) and exponent > 0 else short
@@ -249,7 +250,7 @@ def _split(records: list[Any], lengths: list[int | None]) -> list[Any]:
 
 
 def keys(array: pa.Array) -> list[Any]:
-    """A key of Python for each group: equal where Spark says that groups are the same."""
+    """A Python key for each group: equal if Spark treats the groups as the same."""
     if pa.types.is_struct(array.type):
         inner = [keys(child) for child in array.flatten()]
         there = zip(_rows(inner, array), _present(array), strict=True)

@@ -1,7 +1,7 @@
 """A plan turned into a DataFrame over DataFrames of its sources, batch or streaming.
 
-Only operators and expressions of ours get here, and they become columns of Spark one by one: nothing is ever handed to
-a parser of Spark's. What goes in and comes out is in spark_jobs/types.py.
+Only our operators and expressions get here, and each becomes a Spark column: no text is ever handed to Spark's parser.
+spark_jobs/types.py names the columns that go in and come out.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from spark_jobs.types import DUE, IS_NEW, KEEP, KEY, MARK, NUMBER
 def compiled(
     plan: Operator, frames: Mapping[str, DataFrame], closed_until_us: int | None = None, *, is_marked: bool = False
 ) -> DataFrame:
-    """The results of a plan over the rows of its sources, by alias; raises NoForm where Spark cannot keep its meaning.
+    """The results of a plan over the rows of its sources, by alias; raises NoForm if Spark cannot express the plan.
 
-    `is_marked` says whether streams have marks among their rows. Of a batch, what rows that are not new brought about
-    until `closed_until_us` has been told before.
+    `is_marked` says whether streams have marks among their rows. In a batch job, results of old rows that were due by
+    `closed_until_us` were told before.
     """
     compilation = _Compilation(plan, frames, closed_until_us, is_marked)
     flow = compilation.flow(plan)
@@ -68,7 +68,7 @@ class _Compilation:
         raise AssertionError(f"{plan} is made by the subscriber's peer")
 
     def _ranked(self, plan: WindowAggregate) -> tuple[DataFrame | None, int | None]:
-        """The stream whose rows a window counts, and where their numbers are; none if it counts what is joined."""
+        """The stream whose rows a window counts, and the place of their numbers; no stream if it counts joined rows."""
         origins = sources(plan.input)
         if len(origins) > 1 or origins[0].window is None or origins[0].window.kind != "rows":
             return None, None

@@ -1,4 +1,4 @@
-"""What the daemon and its worker say to each other: frames of msgpack over a pipe, each with its length before it."""
+"""Messages between the daemon and its worker: length-prefixed frames of msgpack over a pipe."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Frame(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
 class StartQuery(_Frame, frozen=True, kw_only=True, tag="start"):
     """Run a plan: rows come through the spools in the folder, results go to the socket under the name of the run.
 
-    What was due until `closed_until_us`, of rows that are not new, has been told by an earlier run.
+    An earlier run has told the results of old rows that were due by `closed_until_us`.
     """
 
     run: str
@@ -57,7 +57,7 @@ class Ready(_Frame, frozen=True, kw_only=True, tag="ready"):
 
 
 class SessionFailed(_Frame, frozen=True, kw_only=True, tag="session_failed"):
-    """There is no session, or no longer; the worker ends."""
+    """There is no session, or no longer one; the worker ends."""
 
     reason: str
 
@@ -69,7 +69,7 @@ class QueryStarted(_Frame, frozen=True, kw_only=True, tag="started"):
 
 
 class QueryEnded(_Frame, frozen=True, kw_only=True, tag="ended"):
-    """Nothing of the run is left in Spark. Without a reason it was stopped, else it failed."""
+    """Nothing of the run is left in Spark. Without a reason it was stopped; otherwise it failed."""
 
     run: str
     reason: str = ""

@@ -1,11 +1,10 @@
-"""Spark as the daemon sees it: runs are started, fed and stopped here, and what comes of them is told back.
+"""Spark as the daemon sees it: it starts, feeds and stops runs, and hears of their results.
 
-The daemon never loads Spark. A worker (spark_jobs/worker.py) owns the session and its Java process; rows reach Spark
+The daemon never loads Spark. A worker (spark_jobs/worker.py) owns the session and its Java process. Rows reach Spark
 through spools, which a thread writes; results come back over a Unix socket. All of that lives in one private folder, in
-memory where it can.
-Where Spark is to be warm a small run of our own comes first (spark_jobs/rehearsal.py).
-A run is not kept safe: whoever started it can start it again. When the worker or Java dies, every run fails with the
-reason, and the next one that is started brings up a new worker.
+memory if possible. A warm Spark first runs a small join of our own (spark_jobs/rehearsal.py). A run is not durable:
+whoever started it can start it again. If the worker or Java dies, every run fails with the reason, and the next start
+brings up a new worker.
 """
 
 from __future__ import annotations
@@ -56,46 +55,46 @@ from spark_jobs.writer import Job, Writer
 PREFIX: Final = "peerd-spark-"
 ROOT: Final = str(Path(__file__).resolve().parent.parent)  # Where the worker finds our packages.
 MEMORY: Final = Path("/dev/shm")  # noqa: S108  A file system in memory; our folder in it is ours alone.
-MEMORY_MIN: Final = 256 << 20  # Free in it, or rows go through files on disk.
+MEMORY_MIN: Final = 256 << 20  # With less free space, rows go through files on disk.
 ASK_S: Final = 1.0
 CLOSE_S: Final = 5.0
-WORDS_MAX: Final = 20  # Lines of the worker's last words.
+WORDS_MAX: Final = 20  # How many of the worker's last lines are kept.
 
 _HELLO, _ROWS, _MARK, _FILES = range(4)
 _PLACE: Final = struct.Struct("<iq")
 
 
 class Listener(Protocol):
-    """Who hears what comes of runs."""
+    """Hears what happens to runs."""
 
     def on_started(self, run: str) -> None: ...
 
     def on_results(self, run: str, number: int, rows: Sequence[Row]) -> None: ...
 
     def on_state(self, run: str, rows: int) -> None:
-        """So many rows does it keep."""
+        """How many rows of state the run keeps."""
 
     def on_failed(self, run: str, reason: str) -> None: ...
 
     def on_waiting(self, what: str) -> None:
-        """Spark is being started; says what it waits for."""
+        """Spark is starting; `what` says what it waits for."""
 
     def on_tried(self, reason: str) -> None:
-        """Spark is ready; or it could not be started, for a reason."""
+        """Spark is ready; or it could not be started, with the reason."""
 
 
 class RunStatus(msgspec.Struct, frozen=True):
-    """One run, for people to look at."""
+    """One run, for display."""
 
     mode: Mode
-    number: int  # Of the last input that was fed.
-    done: int  # Of the last one whose results were told.
-    held: int  # Results that wait for their time.
+    number: int  # The last input that was fed.
+    done: int  # The last input whose results were told.
+    held: int  # Results that are not due yet.
     state_rows: int | None
 
 
 class EngineStatus(msgspec.Struct, frozen=True):
-    """The engine, for people to look at."""
+    """The engine, for display."""
 
     state: str  # off | starting | ready
     waits_for: str = ""
@@ -125,17 +124,17 @@ class _Run:
         self.columns = plan.columns
         self.results = Results(len(inputs), by_rounds=is_batch)
         self.number = 0
-        # Windows that end by then take no more rows. A batch has to make them again: others may read them.
+        # Windows that end by then take no more rows. A batch job must make them again, since others may read them.
         self.closed_us = closed_until_us if self.mode != "batch" else None
-        self.counted: int | None = None  # Rows of state, by Spark.
+        self.counted: int | None = None  # Rows of state as Spark counts them.
         self._joins, self._horizon_us = joins(plan), horizon_us(plan)
 
     @property
     def state_rows(self) -> int | None:
         """How many rows it keeps; None: not known yet.
 
-        Spark counts at the end of each of its batches. In real-time mode that takes a minute, and between batch jobs
-        it has no state: then it is what waits here for the end of windows, or is kept here for the next job.
+        Spark counts at the end of each of its batches. In real-time mode a batch takes a minute, and between batch jobs
+        Spark has no state. Then this is what waits here for the end of windows, or is kept here for the next job.
         """
         match self.mode:
             case "real-time":
@@ -146,8 +145,9 @@ class _Run:
 
     @property
     def forget_us(self) -> int | None:
-        """No row that is still to come needs what is older: by the last input that is done with, for Spark reads some
-        inputs before others."""
+        """No row still to come needs anything older. By the last finished input, because Spark reads some inputs before
+        others.
+        """
         if not self._joins:
             return self.results.watermark_us
         if self.results.floor_us is None or self._horizon_us is None:
@@ -155,19 +155,19 @@ class _Run:
         return self.results.floor_us - self._horizon_us
 
     def remove(self, done: int, floor_us: int | None) -> None:
-        """Free what inputs that are done with took, unless batch jobs are to read it again."""
+        """Free what finished inputs took, unless batch jobs will read it again."""
         for spool in self.spools:
             spool.remove(done, floor_us)
 
     def clear(self) -> None:
-        """Leave nothing of the run."""
+        """Remove everything of the run."""
         for spool in self.spools:
             spool.close()
         shutil.rmtree(self.folder.parent, ignore_errors=True)
 
 
 class SparkEngine:
-    """The runs of one peer. Everything happens in the event loop that `start` is first called in."""
+    """The runs of one peer. It lives in the event loop in which `start` is first called."""
 
     def __init__(self, listener: Listener, settings: SessionSettings | None = None) -> None:
         self._listener = listener
@@ -179,14 +179,14 @@ class SparkEngine:
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._worker: asyncio.subprocess.Process | None = None
-        self._outbox: list[bytes] = []  # Commands for a worker that is not there yet.
+        self._outbox: list[bytes] = []  # Commands for a worker that is still starting.
         self._status = EngineStatus("off")
         self._is_closed = False
 
-    # What the driver asks.
+    # Called by the driver.
 
     def start(self, run: str, plan: Operator, closed_until_us: int | None) -> None:
-        """Run a plan; on_started or on_failed tells."""
+        """Run a plan; answered with on_started or on_failed."""
         assert run not in self._runs, f"{run} runs already"
         self._wake()
         assert self._folder is not None
@@ -212,7 +212,7 @@ class SparkEngine:
         watermark_us: int | None,
         floor_us: int | None,
     ) -> None:
-        """Hand rows of a source to a run; on_results tells what came of them. A run that is over takes none."""
+        """Hand rows of a source to a run; on_results brings the results. A run that has ended ignores them."""
         kept = self._runs.get(run)
         if kept is None:
             return
@@ -229,16 +229,16 @@ class SparkEngine:
             kept.closed_us = watermark_us if kept.closed_us is None else max(kept.closed_us, watermark_us)
 
     def stop(self, run: str) -> None:
-        """The run is over; nothing is told of it any more."""
+        """End a run; nothing more is told of it."""
         kept = self._runs.pop(run, None)
         if kept is not None:
             self._ending[run] = kept
             self._tell(StopQuery(run=run))
 
     def warm(self) -> None:
-        """Start Spark without waiting for a run that needs it, and let it join something, so that it knows how.
+        """Start Spark before a run needs it, and let it rehearse a join.
 
-        on_tried tells when it is ready, also if it was before.
+        on_tried tells when it is ready, also if it was ready before.
         """
         if self._status.state == "ready":
             self._listener.on_tried("")
@@ -320,15 +320,15 @@ class SparkEngine:
         finally:
             asking.cancel()
             with suppress(ProcessLookupError):
-                os.killpg(worker.pid, signal.SIGKILL)  # Java is in its group.
+                os.killpg(worker.pid, signal.SIGKILL)  # Java is in its process group.
             await worker.wait()
             await asyncio.gather(listening, asking, return_exceptions=True)
-        if reason and not self._status.spark:  # It never came so far: nobody need ask us for it.
+        if reason and not self._status.spark:  # Spark never started, so nobody should ask us for it.
             self._listener.on_tried(reason)
         self._lost(reason or f"the Spark worker ended with code {worker.returncode}: {' / '.join(words)[-500:]}")
 
     async def _reports(self, worker: asyncio.subprocess.Process) -> str:
-        """Handle what the worker says until it ends; the reason, if it gave one."""
+        """Handle the worker's reports until it ends; returns the reason, if it gave one."""
         assert worker.stdout is not None
         reason = ""
         with suppress(asyncio.IncompleteReadError):
@@ -380,7 +380,7 @@ class SparkEngine:
             self._listener.on_tried("")
 
     async def _listen(self, worker: asyncio.subprocess.Process, words: deque[str]) -> None:
-        """Keep the worker's last words: they say why it ended where it could not."""
+        """Keep the worker's last lines of output: they say why it ended if it could not."""
         assert worker.stderr is not None
         while line := await worker.stderr.readline():
             words.append(line.decode(errors="replace").strip()[:300])
@@ -395,7 +395,7 @@ class SparkEngine:
                     self._listener.on_state(run, rows)
 
     def _lost(self, reason: str) -> None:
-        """There is no worker any more, so no run."""
+        """The worker is gone, and all runs with it."""
         self._worker = None
         self._outbox.clear()
         self._status = EngineStatus("off", last_failure=reason)
@@ -408,14 +408,14 @@ class SparkEngine:
                 self._listener.on_failed(run, reason)
 
     def _fail(self, run: str, reason: str) -> None:
-        """A run is over; whoever it is for hears of it."""
+        """A run has failed; tell its owner."""
         if run == rehearsal.RUN:
             self._rehearsed()
         else:
             self._listener.on_failed(run, reason)
 
     def _rehearsed(self) -> None:
-        """Spark knows how to join now, or never will; either way it is as ready as it gets."""
+        """The rehearsal is over, whether it worked or not: Spark is as ready as it gets."""
         self.stop(rehearsal.RUN)
         self._status = msgspec.structs.replace(self._status, state="ready", waits_for="")
         self._listener.on_tried("")
@@ -439,12 +439,12 @@ class SparkEngine:
     # Rows.
 
     def _do(self, kept: _Run, job: Job) -> None:
-        """Have the thread that writes do something for a run."""
+        """Let the writing thread do something for a run."""
         assert self._writer is not None
         self._writer.do(kept.run, job)
 
     def _not_written(self, loop: asyncio.AbstractEventLoop, run: str, reason: str) -> None:
-        """Told by the thread that writes: without these rows the run is worth nothing."""
+        """Called in the writing thread: without these rows the run is worthless."""
 
         def fail() -> None:
             if run in self._runs:
@@ -456,7 +456,7 @@ class SparkEngine:
     # Results.
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One run's results, from a task of Spark. There are none before the thread that writes has loaded Arrow."""
+        """The results of one run, from a task of Spark. None can come before the writing thread has loaded Arrow."""
         from pyarrow import ipc
 
         from spark_jobs.bridge import results_of
@@ -498,7 +498,7 @@ class SparkEngine:
             self._rehearsed()
 
     def _advance_soon(self, kept: _Run) -> None:
-        """An input that Spark need not see is done with once all before it are, but never before `feed` returns."""
+        """Finish an input that Spark need not see once all before it are finished, but never before `feed` returns."""
 
         def advance() -> None:
             if self._runs.get(kept.run) is kept:
@@ -513,7 +513,7 @@ class SparkEngine:
 
 
 def _private_folder() -> Path:
-    """A new folder that only we can read, in memory where there is room; those of daemons that are gone are removed."""
+    """A new private folder, in memory if there is room; removes those that dead daemons left."""
     parent = Path(tempfile.gettempdir())
     with suppress(OSError):
         space = os.statvfs(MEMORY)

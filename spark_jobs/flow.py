@@ -1,8 +1,8 @@
 """What one operator hands to the next: a DataFrame of the plan's columns, c0, c1, …, and of hidden ones.
 
-A row is in its window from ENTER until just before LEAVE, instants as queries/reference.py has them. An instant is one
-number: four times the microseconds since the epoch, and what is earlier at one time has the smaller rest. Only windows
-of rows tell two rows of one time apart; then an instant is that number and the row's own.
+A row is in its window from ENTER until just before LEAVE; queries/reference.py defines these instants. An instant is
+one number: four times the microseconds since the epoch, plus a rest that orders instants of one time. Only ROWS windows
+tell two rows of one time apart; then an instant is that number together with the row's own.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from pyspark.sql import functions as sf
 from queries.expressions import Column
 from spark_jobs.types import CLOSED, DUE, IS_NEW, KEEP, KEY, MARK, NUMBER, place_name
 
-TIME: Final = "time"  # When a row happened; of a combination, when it came about.
-ARRIVAL: Final = "arrival"  # The number of the input that the last row it is made of came with.
+TIME: Final = "time"  # When a row happened; for a combination, when it came about.
+ARRIVAL: Final = "arrival"  # The input with which the last of its rows came.
 ENTER: Final = "enter"
 LEAVE: Final = "leave"
 HIDDEN: Final = (NUMBER, ARRIVAL, IS_NEW, CLOSED, MARK, TIME, ENTER, LEAVE, DUE, KEEP)
 
-BEFORE_ROWS: Final = 0  # A window that slides is looked at before rows of that time arrive,
+BEFORE_ROWS: Final = 0  # A sliding window is evaluated before rows of that time arrive,
 AT_ROW: Final = 1
 AFTER_ROWS: Final = 2  # and a closed range ends after all of them.
-FOREVER_US: Final = 1 << 59  # More than lies between the first year and the last of the calendar.
+FOREVER_US: Final = 1 << 59  # Longer than the calendar.
 _NEVER: Final = (1 << 63) - 1
 
-# A column with this is what Spark's watermark is compared with. The watermark itself is made of FORGET alone.
+# Marks the column that Spark compares with its watermark. The watermark itself is made of FORGET alone.
 EVENT_TIME: Final = {"spark.watermarkDelayMs": 0}
-# Spark's watermark starts at 1970, and what is not later is late. So both are given as if the first year were 1970.
+# Spark's watermark starts at 1970 and treats everything up to it as late. So both are shifted as if year 1 were 1970.
 SHIFT_US: Final = 719_162 * 86_400_000_000
 
 
@@ -41,12 +41,12 @@ class Flow:
 
     frame: DataFrame
     columns: tuple[Column, ...]
-    is_marked: bool = False  # Whether rows that mark the end of an input are among them.
-    is_ranked: bool = False  # Whether rows depend on their number in a stream, so that an earlier one may change them.
+    is_marked: bool = False  # Rows that mark the end of an input are among them.
+    is_ranked: bool = False  # Rows depend on their number in a stream, so an earlier row may change them.
     is_aggregate: bool = False
-    is_windowed: bool = False  # Whether rows are made of windows, which must be complete first.
-    by_rows: bool = False  # Whether instants tell rows of one time apart.
-    reach_us: int | None = None  # For how long after its TIME a row may be in its window; None: for ever.
+    is_windowed: bool = False  # Rows are made of windows, which must be complete first.
+    by_rows: bool = False  # Instants tell rows of one time apart.
+    reach_us: int | None = None  # How long after its TIME a row may be in its window; None: for ever.
 
     @property
     def hidden(self) -> tuple[str, ...]:
@@ -54,14 +54,14 @@ class Flow:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of all columns, the plan's first."""
+        """The names of all columns, the plan's first."""
         return (*(place_name(place) for place in range(len(self.columns))), *self.hidden)
 
     def changed(self, frame: DataFrame, **changes: Any) -> Flow:
         return replace(self, frame=frame, **changes)
 
     def selected(self, outputs: list[SparkColumn], columns: tuple[Column, ...]) -> Flow:
-        """Rows of these columns instead, with what is hidden as it was."""
+        """The rows with these columns instead; hidden columns stay."""
         named = [output.alias(place_name(place)) for place, output in enumerate(outputs)]
         return self.changed(self.frame.select(*named, *self.hidden), columns=columns)
 

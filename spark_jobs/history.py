@@ -1,7 +1,7 @@
-"""A query over recorded streams, as a batch job in a Spark of this process: what it would have brought.
+"""A query over recorded streams, as a batch job in a Spark of this process: the results it would have had.
 
-The recordings are written anew for Spark, with columns named c0, c1, …, and beside each row what an engine is told of
-it. The results are those of queries/reference.py on the recorded tuples, everything complete at the end.
+The recordings are rewritten for Spark, with columns named c0, c1, … and, beside each row, what an engine is told of it.
+The results are those of queries/reference.py on the recorded tuples, with everything complete at the end.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 CORES_MAX: Final = 8
 PARQUET: Final = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",  # Our calendar is the same all the way back.
+    "spark.sql.parquet.datetimeRebaseModeInRead": "CORRECTED",  # We use one calendar for all times.
     "spark.sql.parquet.datetimeRebaseModeInWrite": "CORRECTED",
 }
 Recordings = Mapping[str, Recording]
@@ -39,9 +39,9 @@ Recordings = Mapping[str, Recording]
 def results_of(
     plan: Operator, recordings: Recordings, folder: Path, heap_mb: int, waiting: Callable[[str], None]
 ) -> Iterator[Row]:
-    """The results of a plan over recordings, in the order in which they are due; `folder` is for what lies between.
+    """The results of a plan over recordings, in the order in which they are due; `folder` takes intermediate files.
 
-    Raises NoSession where there is no Spark to be had, NoForm where the plan has none there.
+    Raises NoSession if Spark is not available, NoForm if Spark cannot express the plan.
     """
     branches = plan.branches if isinstance(plan, Union) else (plan,)
     if not all(isinstance(each, Restructure) for each in branches):
@@ -69,7 +69,7 @@ def results_of(
 
 
 def prepared(plan: Operator, recordings: Recordings, folder: Path) -> dict[str, Path]:
-    """The rows of each source of a plan as Spark reads them, by alias; late ones are left out."""
+    """The rows of each source of a plan in Spark's format, by alias, without late ones."""
     arrivals = Arrivals({each.stream: recordings[each.stream] for each in sources(plan)})
     branches = plan.branches if isinstance(plan, Union) else (plan,)
     paths: dict[str, Path] = {}
@@ -99,7 +99,7 @@ def batch(spark: SparkSession, plan: Operator, inputs: Mapping[str, Path], out: 
 
 
 def read_results(plan: Operator, out: Path) -> Iterator[Row]:
-    """The rows of a job's results, some in memory at a time."""
+    """The rows of a job's results, read in portions."""
     for path in sorted(out.glob("*.parquet")):
         for part in parquet.ParquetFile(path).iter_batches():
             yield from from_arrow(plan.columns, part.columns)
@@ -134,7 +134,7 @@ def _write_source(source: Source, recording: Recording, numbers: Numbers, path: 
 
 @contextmanager
 def _errors_into(log: Path) -> Iterator[None]:
-    """Let a process that is started meanwhile write its errors to a file: Java's chatter is nobody's concern."""
+    """Send the errors of a process started meanwhile to a file, because Java writes much that nobody needs."""
     sys.stderr.flush()
     before = os.dup(2)
     with log.open("w") as file:

@@ -1,7 +1,7 @@
 """Recorded tuples of streams as Parquet: one file for each stream, its fields under their own names.
 
-Beside them a row says when it was published, by which peer (and which life of its disk), and which tuple of it it is.
-Any tool that reads Parquet reads these files; what the stream promised is in their metadata.
+Each row also has its publication time, its origin (peer and epoch) and its sequence number there. Any Parquet tool
+reads these files; the definition of the stream is in their metadata.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from queries.schema import Field, Row, Schema
 from spark_jobs.bridge import TIMESTAMP, arrow_type, to_arrow
 
 PUBLISHED: Final = "$published"
-ORIGIN: Final = "$origin"  # The publishing peer and the life of its disk.
+ORIGIN: Final = "$origin"  # The publishing peer and its epoch.
 SEQUENCE: Final = "$sequence"
-ABOUT: Final = b"peerd"  # In the metadata of a file.
+ABOUT: Final = b"peerd"  # Its key in the metadata of a file.
 SUFFIX: Final = ".parquet"
 GROUP_ROWS: Final = 65_536
 _OWN: Final = (pa.field(PUBLISHED, TIMESTAMP), pa.field(ORIGIN, pa.string()), pa.field(SEQUENCE, pa.int64()))
@@ -33,7 +33,7 @@ class NoRecording(Exception):
 
 
 class About(msgspec.Struct, frozen=True):
-    """What a file tells of its stream."""
+    """What a file says of its stream."""
 
     name: str
     schema: str
@@ -43,7 +43,7 @@ class About(msgspec.Struct, frozen=True):
 
 
 class Recorder:
-    """Writes the tuples of one stream, in whatever order origins bring them. The file is there once it is closed."""
+    """Writes the tuples of one stream, in whatever order origins deliver them. The file appears when it is closed."""
 
     def __init__(self, folder: Path, stream: Stream) -> None:
         self._columns = _columns(stream.schema)
@@ -109,7 +109,7 @@ class Recording:
         return int(self._file.metadata.num_rows)
 
     def groups(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """The rows, some at a time, in the order of the file."""
+        """The rows in the order of the file, in portions."""
         for number in range(self._file.num_row_groups):
             yield self._file.read_row_group(number, columns=columns)
 
@@ -135,7 +135,7 @@ def named_type(field: Field) -> pa.DataType:
 
 
 def as_type(array: Any, kind: pa.DataType) -> Any:
-    """The same values in a type that differs by the names of records' fields alone."""
+    """The same values in a type that differs only in the names of record fields."""
     if not pa.types.is_struct(kind):
         return array
     children = [as_type(child, field.type) for child, field in zip(array.flatten(), kind, strict=True)]

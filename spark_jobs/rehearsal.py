@@ -1,7 +1,7 @@
-"""A small join that is run once before anybody needs one.
+"""A small join that a warm Spark runs before anybody needs one.
 
-Java reads and compiles what it runs when it first runs it: the first join of a session takes many times what the
-second does. Where Spark is to be warm, that is over before a query comes.
+Java loads and compiles code when it first runs, so the first join of a session takes many times as long as the second.
+A warm Spark has that behind it when a query comes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What Spark says of a run, put in order: results are told once all inputs they may depend on are done with."""
+"""Puts in order what Spark reports of a run: a result is told once all inputs it may depend on are finished."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class Input(msgspec.Struct, frozen=True):
     """A numbered input on its way through Spark."""
 
     number: int
-    source: int | None  # None: it holds nothing that Spark has to see.
+    source: int | None  # None: it has no rows that Spark must see.
     watermark_us: int | None
     floor_us: int | None
 
 
 class Told(NamedTuple):
-    """Results as the sink sends them, by column; None instead of one that says the same of all rows."""
+    """Results as the sink sends them, by column; None for a column that is the same for all rows."""
 
     rows: Sequence[Row]
     numbers: Sequence[int]
@@ -33,23 +33,23 @@ class Told(NamedTuple):
 
 
 class Results:
-    """The inputs under way of one run, and the results that wait for them or for time.
+    """The unfinished inputs of one run, and the results that wait for them or for the watermark.
 
-    Invariant: what has been told is all that became due by the inputs up to `done`, and nothing else
+    Invariant: exactly the results that became due by the inputs up to `done` have been told
     """
 
     def __init__(self, inputs: int, *, by_rounds: bool = False) -> None:
-        self._by_rounds = by_rounds  # Each round says all again: it replaces what the one before said and is not told.
-        self._round: list[tuple[int, int, int, Row]] = []  # What it has said so far: of later times,
-        self._round_rows: dict[int, list[Row]] = {}  # and due at once.
+        self._by_rounds = by_rounds  # Each round repeats all results: it replaces the untold ones of the round before.
+        self._round: list[tuple[int, int, int, Row]] = []  # The results of the present round: those due later,
+        self._round_rows: dict[int, list[Row]] = {}  # and those due at once.
         self._waiting: deque[Input] = deque()
-        self._reached = [0] * inputs  # By source: its inputs up to this number are through.
+        self._reached = [0] * inputs  # For each source, the last input that is through.
         self._rows: dict[int, list[Row]] = {}  # Due at once, by the number of their newest input.
         self._due: list[tuple[int, int, int, Row]] = []  # A heap by the time they are due.
         self._groups: dict[int, dict[Any, Row | None]] = {}  # By the end of the window, by key.
         self._order = 0
         self.done = 0
-        self.watermark_us: int | None = None  # As of the last input that is done with.
+        self.watermark_us: int | None = None  # After the last finished input.
         self.floor_us: int | None = None
 
     def expect(self, item: Input) -> None:
@@ -61,12 +61,12 @@ class Results:
 
     @property
     def held(self) -> int:
-        """Results that are not told yet."""
+        """Results that have not been told."""
         return sum(map(len, self._rows.values())) + len(self._due) + self.open_groups
 
     @property
     def open_groups(self) -> int:
-        """Groups of windows that have not ended: what an aggregate keeps."""
+        """Groups of windows that have not ended: the state of an aggregate."""
         return sum(map(len, self._groups.values()))
 
     def take(self, told: Told) -> None:
@@ -93,23 +93,23 @@ class Results:
                 heappush(later, (due, self._order, number, row))
 
     def _was_told(self, number: int, due: int | None) -> bool:
-        """Whether a round says again what one before it said."""
+        """Whether a round repeats what an earlier round said."""
         is_past = due is None or (self.watermark_us is not None and due <= self.watermark_us)
         return self._by_rounds and number <= self.done and is_past
 
     def mark(self, source: int, number: int) -> None:
-        """Everything of a source up to a number is through."""
+        """Everything of a source up to this input is through."""
         self._reached[source] = max(self._reached[source], number)
 
     def end_round(self, source: int, number: int) -> None:
-        """A micro-batch or job has read everything of a source up to a number."""
-        if self._by_rounds and source == 0:  # The first word at the end of a round.
+        """A micro-batch or job has read everything of a source up to this input."""
+        if self._by_rounds and source == 0:  # The first report at the end of a round.
             self._due, self._round = self._round, []
             self._rows, self._round_rows = self._round_rows, {}
         self.mark(source, number)
 
     def advance(self) -> Sequence[Row] | None:
-        """What became due by the inputs that are done with by now; None while there are no more of them."""
+        """The results that became due with the inputs finished since; None if there are no such inputs."""
         last = None
         while self._waiting and self._is_through(self._waiting[0]):
             last = self._waiting.popleft()
@@ -125,7 +125,7 @@ class Results:
         return item.source is None or item.number <= self._reached[item.source]
 
     def _ended(self) -> list[Row]:
-        """What waited for its time to come."""
+        """The results whose time has come."""
         if self.watermark_us is None:
             return []
         told: list[Row] = []

@@ -1,4 +1,4 @@
-"""Which rows a run of batch jobs still needs: each reads all that is kept, so what no result can need is removed."""
+"""Which rows a run of batch jobs still needs. Each job reads everything kept, so what no result can need is removed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from queries.schema import Row
 
 class _File(NamedTuple):
     file: int
-    number: int  # Of the last input in it.
+    number: int  # The last input in it.
     first_rank: int
     last_rank: int
     last_us: int
@@ -26,10 +26,10 @@ class _File(NamedTuple):
 class Retention:
     """The files of one source, oldest first.
 
-    A row under a window of rows matters until so many have come after it, and no stream is behind them any more; one
-    under windows of time until all of them have passed; one under windows of values until a value has come that is
-    beyond all of its own. Where rows or values are counted that are made of several streams, or chosen from one, any
-    row may matter for ever.
+    Under a window of rows, a row is needed until the window's number of rows has come after it and every stream has
+    passed them. Under windows of time it is needed until all of them have passed, under windows of values until a value
+    beyond all of its windows has come. If a window counts joined or selected rows or values, any row may be needed for
+    ever.
     """
 
     def __init__(self, plan: Operator, source: Source) -> None:
@@ -39,7 +39,7 @@ class Retention:
         self._rows = int(source.window.size) if source.window is not None and source.window.kind == "rows" else None
         self._span_us = _span_us(plan)
         self._values = _values(plan)
-        self._highest: Decimal | None = None  # Among the inputs that are done with.
+        self._highest: Decimal | None = None  # Among the finished inputs.
 
     def add(self, file: int, number: int, rows: Sequence[Row]) -> None:
         ranks = [row[-1] for row in rows] if self._rows is not None else [0]
@@ -52,7 +52,7 @@ class Retention:
         self.kept_rows += len(rows)
 
     def removable(self, done: int, floor_us: int | None) -> int:
-        """Files up to this one are needed no more, with inputs up to `done` told; 0 for none."""
+        """Files up to this one are no longer needed, with inputs up to `done` told; 0 for none."""
         file = 0
         if self._values is not None:
             for each in self._files:
@@ -79,14 +79,14 @@ class Retention:
 
 
 class _Values(NamedTuple):
-    """Windows of values right above a source: where a row has its value, and how far a window reaches."""
+    """Windows of values right above a source: the place of the value in a row, and how far a window reaches."""
 
     places: tuple[int, ...]
     size: Decimal
 
 
 def _values(plan: Operator) -> _Values | None:
-    """What the only aggregate of a plan wants of the values of its source, if nothing comes between them."""
+    """The value windows of a plan's only aggregate, if nothing lies between it and its source."""
     aggregates = [each for each in walk(plan) if isinstance(each, WindowAggregate)]
     if len(aggregates) != 1 or len(sources(plan)) != 1:
         return None
@@ -102,7 +102,7 @@ def _values(plan: Operator) -> _Values | None:
 
 
 def _value(row: Row, places: Sequence[int]) -> Decimal | None:
-    """The value that places a row; None where it is in no window."""
+    """The value that places a row in windows; None if it is in none."""
     found: Any = row
     for place in places:
         if found is None:
@@ -114,7 +114,7 @@ def _value(row: Row, places: Sequence[int]) -> Decimal | None:
 
 
 def _span_us(plan: Operator) -> int | None:
-    """How long a row can matter as far as windows of time go, one above the other; None: for ever."""
+    """How long windows of time, one above the other, can need a row; None: for ever."""
     span = 0
     for each in walk(plan):
         if not isinstance(each, Source | WindowAggregate):

@@ -1,4 +1,4 @@
-"""Whether there is memory for another Spark on this machine, beside those of other peers that are still growing."""
+"""Whether this machine has memory for another Spark, beside those of other peers that are still growing."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-OVERHEAD_MB: Final = 350  # What Java and the worker take beside the heap.
-WORKER: Final = "spark_jobs.worker"  # How workers are called, ours and those of other peers.
+OVERHEAD_MB: Final = 350  # Memory of Java and the worker beside the heap.
+WORKER: Final = "spark_jobs.worker"  # The module name of workers, ours and those of other peers.
 _PROCESSES: Final = Path("/proc")
 
 
 class _Heap(msgspec.Struct):
-    """What we want to know of another worker's settings."""
+    """The part of another worker's settings that matters here."""
 
     heap_mb: int
 
 
 class _Process(NamedTuple):
-    """A process, as far as memory goes."""
+    """The memory of a process."""
 
     pid: int
     group: int
@@ -44,7 +44,7 @@ def missing_room(heap_mb: int) -> str:
 
 
 def available_mb() -> int | None:
-    """Memory that can still be taken, in MB; None where the system does not say."""
+    """Memory that is still available, in MB; None if the system does not say."""
     frees = []
     try:
         found = re.search(r"MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text())
@@ -59,7 +59,7 @@ def available_mb() -> int | None:
 
 
 def promised_to_others_mb() -> int:
-    """What workers that were started before this one may still take: a heap grows into what it was given."""
+    """What workers started before this one may still take: a heap grows up to its limit."""
     processes = list(_processes())
     own = next((each for each in processes if each.pid == os.getpid()), None)
     promised = 0
@@ -67,7 +67,8 @@ def promised_to_others_mb() -> int:
         heap_mb = _heap_mb(each.pid)
         if heap_mb is None or own is None or (each.started, each.pid) >= (own.started, own.pid):
             continue
-        taken = sum(other.resident_mb for other in processes if other.group == each.pid)  # Java is in its group.
+        # Java is in its process group.
+        taken = sum(other.resident_mb for other in processes if other.group == each.pid)
         promised += max(0, heap_mb + OVERHEAD_MB - taken)
     return promised
 
@@ -85,7 +86,7 @@ def _processes() -> Iterator[_Process]:
 
 
 def _heap_mb(pid: int) -> int | None:
-    """The heap that a worker was told to have; None for a process that is none."""
+    """The heap limit of a worker; None for a process that is no worker."""
     try:
         words = (_PROCESSES / str(pid) / "cmdline").read_bytes().split(b"\0")
         if WORKER.encode() not in words:
@@ -96,7 +97,7 @@ def _heap_mb(pid: int) -> int | None:
 
 
 def resident_bytes(pid: int) -> int:
-    """Memory of a process; 0 for one that is gone."""
+    """Memory of a process; 0 if it is gone."""
     try:
         found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     except OSError:

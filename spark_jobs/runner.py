@@ -1,4 +1,4 @@
-"""Runs in a session: started, watched and stopped, none at the cost of another."""
+"""The runs of a session: started, watched and stopped, so that none harms another."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from spark_jobs.types import source_type
 
 WATCH_S: Final = 0.2
 ROUND_WAIT_MS: Final = 500
-# Rounds are planned anew each time, and Java made for each plan takes longer than it saves on a round's few rows.
+# Rounds are planned anew each time, and generating Java code takes longer than it saves on a round's few rows.
 INTERPRETED: Final = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-BATCH: Final = "60 seconds"  # Of real-time mode: how often state is tidied up, at the price of a short pause.
+BATCH: Final = "60 seconds"  # In real-time mode: how often state is cleaned up, at the price of a short pause.
 
 
 class Runner:
-    """The runs of one session. `ended` is told once of each that ended, with the reason unless it was stopped."""
+    """The runs of one session. `ended` is called once for each that ended, with the reason unless it was stopped."""
 
     def __init__(self, session: SparkSession, ended: Callable[[str, str], None]) -> None:
         self._session, self._ended = session, ended
@@ -36,7 +36,7 @@ class Runner:
         threading.Thread(target=self._watch, daemon=True, name="watch").start()
 
     def start(self, command: StartQuery) -> None:
-        """Start a run; raises what Spark raises where the plan cannot run."""
+        """Start a run; raises what Spark raises if the plan cannot run."""
         run, folder, inputs = command.run, command.folder, sources(command.plan)
         is_real_time, is_batch = command.mode == "real-time", command.mode == "batch"
         session = self._session if is_real_time else self._for_rounds
@@ -69,20 +69,20 @@ class Runner:
         reason = ""
         try:
             kept.query.stop()
-        except PySparkException as error:  # It would not end in time; it is cut off from the daemon all the same.
+        except PySparkException as error:  # It did not end in time, but it is cut off from the daemon.
             reason = first_line(error)
         self._forget(run, kept)
         self._ended(run, reason)
 
     def state_rows(self) -> dict[str, int]:
-        """How many rows each run keeps, as Spark last counted them; runs that it has not counted are left out."""
+        """How many rows each run keeps, as Spark last counted; runs without a count are left out."""
         with self._lock:
             queries = dict(self._queries)
         told = ((run, kept.query.lastProgress) for run, kept in queries.items())
         return {run: _state_rows(progress) for run, progress in told if progress is not None}
 
     def _watch(self) -> None:
-        """Notice runs that ended by themselves: they have failed, since none has an end."""
+        """Notice runs that ended by themselves: a run has no end, so it has failed."""
         while not self._closed.wait(WATCH_S):
             with self._lock:
                 queries = dict(self._queries)
@@ -102,7 +102,7 @@ class Runner:
 
 
 class Query(Protocol):
-    """What a streaming query of Spark and our own rounds have in common."""
+    """The common part of a streaming query of Spark and of our own rounds."""
 
     @property
     def isActive(self) -> bool: ...  # noqa: N802  The names are Spark's.
@@ -121,9 +121,9 @@ class _Kept(NamedTuple):
 
 
 class Rounds:
-    """A run of batch jobs: whenever rows have come, one over all rows that are kept.
+    """A run of batch jobs: whenever rows have come, one job over all rows that are kept.
 
-    What was told before comes out again; the daemon knows it by the number of its newest input.
+    Results that were told before come out again; the daemon recognises them by the number of their newest input.
     """
 
     lastProgress = None  # noqa: N815
@@ -168,7 +168,7 @@ def _state_rows(progress: Any) -> int:
 
 
 def _cause(error: Any) -> str:
-    """What went wrong, without the pages around it."""
+    """The cause of an error, without the stack trace."""
     if error is None:
         return "no reason was given"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

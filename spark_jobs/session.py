@@ -25,13 +25,13 @@ OWN_JAVA: Final = Path(sys.prefix) / "java"  # Where deploy/java-home puts one i
 BRIDGE: Final = Path(__file__).parent / "jvm" / "bridge.jar"
 MASTER_TIMEOUT_S: Final = 3.0
 JAVA_OPTIONS: Final = (
-    "-XX:+UseSerialGC",  # The smallest; the heap is small.
+    "-XX:+UseSerialGC",  # The one with the least overhead; the heap is small.
     "-XX:MinHeapFreeRatio=20",
     "-XX:MaxHeapFreeRatio=40",
     "-XX:MaxMetaspaceSize=256m",
     "-XX:ReservedCodeCacheSize=96m",
-    "-Xss4m",  # Expressions may be nested deep; what is not used of a stack takes nothing.
-    "-XX:+ExitOnOutOfMemoryError",  # A clear end; the daemon starts another and replays.
+    "-Xss4m",  # Expressions may be deeply nested; unused stack costs nothing.
+    "-XX:+ExitOnOutOfMemoryError",  # A clear end: the daemon starts another worker and replays.
     "-Djava.net.preferIPv4Stack=true",
 )
 LOOPBACK: Final = "127.0.0.1"
@@ -45,9 +45,9 @@ class SessionSettings(msgspec.Struct, frozen=True):
     """What a peer's operator may choose about Spark."""
 
     master: str = "local"
-    heap_mb: int = 420  # At most; a peer that needs less of it stays below 900 MB.
-    java_home: str = ""  # Empty: $JAVA_HOME, the one on PATH, one that is installed, the one beside this Python.
-    extra: dict[str, str] = {}  # More settings of Spark, for a cluster's sake.
+    heap_mb: int = 420  # Upper bound; a peer that needs less stays below 900 MB.
+    java_home: str = ""  # Empty: $JAVA_HOME, then PATH, then an installed one, then the one beside this Python.
+    extra: dict[str, str] = {}  # Further Spark settings, for a cluster.
 
     @property
     def is_local(self) -> bool:
@@ -56,7 +56,7 @@ class SessionSettings(msgspec.Struct, frozen=True):
 
 
 class NoSession(Exception):
-    """Spark cannot be had here; says why."""
+    """Spark is not available here; says why."""
 
 
 def start_session(settings: SessionSettings, waiting: Callable[[str], None]) -> tuple[SparkSession, str]:
@@ -70,7 +70,7 @@ def start_session(settings: SessionSettings, waiting: Callable[[str], None]) -> 
     os.environ["PYSPARK_PYTHON"] = sys.executable
     if own_address:
         os.environ["SPARK_LOCAL_IP"] = own_address
-    os.environ["MALLOC_ARENA_MAX"] = "2"  # Java's threads would have an arena each, and keep what they no longer need.
+    os.environ["MALLOC_ARENA_MAX"] = "2"  # Otherwise each of Java's threads would keep an arena of its own.
     waiting(f"starting Spark on Java {version}")
     from pyspark.sql import SparkSession
 
@@ -86,16 +86,16 @@ def start_session(settings: SessionSettings, waiting: Callable[[str], None]) -> 
 
 
 def spark_conf(settings: SessionSettings, own_address: str = LOOPBACK) -> dict[str, str]:
-    """The settings, each for a reason that was measured or is in the contract."""
+    """The settings; each has a reason that was measured or is in the contract."""
     return {
-        # Slots are threads, idle ones cost nothing, and a run in real-time mode keeps one or more of them.
+        # Slots are threads. Idle ones cost nothing, and a run in real-time mode occupies at least one.
         "spark.master": "local[256]" if settings.master == "local" else settings.master,
         "spark.driver.memory": f"{settings.heap_mb}m",
-        # Of the heap this is kept from caches; with Spark's usual 300 MB it takes no heap below 450.
+        # Heap reserved from caches. With Spark's default of 300 MB it refuses heaps below 450 MB.
         "spark.testing.reservedMemory": str(min(settings.heap_mb << 18, 300 << 20)),
         "spark.driver.extraClassPath": str(BRIDGE),
         "spark.driver.extraJavaOptions": " ".join((*heap_options(settings.heap_mb), *JAVA_OPTIONS)),
-        "spark.rpc.netty.dispatcher.numThreads": "4",  # Else as many threads as there are slots.
+        "spark.rpc.netty.dispatcher.numThreads": "4",  # Otherwise as many threads as slots.
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.extensions": "peerd.bridge.EmptyJoins",
@@ -108,25 +108,25 @@ def spark_conf(settings: SessionSettings, own_address: str = LOOPBACK) -> dict[s
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.autoBroadcastJoinThreshold": "-1",
-        # Notes of a run are never read again: as few, and as cheap, as can be.
+        # The checkpoints of a run are never read again, so they are as few and as cheap as possible.
         "spark.sql.streaming.checkpointFileManagerClass": "peerd.bridge.CheckpointFiles",
         "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
         "spark.sql.streaming.minBatchesToRetain": "2",
         "spark.sql.streaming.maxBatchesToRetainInMemory": "1",
         "spark.sql.streaming.numRecentProgressUpdates": "2",
-        "spark.sql.streaming.pollingDelay": "1ms",  # The source itself waits for rows.
+        "spark.sql.streaming.pollingDelay": "1ms",  # Our source itself waits for rows.
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-        # Spark fears that a join hands late rows to an aggregate; ours says itself which windows are closed to a row.
+        # Spark warns that a join may hand late rows to an aggregate; our rows say themselves which windows are closed.
         "spark.sql.streaming.statefulOperator.checkCorrectness.enabled": "false",
-        # Nobody reads what a plan looks like, or wants it checked after every rule: it takes part of each micro-batch.
+        # Nobody reads plan descriptions or needs plan checks after every rule, and they cost time in each micro-batch.
         "spark.sql.lightweightPlanChangeValidation": "false",
         "spark.sql.ui.explainMode": "simple",
         "spark.sql.maxPlanStringLength": "0",
-        "spark.python.sql.dataFrameDebugging.enabled": "false",  # Asks Java for the place of every column in our code.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",  # It asks Java for the source line of every column.
         "spark.sql.streaming.stopTimeout": "30s",
-        # What a row says may be forgotten holds for all sources of its run.
+        # FORGET of any row holds for all sources of its run.
         "spark.sql.streaming.multipleWatermarkPolicy": "max",
-        "spark.sql.streaming.realTimeMode.allowlistCheck": "false",  # It knows Spark's own sinks only.
+        "spark.sql.streaming.realTimeMode.allowlistCheck": "false",  # The allowlist has only Spark's own sinks.
         "spark.sql.streaming.realTimeMode.asyncProgressTrackingByDefault.enabled": "false",
         "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "1",
         "spark.shuffle.streaming.checksum.enabled": "false",  # Rows do not leave the process.
@@ -140,7 +140,7 @@ def spark_conf(settings: SessionSettings, own_address: str = LOOPBACK) -> dict[s
 
 
 def heap_options(heap_mb: int) -> tuple[str, str]:
-    """A heap that grows with what is kept: Java would begin with a part of the machine, and touch all of it in time."""
+    """A heap that grows with need; by default Java begins with a share of the machine and later touches all of it."""
     return f"-Xms{heap_mb * 2 // 5}m", f"-Xmn{heap_mb * 2 // 9}m"
 
 
@@ -161,7 +161,7 @@ def _java_homes(home: str) -> Iterator[Path]:
         return
     if os.environ.get("JAVA_HOME"):
         yield Path(os.environ["JAVA_HOME"])
-    if on_path := shutil.which("java"):  # It may be a wrapper far from its home, but knows where that is.
+    if on_path := shutil.which("java"):  # It may be a wrapper far from its home, but it knows where that is.
         told = re.search(r"java\.home = (.+)", _said([on_path, "-XshowSettings:properties", "-version"]))
         yield Path(told[1]) if told else Path(on_path).resolve().parent.parent
     for folder in map(Path, USUAL_FOLDERS):
@@ -172,7 +172,7 @@ def _java_homes(home: str) -> Iterator[Path]:
 
 
 def java_version(home: Path) -> str:
-    """What the Java at home says of itself; empty where there is none that runs."""
+    """The version that this Java reports; empty if there is none that runs."""
     version = re.search(r'version "([0-9.]+)', _said([home / "bin" / "java", "-version"]))
     return version[1] if version else ""
 
@@ -188,11 +188,11 @@ def _said(command: list[str | Path]) -> str:
 
 
 def check_master(master: str) -> str:
-    """Our address as the machines of a cluster see it, empty where Spark has to find out.
+    """Our address as the machines of a cluster see it; empty if Spark has to find out.
 
-    Raises NoSession where nobody answers at the master's address: Spark itself would try for minutes.
+    Raises NoSession if nobody answers at the master's address, where Spark itself would try for minutes.
     """
-    if master.startswith("local"):  # Also a cluster of processes that Spark starts here.
+    if master.startswith("local"):  # This includes a cluster of processes that Spark starts here.
         return LOOPBACK
     found = re.fullmatch(r"spark://\[?([^/,\]]+)\]?:(\d+)", master)
     if not found:
@@ -206,7 +206,7 @@ def check_master(master: str) -> str:
 
 
 def first_line(error: object) -> str:
-    """The part of an error that people want to read."""
+    """The readable part of an error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     told = [line.removeprefix(": ") for line in lines if not line.startswith(("An error occurred", "at "))]
     return told[0][:500] if told else type(error).__name__

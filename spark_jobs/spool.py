@@ -1,7 +1,7 @@
 """The spool of one run: files of Arrow in a folder per source, counted by HEAD, read by the source in spark_jobs/jvm.
 
-A file is complete before HEAD counts it. Inputs that wait for each other are written as one file, so that much at once
-costs little more than a little. A file is removed once all its rows have had their effect.
+A file is complete before HEAD counts it. Inputs that wait together are written as one file, so a burst costs little
+more than one input. A file is removed once all its rows have had their effect.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from queries.plan import Source
 from queries.schema import Row
 from spark_jobs.retention import Retention
 
-FILE_ROWS_MAX: Final = 16_384  # Beyond, inputs that wait go into another file: a result waits for its whole file.
+FILE_ROWS_MAX: Final = 16_384  # A result waits for its whole file, so further inputs go into another one.
 _HEAD: Final = struct.Struct("<q")
 
 
 class Fed(NamedTuple):
-    """The rows of a numbered input: closed before it, and the watermark once they are in."""
+    """The rows of a numbered input, with the closing time before it and the watermark after it."""
 
     number: int
     rows: Sequence[Row]
@@ -34,13 +34,13 @@ class Fed(NamedTuple):
 
 class _File(NamedTuple):
     file: int
-    number: int  # Of the last input in it.
+    number: int  # The last input in it.
 
 
 class Spool:
     """The writing end for one source of a run.
 
-    `add`, `number_of` and `kept_rows` are for the event loop, the rest for the one thread that writes.
+    The event loop calls `add`, `number_of` and `kept_rows`; the writing thread calls the rest.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class Spool:
         self._removed = 0
 
     def add(self, fed: Fed) -> None:
-        """An input to be written next."""
+        """Queue an input for writing."""
         self._waiting.append(fed)
 
     def number_of(self, file: int) -> int:
-        """The last input that is in the files up to this one."""
+        """The last input in the files up to this one."""
         while self._written and self._written[0].file <= file:
             self._number = self._written.popleft().number
         return self._number
@@ -77,7 +77,7 @@ class Spool:
         return self._retention.kept_rows if self._retention is not None else 0
 
     def write(self) -> None:
-        """Hand on what waits, if another call has not done so."""
+        """Write what waits, unless another call has done so."""
         from spark_jobs.bridge import write_file
 
         while self._waiting:
@@ -97,7 +97,7 @@ class Spool:
             self._head[:] = _HEAD.pack(self._files)
 
     def remove(self, done: int, floor_us: int | None) -> None:
-        """Remove what inputs up to `done` brought, or what no batch job needs with all streams beyond the floor."""
+        """Remove what inputs up to `done` brought, or what no batch job needs once all streams are beyond the floor."""
         upto = 0
         if self._retention is not None:
             upto = self._retention.removable(done, floor_us)

@@ -10,17 +10,17 @@ Mode = Literal["real-time", "micro-batch", "batch"]
 
 
 def mode(plan: Operator, *, is_local: bool = True) -> Mode:
-    """How a plan can run over streams: by real-time streaming, by micro-batches, or as batch jobs over what is kept.
+    """How a plan can run over streams: in real-time mode, in micro-batches, or as batch jobs over what is kept.
 
-    Nothing runs in real-time mode on a cluster: its tasks never end, so what they read and find cannot come and go with
-    them, and every one keeps a core of the cluster for itself.
+    On a cluster nothing runs in real-time mode. Its tasks never end, so rows and results cannot travel with the tasks,
+    and each task would occupy a core of the cluster.
     """
     operators = list(walk(plan))
     aggregates = [each for each in operators if isinstance(each, WindowAggregate)]
     windows = [each.window for each in operators if isinstance(each, Source | WindowAggregate)]
     in_order = any(window is not None and window.kind != "time" for window in windows)
     if in_order or any(isinstance(each, Nest) for each in operators) or _is_aggregate_read(operators):
-        return "batch"  # The rows of a stream in an order of our own: only a batch has that.
+        return "batch"  # It orders the rows of a stream itself, which only a batch job can do.
     gathers = any(each.distinct or each.function == "collect" for node in aggregates for each in node.aggregates)
     if any(isinstance(each, Join) for each in operators) or len(aggregates) > 1 or gathers:
         return "micro-batch"
@@ -35,7 +35,7 @@ def joins(plan: Operator) -> bool:
 
 
 def horizon_us(plan: Operator) -> int | None:
-    """How long a row can matter after its time; None: for ever."""
+    """How long after its time a row is needed; None: for ever."""
     windows = [each.window for each in walk(plan) if isinstance(each, Source | WindowAggregate)]
     if joins(plan) and any(each.window is None for each in sources(plan)):
         return None

@@ -1,6 +1,6 @@
 """Statistics of recorded streams in the words of the planners: rates, sizes, distinct and frequent values, ranges.
 
-A field is read at a time, so a long recording needs the memory of one column.
+It reads one field at a time, so a long recording needs the memory of one column.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from spark_jobs.bridge import values as python_values
 from spark_jobs.recordings import ORIGIN, PUBLISHED, SEQUENCE, Recording
 
 FREQUENT: Final = 5
-FREQUENT_SHARE_MIN: Final = 1 / 32  # As rare a value is no news.
-SAMPLE: Final = 1000  # Rows whose size is measured.
+FREQUENT_SHARE_MIN: Final = 1 / 32  # Rarer values are not listed.
+SAMPLE: Final = 1000  # How many rows are measured for the size.
 NUMBERS: Final = ("int", "float", "decimal", "timestamp")
 
 Path = tuple[str, ...]
@@ -39,7 +39,7 @@ def statistics_of(recording: Recording) -> StreamStatistics:
     own = [columns[field.name,].row_bytes or 0.0 for field in recording.stream.schema.fields if recording.rows]
     return StreamStatistics(
         rate_per_s=round(_rate_per_s(recording), 3),
-        row_bytes=round(1 + sum(own), 1),  # One byte says how many fields follow.
+        row_bytes=round(1 + sum(own), 1),  # One byte holds the number of fields.
         columns=columns,
         retention_s=recording.stream.retention_ms / 1000,
     )
@@ -50,14 +50,14 @@ def all_statistics(recordings: Mapping[str, Recording]) -> dict[str, StreamStati
 
 
 def _order(recording: Recording) -> Any:
-    """The rows by publication, as they arrive."""
+    """The order of the rows by publication, as they arrive."""
     keys = [PUBLISHED, ORIGIN, SEQUENCE]
     table = pa.Table.from_pydict({key: recording.column(key) for key in keys})
     return pc.sort_indices(table, [(key, "ascending") for key in keys])
 
 
 def _rate_per_s(recording: Recording) -> float:
-    """Tuples per second from the first to the last; of a moment, all in one second."""
+    """Tuples per second from the first to the last; if all have one time, all in one second."""
     if not recording.rows:
         return 0.0
     ends = pc.min_max(recording.column(PUBLISHED)).as_py()
@@ -66,7 +66,7 @@ def _rate_per_s(recording: Recording) -> float:
 
 
 def _columns(field: Field, path: Path, values: Any) -> Iterator[tuple[Path, ColumnStatistics]]:
-    """A field, and those inside it."""
+    """The statistics of a field and of those inside it."""
     yield path, _column(field, values)
     if field.type == "record":
         for inner, child in zip(field.fields, values.flatten(), strict=True):
@@ -91,7 +91,7 @@ def _column(field: Field, values: Any) -> ColumnStatistics:
 
 
 def _row_bytes(field: Field, values: Any) -> float:
-    """What a value adds to a row as it travels, in the mean of a sample."""
+    """Mean bytes that a value adds to a row on the wire, from a sample."""
     step = max(len(values) // SAMPLE, 1)
     sample = python_values(field.type, field.fields, values.take(pa.array(range(0, len(values), step), pa.int64())))
     return sum(len(msgspec.msgpack.encode(each)) for each in sample) / len(sample)
@@ -106,14 +106,14 @@ def _ends(field: Field, values: Any) -> tuple[float | None, float | None]:
 
 
 def _number(value: Any) -> float | None:
-    """As predicates count: timestamps in microseconds."""
+    """The value as predicates count: timestamps in microseconds."""
     if isinstance(value, datetime):
         return float((value - EPOCH) // MICROSECOND)
     return None if value is None else float(value)
 
 
 def _increment(field: Field, values: Any, low: float | None, high: float | None) -> float | None:
-    """By how much a field grows with each row, where it never falls."""
+    """By how much a field grows with each row; None if it ever falls."""
     if field.type not in NUMBERS or low is None or high is None or values.null_count or len(values) < 2:
         return None
     falls = pc.any(pc.less(values[1:], values[:-1])).as_py()
@@ -121,7 +121,7 @@ def _increment(field: Field, values: Any, low: float | None, high: float | None)
 
 
 def _frequent(field: Field, values: Any) -> tuple[tuple[str, float], ...]:
-    """The most frequent values as JSON, with their share; none where all are rare."""
+    """The most frequent values as JSON, with their shares; none if all are rare."""
     counted = pc.value_counts(values)
     times = counted.field("counts")
     top = pc.select_k_unstable(pa.Table.from_pydict({"times": times}), FREQUENT + 1, [("times", "descending")])

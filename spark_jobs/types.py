@@ -1,4 +1,4 @@
-"""Our types in Spark, and the names of columns there: c0, c1, … for a row's, a word of ours for what the engine needs.
+"""Our types in Spark, and its column names: c0, c1, … for the columns of a row, fixed words for what the engine needs.
 
 No name of a stream, field or alias ever reaches Spark. A decimal has 38 digits there, 18 of them behind the point.
 """
@@ -42,11 +42,11 @@ _TYPES: Final[dict[str, DataType]] = {
 }
 
 # What every row of a source has beside its own columns.
-NUMBER: Final = "number"  # The number of the input it came with.
+NUMBER: Final = "number"  # The input it came with.
 IS_NEW: Final = "is_new"
-CLOSED: Final = "closed"  # Our watermark as it came: windows that end by then have been told.
-FORGET: Final = "forget"  # What Spark may forget; its own watermark is made of it alone.
-MARK: Final = "mark"  # -1 for data; else the number of the source whose input ends here.
+CLOSED: Final = "closed"  # Our watermark when it came: windows that end by then have been told.
+FORGET: Final = "forget"  # What Spark may forget; its watermark is made of this alone.
+MARK: Final = "mark"  # -1 for data; otherwise the number of the source whose input ends here.
 ENGINE: Final = StructType(
     [
         StructField(NUMBER, LongType(), nullable=False),
@@ -58,20 +58,20 @@ ENGINE: Final = StructType(
 )
 
 # What every row of a result has beside the plan's columns, and NUMBER and MARK.
-DUE: Final = "due"  # Told once our watermark is there; null: at once.
+DUE: Final = "due"  # Told once our watermark has come so far; null: at once.
 KEY: Final = (
-    "key"  # Of an aggregate: its keys and its window's end. A later row replaces an earlier one until it is due.
+    "key"  # For an aggregate: its keys and its window's end. A later row replaces an earlier one until it is due.
 )
-KEEP: Final = "keep"  # False: there is nothing to tell, and what was there before is no more.
+KEEP: Final = "keep"  # False: there is no result, and an earlier one is withdrawn.
 
 
 def place_name(place: int) -> str:
-    """The name of the column at a place of a row."""
+    """The column name for a place in a row."""
     return f"c{place}"
 
 
 def data_type(kind: str, fields: Sequence[Field] = ()) -> DataType:
-    """The type of a value in Spark: a record is a structure with fields c0, c1, …, a list an array of them."""
+    """The Spark type of a value: a record is a struct with fields c0, c1, …, a list an array of them."""
     if kind in ("record", "list"):
         record = StructType(
             [StructField(place_name(place), data_type(each.type, each.fields)) for place, each in enumerate(fields)]
@@ -88,5 +88,5 @@ def row_type(columns: Sequence[Column]) -> StructType:
 
 
 def source_type(columns: Sequence[Column]) -> StructType:
-    """The type of what a source is fed with."""
+    """The type of the rows that a source is fed."""
     return StructType(row_type(columns).fields + ENGINE.fields)

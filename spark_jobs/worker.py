@@ -1,7 +1,7 @@
 """The process that owns a peer's Spark session: `python -m spark_jobs.worker`, started by the engine in the daemon.
 
 Commands come on standard input, reports leave on what was standard output; both are frames of spark_jobs/control.py.
-The worker ends when its input does, and Java ends with the worker: nothing is left behind by a daemon that was killed.
+The worker ends when its input ends, and Java ends with the worker, so a killed daemon leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from spark_jobs.runner import Runner
 
-THREADS: Final = 4  # Queries being started or stopped at a time.
+THREADS: Final = 4  # How many queries are started or stopped at the same time.
 
 
 class Worker:
@@ -81,7 +81,7 @@ class Worker:
         return 0
 
     def _next_command(self) -> Command | None:
-        """The next command; None at the end of the input: the daemon is gone, or wants us gone."""
+        """The next command; None at the end of the input, when the daemon is gone or wants us gone."""
         length = self._commands.read(LENGTH.size)
         if len(length) < LENGTH.size:
             return None
@@ -117,7 +117,7 @@ class Worker:
         return gateway.proc
 
     def _outlive(self, process: Any) -> None:
-        """Without Java there is nothing left to do."""
+        """End when Java ends."""
         code = process.wait()
         how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         self.tell(SessionFailed(reason=f"Java ended with {how}"))
@@ -125,13 +125,13 @@ class Worker:
 
 
 def main() -> int:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the daemon, which ends us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the daemon, which ends us.
     settings = msgspec.json.decode(sys.argv[1], type=SessionSettings)
     reports = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # Whatever else writes to standard output must not get between the frames.
+    os.dup2(2, 1)  # Nothing else that writes to standard output may get between the frames.
     code = Worker(sys.stdin.buffer, reports).run(settings)
     sys.stderr.flush()
-    os._exit(code)  # Without waiting for threads: Java goes when our end of its pipe closes.
+    os._exit(code)  # Do not wait for threads: Java ends when our end of its pipe closes.
 
 
 if __name__ == "__main__":

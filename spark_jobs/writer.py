@@ -1,7 +1,7 @@
 """The thread that writes rows for Spark, so that the daemon's event loop never waits for Arrow or for files.
 
-Jobs are done in the order in which they come. What may wait here is bounded by whoever feeds: an input counts as on its
-way until its results are out, and a stream or flow is read no further than it may have on its way.
+Jobs run in the order in which they come. Whoever feeds bounds the queue: an input counts as in flight until its results
+are out, and the credit of a stream or flow limits what is in flight.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Job = Callable[[], None]
 
 
 class Writer:
-    """Does jobs of runs, one after the other. A job that fails is told with the name of its run, from the thread."""
+    """Runs jobs one after the other. A failed job is reported from the thread, with the name of its run."""
 
     def __init__(self, failed: Callable[[str, str], None]) -> None:
         self._failed = failed
@@ -26,7 +26,7 @@ class Writer:
         self._jobs.put((run, job))
 
     def close(self) -> None:
-        """Do what is left, and end."""
+        """Do what is left, then end."""
         self._jobs.put(None)
         self._thread.join()
 

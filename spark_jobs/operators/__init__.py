@@ -1,1 +1,1 @@
-"""One operator of a plan each: rows in, rows out, as queries/reference.py defines them."""
+"""Each file is one operator of a plan: rows in, rows out, as queries/reference.py defines it."""

@@ -22,7 +22,7 @@ _NEVER_US: Final = 253_402_300_799_999_999  # The last moment of the calendar.
 def aggregate(
     plan: WindowAggregate, rows: Flow, stream: DataFrame | None, rank_at: int | None, closed_until_us: int | None
 ) -> Flow:
-    """The results of all windows. Windows of rows count those of `stream`, before selection, numbered at `rank_at`."""
+    """The results of all windows. ROWS windows count `stream` before selection, by the number at `rank_at`."""
     if rows.is_aggregate:
         rows = rows.changed(rows.frame.filter(sf.col(KEEP)))
     match plan.window.kind:
@@ -44,7 +44,7 @@ def aggregate(
     order = (sf.col(TIME), sf.col(NUMBER))
     values = [value_of(each, rows.columns, order).alias(f"a{place}") for place, each in enumerate(plan.aggregates)]
     last = [sf.max(NUMBER).alias(NUMBER), sf.max(CLOSED).alias(CLOSED), sf.max(TIME).alias(TIME)]
-    if not rows.frame.isStreaming:  # Who reads windows does so in batches.
+    if not rows.frame.isStreaming:  # Whatever reads windows runs in batches.
         last.append(sf.max_by(ARRIVAL, sf.struct(TIME, ARRIVAL)).alias(ARRIVAL))
     if plan.window.kind != "time":
         last += [sf.max(LAST).alias(LAST), sf.max(IS_NEW).alias(IS_NEW)]
@@ -56,7 +56,7 @@ def aggregate(
 
 def _results(plan: WindowAggregate, rows: Flow, groups: DataFrame, closed_until_us: int | None) -> Flow:
     start, end, time, due = _bounds(plan)
-    if rows.is_marked:  # With a mark comes how far the watermark is.
+    if rows.is_marked:  # A mark carries the watermark.
         due = sf.when(sf.col(MARK) >= 0, sf.col(CLOSED)).otherwise(due)
     keys = [_key(place) for place in range(len(plan.keys))]
     own = [*keys, *(f"a{place}" for place in range(len(plan.aggregates)))]
@@ -88,9 +88,9 @@ def _results(plan: WindowAggregate, rows: Flow, groups: DataFrame, closed_until_
 
 
 def _is_new(plan: WindowAggregate, due: SparkColumn, closed_until_us: int | None) -> SparkColumn:
-    """Whether a window has not been told: it is, once it is complete, whatever it holds.
+    """Whether a window has not been told. It was told once it was complete, whatever it holds.
 
-    In a stream those that were told are closed to all rows. A batch makes them again.
+    In a stream the windows that were told take no more rows. A batch job makes them again.
     """
     if closed_until_us is None:
         return sf.lit(True)
@@ -99,7 +99,7 @@ def _is_new(plan: WindowAggregate, due: SparkColumn, closed_until_us: int | None
 
 
 def _bounds(plan: WindowAggregate) -> tuple[SparkColumn, SparkColumn, SparkColumn, SparkColumn]:
-    """Start and end of a window, the time of its result, and when that is due."""
+    """Start and end of a window, the time of its result, and when it is due."""
     end, time = sf.col(END), sf.col(TIME)
     match plan.window.kind:
         case "time":
@@ -107,7 +107,7 @@ def _bounds(plan: WindowAggregate) -> tuple[SparkColumn, SparkColumn, SparkColum
             return start, end, end, end
         case "rows":
             return end - sf.lit(int(plan.window.size)), end, time, sf.col(UNTIL)
-    # Complete as soon as a higher value has come; without one it waits for ever.
+    # The window is complete when a higher value has come; without one it waits for ever.
     due = sf.when(sf.col(LAST).isNull(), sf.timestamp_micros(sf.lit(_NEVER_US)))
     return (end - sf.lit(Decimal(plan.window.size))).cast(DECIMAL), end, time, due
 

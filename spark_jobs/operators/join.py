@@ -1,4 +1,4 @@
-"""Join: pairs of rows that are in their windows together and for which the predicate holds."""
+"""Join: pairs of rows that share an instant in their windows and satisfy the predicate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def join(plan: Join, left: Flow, right: Flow) -> Flow:
     if one.isStreaming:
         one, other = _with_event_time(one), _with_event_time(other)
         conditions += _bounds(left, right)
-        conditions.append(sf.col(MARK) == sf.col(right_name(MARK)))  # Spark wants an equality, and there may be none.
+        # Spark wants an equality, and there may be no other.
+        conditions.append(sf.col(MARK) == sf.col(right_name(MARK)))
     both = one.join(beside(other, right, len(left.columns)), reduce(SparkColumn.__and__, conditions), "inner")
     enter = sf.greatest(sf.col(ENTER), sf.col(right_name(ENTER)))
     code = code_of(enter, by_rows)
@@ -58,27 +59,27 @@ def join(plan: Join, left: Flow, right: Flow) -> Flow:
 
 
 def right_name(name: str) -> str:
-    """What a hidden column of the right side is called beside the left one's."""
+    """The name of a hidden column of the right side."""
     return f"right_{name}"
 
 
 def beside(frame: DataFrame, flow: Flow, first: int) -> DataFrame:
-    """Rows with other names, so that they can be joined with rows of that many columns."""
+    """The rows with shifted column names, so that they can be joined with rows of that many columns."""
     own = [sf.col(place_name(place)).alias(place_name(first + place)) for place in range(len(flow.columns))]
     return frame.select(*own, *(sf.col(name).alias(right_name(name)) for name in HIDDEN))
 
 
-# What lets Spark forget rows: a row that has left its window before FORGET meets no row that is still to come.
+# What lets Spark forget rows: a row that left its window before FORGET meets no row still to come.
 
 
 def _with_event_time(frame: DataFrame) -> DataFrame:
-    """The rows with their time as what Spark's watermark is compared with; one at the watermark is not late."""
+    """The rows with their time as what Spark compares with its watermark; a row at the watermark is not late."""
     shifted = sf.timestamp_micros(sf.unix_micros(TIME) + sf.lit(SHIFT_US + 1))
     return frame.withColumn(TIME, shifted.alias(TIME, metadata=EVENT_TIME))
 
 
 def _bounds(left: Flow, right: Flow) -> list[SparkColumn]:
-    """How far apart the times of a pair can be at most; the stretches say it exactly, but not in Spark's terms."""
+    """The largest distance between the times of a pair. The stretches are exact, but Spark does not understand them."""
     bounds = []
     if left.reach_us is not None:
         bounds.append(sf.col(right_name(TIME)) <= sf.col(TIME) + sf.lit(timedelta(microseconds=left.reach_us)))

@@ -1,4 +1,4 @@
-"""Nesting: each row once, with a list of the rows of others that were there when it came."""
+"""Nesting: each row once, with a list of the other rows that were there when it came."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ROW: Final = "row"
 
 
 def nest(plan: Nest, rows: Flow, nested: Flow, closed_until_us: int | None) -> Flow:
-    """In a batch. A row was told before if it is not new and was due by then."""
+    """Batch only. A row was told before if it is not new and was due by then."""
     one = rows.frame.filter(sf.col(KEEP)).withColumn(_ROW, sf.monotonically_increasing_id())
     first = len(rows.columns)
     other = beside(nested.frame.filter(sf.col(KEEP)), nested, first)
@@ -47,7 +47,7 @@ def nest(plan: Nest, rows: Flow, nested: Flow, closed_until_us: int | None) -> F
 
 
 def _was_there() -> list[SparkColumn]:
-    """Whether a row of the list was in its window as the other came, and not later than the watermark let it."""
+    """Whether a row of the list was in its window when the other came, and was not late itself."""
     enter, arrival = sf.col(ENTER), sf.col(ARRIVAL)
     came, with_arrival = sf.col(right_name(ENTER)), sf.col(right_name(ARRIVAL))
     before = (came < enter) | ((came == enter) & (with_arrival <= arrival))

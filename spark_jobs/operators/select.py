@@ -1,4 +1,4 @@
-"""Selection: the rows for which a predicate is true, neither false nor unknown."""
+"""Selection: the rows for which a predicate is true, not false or unknown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark_jobs.types import KEEP, MARK
 
 
 def select(plan: Select, rows: Flow) -> Flow:
-    """Filter rows. A window's row is only marked as nothing to tell: it may replace one that was."""
+    """Filter rows. A window's row is only marked as no result, since it may replace one that was a result."""
     if rows.is_aggregate:
         holds = sf.col(KEEP) & is_true(plan.predicate, rows.columns)
         return rows.changed(rows.frame.withColumn(KEEP, holds))

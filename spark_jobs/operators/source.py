@@ -1,4 +1,4 @@
-"""A stream as the operators above see it: its rows, and for which stretch of time each is in its window."""
+"""A stream as the operators above see it: its rows, and the stretch of time for which each is in its window."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from spark_jobs.types import CLOSED, DUE, FORGET, IS_NEW, KEEP, MARK, NUMBER, pl
 
 
 def source(plan: Source, frame: DataFrame, *, is_marked: bool, by_rows: bool) -> Flow:
-    """The rows of a stream. `by_rows` says whether somewhere in the plan a window counts rows."""
+    """The rows of a stream. `by_rows` says whether a window anywhere in the plan counts rows."""
     time = sf.col(place_name(len(plan.schema.fields)))
     if frame.isStreaming:
         frame = frame.withWatermark(FORGET, "0 seconds")
@@ -58,7 +58,7 @@ def source(plan: Source, frame: DataFrame, *, is_marked: bool, by_rows: bool) ->
 
 
 def floored(us: SparkColumn, unit: int) -> SparkColumn:
-    """The greatest multiple of a unit that is not above."""
+    """The greatest multiple of a unit that is not larger."""
     return us - sf.pmod(us, sf.lit(unit).cast("bigint"))
 
 

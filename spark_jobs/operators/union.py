@@ -1,4 +1,4 @@
-"""Union: the rows of all branches, each as it comes."""
+"""Union: the rows of all branches as they come."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def union(plan: Union, branches: list[Flow]) -> Flow:
 
 
 def _keyed(branch: Flow, number: int, branches: list[Flow]) -> DataFrame:
-    """The rows of a branch under keys of one type for all: a place for each branch, of which it fills its own."""
+    """The rows of a branch with keys of one type for all branches: one place for each branch, and it fills its own."""
 
     def place(other: int, flow: Flow) -> SparkColumn:
         kind = flow.frame.schema[KEY].dataType
@@ -42,6 +42,6 @@ def _keyed(branch: Flow, number: int, branches: list[Flow]) -> DataFrame:
 
     key = sf.struct(*(place(other, flow) for other, flow in enumerate(branches) if KEY in flow.hidden))
     if KEY not in branch.hidden:
-        key = sf.when(sf.lit(False), key)  # What comes of no window is told at once.
+        key = sf.when(sf.lit(False), key)  # Rows that come from no window are told at once.
     own = branch.names[: len(branch.columns)]
     return branch.frame.select(*own, *HIDDEN, key.alias(KEY))

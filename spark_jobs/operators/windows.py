@@ -1,4 +1,4 @@
-"""The windows of an aggregate: each row once for every window that it counts in and that was open as it came."""
+"""The windows of an aggregate: each row once for every window that it counts in and that was open when it came."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ from spark_jobs.operators.source import floored
 from spark_jobs.types import CLOSED, DECIMAL, IS_NEW, MARK, NUMBER, place_name
 
 END: Final = "end"  # Of a window: microseconds, a rank or a value.
-FORGOTTEN: Final = "forgotten"  # The end of a window of time, once more, as Spark's watermark is compared with it.
-LAST: Final = "last"  # Of a window of rows or values: the number of the row that completes it, null if none has.
-UNTIL: Final = "until"  # Of a window of rows: the time of that row.
+# The end of a window of time again, as the column that Spark compares with its watermark.
+FORGOTTEN: Final = "forgotten"
+LAST: Final = "last"  # For a window of rows or values: the input of the row that completes it; null if none has.
+UNTIL: Final = "until"  # For a window of rows: the time of that row.
 _RANK: Final = "place"
 _VALUE: Final = "value"
 
@@ -52,7 +53,7 @@ def _is_mark() -> SparkColumn:
 
 
 def in_row_windows(plan: WindowAggregate, rows: Flow, stream: DataFrame | None, rank_at: int | None) -> DataFrame:
-    """By the stream's own numbers if it has them, as rows that a selection dropped count too; else by those of rows."""
+    """By the stream's own numbers if it has them, so that rows dropped by a selection count too; otherwise by row."""
     size, slide = int(plan.window.size), int(plan.window.slide or plan.window.size)
     if stream is not None and rank_at is not None:
         rank = next(place for place, column in enumerate(rows.columns) if column.path == (RANK,))
@@ -69,7 +70,7 @@ def in_row_windows(plan: WindowAggregate, rows: Flow, stream: DataFrame | None, 
     first = sf.greatest(floored(place - sf.lit(size), slide) + sf.lit(slide), sf.lit(0).cast("bigint"))
     starts = _multiples(first, floored(place, slide), slide)
     each = ranked.withColumn(END, sf.explode(sf.transform(starts, lambda start: start + sf.lit(size))))
-    # A window is complete with its last row, whether or not that counts in it.
+    # A window is complete with its last row, even if a selection dropped that row.
     held = SparkWindow.orderBy(_RANK).rowsBetween(1 - size, 0)
     lasts = counted.select(
         (place + sf.lit(1)).alias(END),
@@ -81,7 +82,7 @@ def in_row_windows(plan: WindowAggregate, rows: Flow, stream: DataFrame | None, 
 
 
 def in_value_windows(plan: WindowAggregate, rows: Flow) -> DataFrame:
-    """The stream comes in the order of the values: the highest so far says which windows are closed."""
+    """The stream is ordered by this value, so the highest one so far says which windows are closed."""
     by = next(column for column in rows.columns if column.path == plan.window.by[:1])
     value = field_of(structs.replace(by, path=plan.window.by), rows.columns).try_cast(DECIMAL)
     size, slide = Decimal(plan.window.size), Decimal(plan.window.slide or plan.window.size)
@@ -101,7 +102,7 @@ def in_value_windows(plan: WindowAggregate, rows: Flow) -> DataFrame:
 
 
 def _multiples(first: SparkColumn, last: SparkColumn, step: int) -> SparkColumn:
-    """Numbers from first to last; there may be none, which sequence would call an error."""
+    """The multiples from first to last, perhaps none; Spark's sequence would raise an error for none."""
     return sf.when(first <= last, sf.sequence(first, last, sf.lit(step).cast("bigint")))
 
 
