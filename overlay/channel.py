@@ -1,8 +1,9 @@
 """A channel: one flow of byte strings each way over a link, each with its own credit.
 
-The sender may have one window of bytes on the way. It gets them back when the consumer at the other end says done(),
-not when they arrive, so a slow consumer holds up its own channel and neither its peer's memory nor the other channels.
-A body is no larger than the window, and the last one may begin within it: no channel holds twice its window.
+The sender may have one window of bytes in flight. It gets credit back when the consumer at the other end calls done(),
+not when the bytes arrive. So a slow consumer holds up its own channel, but neither its peer's memory nor other
+channels. A body is no larger than the window, and the last one may begin anywhere within it, so no channel holds twice
+its window.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class ChannelClosed(LinkError):
 class Channel:
     """One end of a channel; Link.open() makes it here, and on_channel hands it over at the other side.
 
-    Whoever has one closes it, or receives until it ends: until then it keeps its share of the link's windows.
+    Its owner closes it, or receives until it ends; until then it occupies its share of the link's windows.
     """
 
     def __init__(
@@ -39,16 +40,16 @@ class Channel:
         self._number = number
         self._window = window
         self._end: LinkError | None = None
-        self._on_emptied: Callable[[], None] | None = on_emptied  # Called once it holds nothing and never will again.
+        self._on_emptied: Callable[[], None] | None = on_emptied  # Called once it is empty for good.
         # Sending.
         self._credit = window
         self._senders = WaitingLine()
         self._has_turn = False
         # Receiving.
-        self._allowed = window  # What the other side may still send; the last body may take it below zero.
+        self._allowed = window  # What the other side may still send; the last body may make it negative.
         self._inbox: deque[bytes] = deque()
-        self._undone = 0  # Taken by the consumer, which has not said done().
-        self._owed = 0  # Done, and not yet given back as credit.
+        self._undone = 0  # Received by the consumer, not yet done().
+        self._owed = 0  # Done, not yet returned as credit.
         self._receiver: asyncio.Future[None] | None = None
 
     @property
@@ -61,12 +62,12 @@ class Channel:
         return self._end is not None
 
     async def send(self, body: bytes) -> None:
-        """Send one body, waiting for credit and for room on the link; if cancelled while waiting, nothing was sent."""
+        """Send one body; waits for credit and for room on the link. If cancelled while waiting, it has sent nothing."""
         if not self.try_send(body):
             await self._senders.wait(body, self._ask_for_turn)
 
     def try_send(self, body: bytes) -> bool:
-        """Send one body if that needs no waiting; else the caller may drop, merge or store it."""
+        """Send one body if it need not wait; otherwise the caller may drop, merge or store it."""
         if self._end is not None:
             raise self._end.again()
         if len(body) > min(self._window, DATA_BYTES_MAX):
@@ -95,7 +96,7 @@ class Channel:
         return body
 
     def done(self, n: int) -> None:
-        """The consumer has finished with n of the bytes it received: let the other side send as many more."""
+        """The consumer has processed n of the bytes it received; the other side may send as many more."""
         assert 0 <= n <= self._undone, f"done({n}) with {self._undone} bytes out on channel {self.service!r}"
         self._undone -= n
         self._give_back(n)
@@ -108,7 +109,7 @@ class Channel:
         self._inbox.clear()
         self._tell_if_emptied()
 
-    # What the link tells its channel.
+    # Called by the link.
 
     def deliver(self, body: memoryview) -> None:
         if self._allowed <= 0:
@@ -127,14 +128,14 @@ class Channel:
         self._ask_for_turn()
 
     def finish(self, end: LinkError) -> None:
-        """Nothing more is sent, nor will arrive."""
+        """Nothing more will be sent or received."""
         if self._end is None:
             self._end = end
             self._senders.dismiss(end)
             self._wake_receiver()
             self._tell_if_emptied()
 
-    # What the outbox tells it.
+    # Called by the outbox.
 
     def pay(self) -> None:
         if self._end is None:
@@ -155,7 +156,7 @@ class Channel:
             self._outbox.give_turn(self)
 
     def _transmit(self, body: bytes) -> None:
-        # Whoever has any credit may send a whole body: credit comes by half windows, and a large body may need more.
+        # Any credit is enough for a whole body: credit comes by half windows, and a large body may need more.
         self._credit -= len(body) + FRAME_OVERHEAD_BYTES
         self._outbox.put_last(DATA, body, self._number)
 

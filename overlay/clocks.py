@@ -1,7 +1,7 @@
-"""How far this peer's clock is from those of the others, judged by the wall clocks that their answers carry.
+"""How far this peer's clock is from the others', judged by the wall clocks in their answers.
 
-Pure: the times come as arguments. What another clock shows is kept against our steady clock, which nobody sets: when
-our own wall clock is set, the difference shows at once and not only after the next answers.
+Pure: times come as arguments. Another clock is compared with our monotonic clock, which nobody sets. So if our own wall
+clock is set, the difference shows at once, not only after the next answers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 from protocols.events import ClockCompared
 
-SAMPLES: Final = 4  # Of one peer: about as many seconds until it is noticed that its clock was set.
+SAMPLES: Final = 4  # Per peer: so many seconds, about, until a changed clock is noticed.
 
 
 @dataclass(slots=True)
@@ -27,22 +27,23 @@ class ClockSamples:
 
     @property
     def ahead_of_steady_ms(self) -> float | None:
-        """Its clock less our steady one, by the shortest round trip: half of it is how wrong this can be."""
+        """Its clock minus our monotonic one, from the shortest round trip; the error is at most half of that."""
         return min(self._samples)[1] if self._samples else None
 
 
 @dataclass(slots=True)
 class Clocks:
-    """The verdict over all of them: the median of all clocks, our own included, is the network's time.
+    """The verdict: the median of all clocks, our own included, is the network's time.
 
-    So one wrong clock moves nobody else's verdict, and where as many say one thing as the other, our own is believed.
-    With a single other peer nobody can tell whose clock is wrong: the difference is only told.
+    So one wrong clock does not move the others' verdict, and in a tie our own clock wins. With a single other peer
+    nobody can tell whose clock is wrong, so the difference is only reported.
     """
 
-    _last: tuple[float, int] | None = None  # The network's time against our steady clock, and how many others agreed.
+    # The network's time relative to our monotonic clock, and how many others it came from.
+    _last: tuple[float, int] | None = None
 
     def compare(self, own_ms: float, others_ms: Sequence[float]) -> ClockCompared:
-        """Compare our clock with others, each given as its distance from our steady clock.
+        """Compare our clock with others, each given relative to our monotonic clock.
 
         >>> Clocks().compare(2_000.0, [0.0, 10.0])
         ClockCompared(offset_ms=1990, peers=2)
@@ -51,7 +52,7 @@ class Clocks:
             self._last = own_ms - _offset(own_ms, others_ms), len(others_ms)
         if self._last is None:
             return ClockCompared(0, 0)
-        network_ms, peers = self._last  # Of before, should nobody be there now: our steady clock has gone on.
+        network_ms, peers = self._last  # The last verdict, if nobody is there now; our monotonic clock has gone on.
         return ClockCompared(round(own_ms - network_ms), peers)
 
 

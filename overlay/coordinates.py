@@ -1,8 +1,8 @@
 """Vivaldi network coordinates: where peers sit in a space whose distances are round-trip times.
 
-Each round trip of ordinary traffic pulls or pushes this peer's coordinate a little; peers carry theirs in every
-datagram. So the distance between any two peers whose coordinates are known costs no probe. After Dabek et al.,
-SIGCOMM 2004, with the height vector; a median of three guards against a single late answer.
+Each round trip of ordinary traffic moves this peer's coordinate a little, and every datagram carries its sender's. So
+the distance between two peers with known coordinates needs no probe. After Dabek et al., SIGCOMM 2004, with the height
+vector; a median of three guards against a single late answer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FILTERED_PEERS_MAX: Final = 1024
 
 @dataclass(frozen=True, slots=True)
 class Coordinate:
-    """A point, a height above it (the access link), both in milliseconds, and how wrong it believes itself to be."""
+    """A point, a height above it (the access link), both in milliseconds, and an estimate of its own error."""
 
     position: tuple[float, ...] = (0.0,) * DIMENSIONS
     height: float = _HEIGHT_MIN_MS
@@ -35,7 +35,7 @@ class Coordinate:
         return math.dist(self.position, other.position) + self.height + other.height
 
     def is_sane(self) -> bool:
-        """Whether the numbers can be computed with; another peer may send anything."""
+        """Whether the numbers are usable; another peer may send anything."""
         parts = (*self.position, self.height, self.error)
         in_bounds = all(math.isfinite(part) and abs(part) <= _ROUND_TRIP_MAX_MS for part in parts)
         return in_bounds and self.height >= 0 and self.error >= 0
@@ -74,7 +74,7 @@ class Vivaldi:
         self._recent: OrderedDict[PeerId, deque[float]] = OrderedDict()
 
     def observe(self, peer: PeerId, other: Coordinate, round_trip_ms: float) -> None:
-        """Take in one measured round trip to a peer that says it is at `other`."""
+        """Take in one measured round trip to a peer that claims to be at `other`."""
         if not 0 <= round_trip_ms <= _ROUND_TRIP_MAX_MS or not other.is_sane():
             return
         round_trip_ms = max(self._median(peer, round_trip_ms), _HEIGHT_MIN_MS)
@@ -102,7 +102,7 @@ class Vivaldi:
         return sorted(recent)[len(recent) // 2]
 
     def _direction(self, here: Coordinate, other: Coordinate) -> tuple[tuple[float, ...], float]:
-        """The unit vector away from the other, and the distance; a random direction where both coincide."""
+        """The unit vector away from the other, and the distance; a random direction if both coincide."""
         gap = tuple(a - b for a, b in zip(here.position, other.position, strict=True))
         apart = math.hypot(*gap)
         if apart > 1e-9:

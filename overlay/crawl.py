@@ -1,4 +1,4 @@
-"""A walk through the whole network: ask each peer whom it knows, until nobody new is named."""
+"""A walk through the whole network: ask each peer whom it knows, until no new peer is named."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Walker(Protocol):
 
 
 async def crawl(dht: _Walker, peers_max: int) -> list[Member]:
-    """Everybody who answered, and those this peer remembers as gone."""
+    """All peers that answered, and those this peer remembers as gone."""
     members = {member.peer_id: member for member in dht.members()}
     heard_of: dict[PeerId, None] = {}
     turns = asyncio.Semaphore(VISITORS)
@@ -54,9 +54,9 @@ async def crawl(dht: _Walker, peers_max: int) -> list[Member]:
             while (reply := await dht.ask(candidate, ListPeers(after))) and isinstance(reply.message, Found):
                 hints = reply.message.hints
                 learn(reply, [hint.candidate() for hint in hints])
-                if len(hints) < HINTS_MAX or hints[-1].peer_id <= after:  # The last page, or one that leads nowhere.
+                if len(hints) < HINTS_MAX or hints[-1].peer_id <= after:  # The last page, or one without progress.
                     break
-                if len(heard_of) >= peers_max:  # Else one that makes up names could go on forever.
+                if len(heard_of) >= peers_max:  # Otherwise a peer that invents names could go on for ever.
                     break
                 after = hints[-1].peer_id
 

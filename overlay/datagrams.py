@@ -5,8 +5,8 @@
     peer ── LIST ──▶ peer ── FOUND ──▶ peer         whom do you know, after this id?
     peer ── OBITUARY ──▶ peer                       this peer is gone; see for yourself
 
-Every datagram carries its sender's signed record. Peers named inside an answer are hints: nothing is believed of them
-until they have answered for themselves. The library's STORE and FIND_VALUE do not exist here and decode to nothing.
+Every datagram carries its sender's signed record. Peers named inside an answer are hints: they are believed only once
+they have answered for themselves. The library's STORE and FIND_VALUE do not exist here and cannot be decoded.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ class Ping(msgspec.Struct, array_like=True, frozen=True, tag="PING"):
 
 
 class Pong(msgspec.Struct, array_like=True, frozen=True, tag="PONG"):
-    """I am, and this is how I see you, and what time it is here."""
+    """I am. This is how I see you, and what time it is here."""
 
     host: Annotated[str, msgspec.Meta(max_length=45)]  # Where the question came from.
-    settled: bool  # You are in my table, or there is no place for you in it: nothing more to wait for.
-    incarnation: _Count  # The highest record of yours that I know; above the one you sent, it tells you to renew.
+    settled: bool  # You are in my table, or it has no place for you: there is nothing more to wait for.
+    incarnation: _Count  # The highest of yours that I know. If it is above the one you sent, renew your record.
     at_ms: _Count  # The sender's wall clock.
 
 
@@ -93,18 +93,18 @@ class ListPeers(msgspec.Struct, array_like=True, frozen=True, tag="LIST"):
 
 
 class Found(msgspec.Struct, array_like=True, frozen=True, tag="FOUND"):
-    """These."""
+    """The peers I know."""
 
     hints: Annotated[list[Hint], msgspec.Meta(max_length=HINTS_MAX)]
 
 
 class Obituary(msgspec.Struct, array_like=True, frozen=True, tag="OBITUARY"):
-    """This peer is gone. With its own signed farewell, it has left; without, the receiver looks for itself."""
+    """This peer is gone. With its own signed farewell it has left; without one the receiver checks for itself."""
 
     peer_id: _Id
     incarnation: _Count
     farewell: _Record  # The peer's record with `left` set, or empty.
-    forced: bool  # An operator says that this dead peer will not come back.
+    forced: bool  # An operator declares that this dead peer will not come back.
 
 
 Message = Ping | Pong | FindNode | ListPeers | Found | Obituary
@@ -135,7 +135,7 @@ def _unpack_host(host: bytes) -> str:
 
 
 def plain_host(host: str) -> str:
-    """The host as records write it: IPv4 seen through an IPv6 socket becomes IPv4 again, a scope is dropped.
+    """The host as records write it: IPv4 mapped into IPv6 becomes IPv4 again, and a scope is dropped.
 
     >>> plain_host("::ffff:127.0.0.1")
     '127.0.0.1'

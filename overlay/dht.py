@@ -1,9 +1,8 @@
 """The Kademlia DHT of the network: who is there, who is alive, and who is nearest to a key.
 
-The `kademlia` package gives the frame (server, protocol, table, node); each part is subclassed where the package was
-measured to be wrong: the table (table.py), the lookup (lookup.py), the transport (rpc.py). This file is the peer that
-uses them: it joins, keeps its neighbourhood fresh, notices who has died, forgives who was only slow, and finds back
-after a cut.
+The `kademlia` package is the frame (server, protocol, table, node). We subclass the parts that proved wrong in tests:
+the table (table.py), the lookup (lookup.py), the transport (rpc.py). This file is the peer that uses them: it joins,
+keeps its neighbourhood fresh, notices dead peers, forgives slow ones, and recovers after a partition.
 """
 
 from __future__ import annotations
@@ -48,20 +47,20 @@ from overlay.tasks import Tasks
 from protocols.events import ClockCompared
 from protocols.ids import Key, PeerId
 
-PROBE_S: Final = 1.0  # Between two looks at each of the nearest neighbours.
-PROBED: Final = 8  # So many of them; whoever finds one dead tells the others.
+PROBE_S: Final = 1.0  # Between two probes of each of the nearest neighbours.
+PROBED: Final = 8  # How many are probed; whoever finds one dead tells the others.
 REFRESH_SELF_S: Final = 10.0
 REFRESH_LEVEL_S: Final = 3.0
-SEEK_ALONE_S: Final = 2.0  # Between two tries at the seeds while we know nobody.
-SEEK_S: Final = 30.0  # And otherwise: two networks that grew apart meet again at a seed.
-RESOLVE_S: Final = 3.0  # The name of a seed that takes longer must not hold up the others.
+SEEK_ALONE_S: Final = 2.0  # Between two tries at the seeds while we know nobody,
+SEEK_S: Final = 30.0  # and otherwise: networks that grew apart meet again at a seed.
+RESOLVE_S: Final = 3.0  # A seed whose name takes longer must not hold up the others.
 FAREWELL_S: Final = 1.5
-SETTLE_TRIES: Final = 5  # Questions to a neighbour until it says that it has us in its table.
+SETTLE_TRIES: Final = 5  # Questions to a neighbour until it has us in its table.
 RETRIES_PER_PROBE: Final = 3
 STALEST_PER_PROBE: Final = 2
 HEARSAY_PER_PROBE: Final = 8
 OWNER_WIDTH: Final = 4
-FIRST_PEERS: Final = 16  # Whom a lookup begins with: the nearest few may have died together, or be cut off.
+FIRST_PEERS: Final = 16  # A lookup begins with so many: the nearest few may have died together, or be cut off.
 
 log = structlog.get_logger("overlay.dht")
 
@@ -100,20 +99,20 @@ class Dht(Server):
         self._since_at = time.time()
         self._tasks = Tasks("DHT")
         self._liveness = Liveness(self.table, self.gone, self, self._went_down, self._rng, shaper)
-        self._asked: set[PeerId] = set()  # Peers heard of and being asked whether they are there.
+        self._asked: set[PeerId] = set()  # Peers heard of that are being asked whether they are there.
         self._hearsay_left = HEARSAY_PER_PROBE
         self._twin_reported = False
         self._stopping = False
 
     @property
     def record(self) -> PeerRecord:
-        """What this peer says of itself now."""
+        """What this peer currently says of itself."""
         return self._own.record
 
     # The life of a peer.
 
     async def listen(self, port: int, interface: str = "127.0.0.1", advertise: str | None = None) -> None:
-        """Open the socket and sign a first record. `advertise` is the host others shall use, if not the interface."""
+        """Open the socket and sign a first record. `advertise` is the host for others, if it is not the interface."""
         self._loop = asyncio.get_running_loop()
         found = await self._loop.getaddrinfo(interface, port, type=socket.SOCK_DGRAM, flags=socket.AI_PASSIVE)
         family, _, _, _, bind_address = found[0]
@@ -121,7 +120,7 @@ class Dht(Server):
         try:
             endpoint.setblocking(False)
             endpoint.bind(bind_address)
-            # Ready before the first datagram, which may be there before this coroutine goes on.
+            # Set up before the first datagram, which may arrive before this coroutine continues.
             self._own = OwnRecord(
                 self._identity,
                 self._version,
@@ -137,7 +136,7 @@ class Dht(Server):
             raise
 
     def start(self) -> None:
-        """Begin to look after the neighbourhood."""
+        """Begin to watch the neighbourhood."""
         self._tasks.spawn(self._maintain())
 
     async def bootstrap(self, addrs: Sequence[Address] | None = None) -> int:
@@ -150,7 +149,7 @@ class Dht(Server):
         return answered
 
     async def leave(self) -> None:
-        """Say goodbye to every contact and wait, briefly, until they have heard it."""
+        """Say goodbye to every contact, and wait briefly until they have heard it."""
         self._stopping = True
         self._own.say_goodbye(time.time())
         farewells = [asyncio.ensure_future(self.ask(peer.candidate, Ping())) for peer in self.table.contacts()]
@@ -160,7 +159,7 @@ class Dht(Server):
                 farewell.cancel()
 
     def stop(self) -> None:
-        """Stop without a word."""
+        """Stop without telling anybody."""
         self._stopping = True
         self._tasks.cancel()
         self._liveness.stop()
@@ -190,13 +189,13 @@ class Dht(Server):
         return contact.record if contact else None
 
     def say_engine(self, has_engine: bool) -> None:
-        """Sign anew where that is news; whoever hears from us next learns of it."""
+        """Sign a new record if that changed; whoever hears from us next learns of it."""
         if has_engine != self._has_engine:
             self._has_engine = has_engine
             self._own.say_engine(has_engine, time.time())
 
     def suspect(self, peer: PeerId) -> None:
-        """Something hints that a peer may be gone (its link broke): look at once."""
+        """Something hints that a peer may be gone (its link broke): check at once."""
         contact = self.table.get(peer)
         if contact and not self._stopping:
             self._liveness.judge(contact, self._loop.time())
@@ -228,18 +227,18 @@ class Dht(Server):
         return [own, *known, *self.gone.members()]
 
     async def crawl(self, limit: int = 10_000) -> list[Member]:
-        """Everybody there is, found by asking from peer to peer."""
+        """All peers of the network, found by asking from peer to peer."""
         return await crawl(self, limit)
 
     async def force_leave(self, peer: PeerId) -> None:
-        """List a dead peer as left, here and everywhere: it will not come back."""
+        """List a dead peer as left, everywhere: it will not come back."""
         record = self.gone.record(peer)
         if record is None:
             raise ValueError("it is not dead")
         self._liveness.force_leave(record)
 
     async def ping(self, peer: PeerId) -> float:
-        """Measure one round trip, in milliseconds; ConnectionError where the peer does not answer."""
+        """Measure one round trip, in milliseconds; ConnectionError if the peer does not answer."""
         if peer == self.peer_id:
             return 0.0
         known = self.find(peer) or self.gone.record(peer)
@@ -269,7 +268,7 @@ class Dht(Server):
             "clock_peers": clock.peers,
         }
 
-    # What the protocol asks of us (rpc.RpcHandler).
+    # Called by the protocol (rpc.RpcHandler).
 
     def own_record(self) -> PeerRecord:
         return self.record
@@ -296,7 +295,7 @@ class Dht(Server):
                 page = self.table.page(PeerId(message.after), HINTS_MAX)
                 return Found([Hint.of(contact.candidate) for contact in page])
             case Obituary() if message.peer_id == self.peer_id:
-                # The report of our death is an exaggeration: a newer record says so.
+                # We are said to be dead; a newer record proves otherwise.
                 if message.incarnation >= self.record.incarnation:
                     self._own.renew(time.time(), at_least=message.incarnation + 1)
             case Obituary():
@@ -304,13 +303,13 @@ class Dht(Server):
         return None
 
     def answered(self, record: PeerRecord, called: Address, coordinate: Coordinate, rtt_ms: float | None) -> None:
-        """A peer has answered a question we put to this address: it is alive, there, now."""
+        """A peer has answered a question to this address: it is alive, there, now."""
         if record.peer_id == self.peer_id or record.left or self._has_left(record):
             return
         contact = self.table.get(record.peer_id)
         proven = same_place(record.address, called)
         if contact is None:
-            if not proven:  # A seed reached by another name: see whether it is where it says.
+            if not proven:  # A seed reached by another name: check whether it is where it says.
                 self._verify(Candidate(record.peer_id, record.address, record.incarnation))
                 return
             contact = Contact(record, self._loop.time(), time.time())
@@ -331,7 +330,7 @@ class Dht(Server):
             self.vivaldi.observe(record.peer_id, coordinate, rtt_ms)
 
     def told_time(self, peer: PeerId, clock_ms: float, rtt_ms: float) -> None:
-        """A peer has told what its wall clock shows now, give or take half a round trip."""
+        """A peer has told its wall clock, exact to half a round trip."""
         contact = self.table.get(peer)
         if contact is not None:
             contact.clock.add(rtt_ms, clock_ms - _steady_ms())
@@ -347,7 +346,7 @@ class Dht(Server):
             self._liveness.suspect(contact, since)
 
     def _meet(self, record: PeerRecord) -> None:
-        """Take note of who speaks to us; somebody new, or at a new address, is asked back before it gets a place."""
+        """Note who speaks to us. A peer that is new, or at a new address, is asked back before it enters the table."""
         contact = self.table.get(record.peer_id)
         if record.left:
             self._liveness.farewell(record)
@@ -411,14 +410,14 @@ class Dht(Server):
             await asyncio.sleep(PROBE_S * self._rng.uniform(0.8, 1.2))
 
     def _probe(self, now: float) -> None:
-        """Ask the nearest neighbours, and the contacts not heard of for longest, whether they are there."""
+        """Probe the nearest neighbours, and the contacts not heard of for longest."""
         stalest = heapq.nsmallest(STALEST_PER_PROBE, self.table.contacts(), key=lambda contact: contact.answered_at)
         for contact in {contact.peer_id: contact for contact in [*self.table.leaves()[:PROBED], *stalest]}.values():
             if now - contact.answered_at > PROBE_S and not self._liveness.is_judging(contact.peer_id):
                 self.protocol.call(contact.peer_id, contact.record.address, Ping(), self._read_pong)
 
     async def _seek(self) -> None:
-        """Knock at a seed: all of them when alone, else one, so that networks grown apart meet."""
+        """Contact the seeds: all of them when alone, otherwise one, so that networks grown apart meet."""
         if not self.seeds:
             return
         alone = not len(self.table)
@@ -427,7 +426,7 @@ class Dht(Server):
             log.info("rejoined", peers=len(self.table))
 
     def _verify(self, candidate: Candidate) -> None:
-        """Ask a peer we have only heard of whether it is there; its answer gives it a place in the table."""
+        """Ask a peer known by hearsay whether it is there; its answer gives it a place in the table."""
         peer = candidate.peer_id
         if peer not in self._asked and peer != self.peer_id:
             self._asked.add(peer)
@@ -472,14 +471,15 @@ class Dht(Server):
     def _pong(self, record: PeerRecord, source: Address) -> Pong:
         contact, gone = self.table.get(record.peer_id), self.gone.record(record.peer_id)
         known = [known.incarnation for known in (contact and contact.record, gone) if known]
-        if self._has_left(record) and not record.left:  # Forced to leave, and back: only a newer record counts.
+        # It was forced to leave and is back: only a newer record counts.
+        if self._has_left(record) and not record.left:
             known.append(record.incarnation + 1)
         settled = contact is not None and same_place(contact.record.address, record.address)
         is_settled = settled or not self.table.has_room_for(record.peer_id)
         return Pong(source[0], is_settled, max(known, default=0), int(_wall_ms()))
 
     def _read_pong(self, reply: Reply | None) -> None:
-        """Learn from an answer how others see us: a newer record than we hold, or another address."""
+        """Learn from an answer how others see us: a newer record than ours, or another address."""
         if reply is None or not isinstance(reply.message, Pong) or self._stopping:
             return
         pong, now_s = reply.message, time.time()
@@ -539,14 +539,14 @@ class Dht(Server):
         return [records[peer] for peer in lookup.result()]
 
     def _hearsay(self, candidate: Candidate) -> None:
-        """A peer we only heard of, and a free place for it: ask it, within a budget, so that tables fill."""
+        """A peer known by hearsay and a free place for it: ask it, within a budget, so that tables fill."""
         peer = candidate.peer_id
         if self._hearsay_left and self.table.get(peer) is None and self.table.has_room_for(peer):
             self._hearsay_left -= 1
             self._verify(candidate)
 
     async def ask(self, candidate: Candidate, message: Message) -> Reply | None:
-        """Put a question to a peer; None where it does not answer."""
+        """Put a question to a peer; None if it does not answer."""
         reply: Reply | None = await self.protocol.ask(candidate.peer_id, candidate.address, message)
         self._read_pong(reply)
         return reply
@@ -561,12 +561,12 @@ def _wall_ms() -> float:
 
 
 def _steady_ms() -> float:
-    """A clock that nobody sets, and that goes on while the machine sleeps."""
+    """A monotonic clock that also runs while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) * 1000
 
 
 async def _resolve(addresses: Sequence[Address]) -> list[Address]:
-    """Turn host names into numbers; a name that does not resolve now is left out, it may later."""
+    """Resolve host names; a name that does not resolve now is left out and may resolve later."""
     loop = asyncio.get_running_loop()
 
     async def resolve(host: str, port: int) -> list[Address]:

@@ -11,16 +11,16 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 
-# HELLO greets, each way, before anything else. CONTROL carries a message to the peer. OPEN, DATA, CREDIT and CLOSE make
-# up a channel. PING asks for PONG. GOODBYE says that its sender starts nothing new on this link.
+# HELLO greets, in both directions, before anything else. CONTROL carries a message to the peer. OPEN, DATA, CREDIT and
+# CLOSE make up a channel. PING asks for PONG. GOODBYE says that its sender starts nothing new on this link.
 HELLO, CONTROL, OPEN, DATA, CREDIT, CLOSE, PING, PONG, GOODBYE = range(1, 10)
 
 CONTROL_BYTES_MAX: Final = (1 << 20) + (64 << 10)
 DATA_BYTES_MAX: Final = 4 << 20
 WINDOW_BYTES: Final = 256 << 10
 WINDOW_BYTES_MAX: Final = 16 << 20
-CHANNELS_MAX: Final = 1024  # That each side may have open on one link.
-# What a frame costs of its window beyond its body, until it is taken: else tiny frames would hold far more memory.
+CHANNELS_MAX: Final = 1024  # How many each side may have open on one link.
+# What a frame takes of its window beyond its body. Without it tiny frames could hold far more memory.
 FRAME_OVERHEAD_BYTES: Final = 64
 
 HEADER: Final = struct.Struct("<IBBH")

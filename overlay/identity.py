@@ -2,7 +2,7 @@
 
 A peer is its Ed25519 key; its id is a hash of the public half. A network is a secret key that all members hold: it
 seals datagrams (seal.py) and signs the members' link certificates (tls.py). A join token carries that key and a few
-addresses. A record is a peer's own signed statement of where it can be reached: nobody else can make one for its id.
+addresses. A record is a peer's own signed statement of where it can be reached; nobody else can make one for its id.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Identity:
 
     @classmethod
     def load(cls, path: Path) -> Identity:
-        """Read the key at path, or make one there (mode 0600) if there is none."""
+        """Read the key at path, or create one there (mode 0600)."""
         try:
             seed = read_secret(path)
         except FileNotFoundError:
@@ -71,7 +71,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Network:
-    """The secret that makes peers members of one network, under a name people recognise."""
+    """The secret that makes peers members of one network, under a name for people."""
 
     name: str
     key: bytes
@@ -81,7 +81,7 @@ class Network:
         return cls(name, secrets.token_bytes(_NETWORK_KEY_BYTES))
 
     def derive(self, purpose: str, salt: bytes = b"") -> bytes:
-        """Derive 32 bytes for one purpose; knowing one of them tells nothing of the others."""
+        """Derive 32 bytes for one purpose; knowing one of them reveals nothing of the others."""
         return hashlib.blake2b(salt, key=self.key, digest_size=32, person=purpose.encode()).digest()
 
     def __repr__(self) -> str:
@@ -96,7 +96,7 @@ class _Token(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class JoinToken:
-    """All that a new peer needs to become a member, as one string that survives copy and paste.
+    """All that a new peer needs to become a member, in one string that survives copy and paste.
 
     >>> token = JoinToken(Network("demo", bytes(32)), (("127.0.0.1", 7400),))
     >>> JoinToken.parse(str(token)) == token
@@ -155,7 +155,7 @@ _decode_body = msgspec.msgpack.Decoder(RecordBody).decode
 
 @dataclass(frozen=True, slots=True)
 class PeerRecord:
-    """A peer's signed statement of where it is and what it can; made with sign(), believed after verify()."""
+    """A peer's signed statement of where it is and what it can do; made with sign(), trusted after verify()."""
 
     peer_id: PeerId
     address: Address
@@ -163,7 +163,7 @@ class PeerRecord:
     expires_at: int
     version: str
     left: bool
-    has_engine: bool  # It can run what has state.
+    has_engine: bool  # It can run operators with state.
     raw: bytes  # The signed bytes, then the signature: what travels.
 
     @classmethod
@@ -209,7 +209,7 @@ class PeerRecord:
 
 
 def highest_incarnation(now_s: float, ahead_s: float) -> int:
-    """The highest incarnation there can be now: they follow the clock, in ms, and clocks agree to some seconds."""
+    """The highest possible incarnation now: incarnations follow the clock, in ms, and clocks agree within seconds."""
     return int((now_s + ahead_s) * 1000)
 
 
@@ -222,7 +222,7 @@ def read_secret(path: Path) -> bytes:
 
 
 def write_secret(path: Path, secret: bytes) -> None:
-    """Write a secret whole or not at all, readable by its owner alone."""
+    """Write a secret atomically, readable by its owner alone."""
     scratch = path.with_name(path.name + ".new")
     descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:

@@ -1,7 +1,7 @@
 """Knocking at a peer's TCP port, to tell a dead process from a paused one.
 
 A peer that answers no datagram may be dead, paused, or cut off. The kernel of its host knows: it refuses a connection
-to a port nobody listens on, and accepts one for a process that is alive but stalled. Nothing is sent over the
+to a port that nobody listens on, and accepts one for a process that has only stalled. Nothing is sent over the
 connection.
 """
 
@@ -25,7 +25,7 @@ class Knock(Enum):
 
 
 async def knock(address: Address, rtt_ms: float | None, shaper: Shaper | None = None) -> Knock:
-    """Connect and close. A verdict our own busy loop came too late for counts in the peer's favour."""
+    """Connect and close. A verdict that our own busy loop delayed counts in the peer's favour."""
     loop = asyncio.get_running_loop()
     patience_s = max(_PATIENCE_S, 4 * (rtt_ms or 0) / 1000)
     due = loop.time() + patience_s

@@ -1,8 +1,8 @@
 """One link: control messages and channels over one connection to one peer.
 
-Both sides greet with HELLO. Control messages carry no credit and go before everything queued; channels carry bulk.
-GOODBYE promises that its sender starts nothing new here: once both have said it and no channel is left, the link closes
-and nothing is lost. Anything malformed or out of turn is a RemoteProtocolError: it is counted and ends the link alone.
+Both sides greet with HELLO. Control messages need no credit and overtake queued data; channels carry bulk. GOODBYE
+promises that its sender starts nothing new here. Once both have said it and no channel is left, the link closes without
+loss. Anything malformed or out of turn is a RemoteProtocolError: it is counted, and ends only this link.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ from overlay.tls import NotAMember
 from protocols.ids import PeerId
 
 _BUFFER_BYTES: Final = 32 << 10  # A process may hold thousands of links, most of them idle.
-# Bytes handed to the transport are ahead of any later control frame, so that stretch is kept short.
+# Bytes handed to the transport precede any later control frame, so that stretch is kept short.
 _WRITE_HIGH_BYTES: Final = 64 << 10
 _WRITE_LOW_BYTES: Final = 16 << 10
 _CLOSE_S: Final = 3.0
-# What the windows of all channels of one link may add up to at this side, whoever opened them.
+# The limit for the sum of all channel windows of one link at this side, whoever opened them.
 CHANNEL_BYTES_MAX: Final = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class LinkEvents:
-    """Whom a link tells what happens to it."""
+    """Callbacks for what happens to a link."""
 
-    identify: Callable[[asyncio.BaseTransport], PeerId]  # Who is at the other end; raises NotAMember.
+    identify: Callable[[asyncio.BaseTransport], PeerId]  # The peer at the other end; raises NotAMember.
     ready: Callable[[Link], None]
     control: Callable[[Link, bytes], None]
     channel: Callable[[Channel], None]
@@ -68,7 +68,7 @@ class LinkEvents:
 
 
 class Link(asyncio.BufferedProtocol):
-    """One connection to one peer. Whoever makes it hands it to a transport and awaits `ready`."""
+    """One connection to one peer. Its creator hands it to a transport and awaits `ready`."""
 
     peer: PeerId  # Known once identified.
 
@@ -124,10 +124,10 @@ class Link(asyncio.BufferedProtocol):
     def bytes_out(self) -> int:
         return self._outbox.bytes_out
 
-    # What its keeper does with a link.
+    # Called by the owner of the link.
 
     def open(self, service: str, window: int = WINDOW_BYTES) -> Channel:
-        """Open a channel; it can be sent on at once. The window, in bytes, holds for both directions.
+        """Open a channel, usable at once. The window, in bytes, holds for both directions.
 
         The other side closes a channel whose window is more than it can spare.
         """
@@ -152,27 +152,27 @@ class Link(asyncio.BufferedProtocol):
         return channel
 
     async def control(self, body: bytes) -> None:
-        """Send a control message, waiting for room; if cancelled while waiting, nothing was sent."""
+        """Send a control message; waits for room. If cancelled while waiting, it has sent nothing."""
         self._check_usable()
         if len(body) > CONTROL_BYTES_MAX:
             raise ValueError(f"a control message of {len(body)} bytes is over the {CONTROL_BYTES_MAX} allowed")
         await self._outbox.send_control(body)
 
     def ping(self) -> None:
-        """Measure a round trip, unless one is being measured, or it would be our own queues that are measured."""
+        """Measure a round trip, unless a measurement is running or our own queues would distort it."""
         if self._ping_sent_at is None and not self._outbox.is_blocked and not self._awaits_goodbye_only():
             self._ping += 1
             self._ping_sent_at = time.perf_counter()  # The loop's own clock may stand still for a whole turn.
             self._outbox.put_first(PING, U64.pack(self._ping))
 
     def goodbye(self) -> None:
-        """Start nothing new here; what has been started goes on, and then the link closes."""
+        """Start nothing new here; what was started goes on, and then the link closes."""
         if not self.is_leaving:
             self.is_leaving = True
             self._outbox.when_control_is_queued(self._say_goodbye)
 
     def close(self) -> None:
-        """Close once what was accepted for sending has been handed to the kernel, or 3 s have passed."""
+        """Close once everything accepted for sending has reached the kernel, or after 3 s."""
         if not self.closed and self._transport is not None:
             self.closed = True
             self._reason = self._reason or "closed on this side"
@@ -187,7 +187,7 @@ class Link(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # What the transport tells.
+    # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -204,9 +204,9 @@ class Link(asyncio.BufferedProtocol):
         self.is_identified = True
         self._transport.set_write_buffer_limits(high=_WRITE_HIGH_BYTES, low=_WRITE_LOW_BYTES)
         connection = transport.get_extra_info("socket")
-        # We write once per turn of the loop, so there is nothing to gain from the kernel's waiting for more.
+        # We write once per turn of the loop, so Nagle's algorithm gains nothing.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # Elsewhere, control waits behind more of the kernel's buffer.
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # Without it, control waits behind more of the kernel's buffer.
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _WRITE_HIGH_BYTES)
         self._resize_buffer(_BUFFER_BYTES, 0)
         if self.dialled:
@@ -218,7 +218,7 @@ class Link(asyncio.BufferedProtocol):
         error = LinkError(f"{self!r} has ended: {self._reason}")
         if not self.ready.done():
             self.ready.set_exception(LinkError(self._reason))
-            self.ready.exception()  # Whoever dialled may have stopped waiting; that is no error.
+            self.ready.exception()  # The dialler may have stopped waiting; that is no error.
         if not self.gone.done():
             self.gone.set_result(None)
         self._outbox.stop(error)
@@ -269,7 +269,7 @@ class Link(asyncio.BufferedProtocol):
             if self.closed:
                 return
             start = end
-        # What is left is the beginning of a frame: bring it to the front of a buffer that the whole frame fits in.
+        # The rest is the beginning of a frame: move it to the front of a buffer that holds the whole frame.
         size = max(_BUFFER_BYTES, 1 << (wanted - 1).bit_length())
         if size != len(view):
             self._resize_buffer(size, start)
@@ -279,7 +279,7 @@ class Link(asyncio.BufferedProtocol):
 
     def _resize_buffer(self, size: int, start: int) -> None:
         left = self._view[start : self._filled]
-        self._view = memoryview(bytearray(size))  # A new one: the transport may still look at the old.
+        self._view = memoryview(bytearray(size))  # A new one, because the transport may still use the old.
         self._view[: len(left)] = left
         self._filled = len(left)
 
@@ -360,7 +360,7 @@ class Link(asyncio.BufferedProtocol):
         self._close_if_over()
 
     def _add_channel(self, number: int, service: str, window: int) -> Channel:
-        """Its window counts until it has ended and holds nothing any more: a closed one may not have been read yet."""
+        """Its window counts until the channel has ended and is empty: a closed one may not have been read yet."""
 
         def emptied() -> None:
             self._channel_bytes_left += window
@@ -385,11 +385,11 @@ class Link(asyncio.BufferedProtocol):
 
     def _say_goodbye(self) -> None:
         self._said_goodbye = True
-        self._outbox.put_last(GOODBYE)  # Behind the channels we have opened.
+        self._outbox.put_last(GOODBYE)  # Behind the channels that we have opened.
         self._close_if_over()
 
     def _awaits_goodbye_only(self) -> bool:
-        """Then nothing follows our GOODBYE, so that the other side can close without missing a byte."""
+        """Whether nothing follows our GOODBYE, so that the other side can close without missing a byte."""
         return self.is_leaving and not self._channels
 
     def _close_if_over(self) -> None:

@@ -1,10 +1,10 @@
 """All links of one peer: dialling, accepting, and settling on one link for each other peer.
 
-Two peers may dial each other at the same time; both links then work, and the peer with the higher id, once it has the
-other's link, says goodbye on its own. Only the dialler of the losing link may decide so: it alone knows that it has the
-winner, and frames still on their way over the loser are received before it closes. A dialler dials again only when it
-has lost its link, so a second link from the same dialler replaces the first. A few replaced links of one peer may live
-on until their channels end; the oldest beyond those are dropped.
+Two peers may dial each other at the same time. Both links then work, until the peer with the higher id says goodbye on
+the link that it dialled, once it has the other one. Only the dialler of the losing link may decide this, because it
+alone knows that it has the winner. Frames still in flight on the losing link arrive before it closes. A dialler dials
+again only after losing its link, so a second link from the same dialler replaces the first. A few replaced links of one
+peer may live until their channels end; the oldest beyond those are dropped.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from protocols.ids import PeerId
 __all__ = ["Channel", "ChannelClosed", "Link", "LinkError", "LinkLimits", "Links"]
 
 _BACKLOG: Final = 512
-_WILDCARDS: Final = ("", "0.0.0.0", "::")  # Where a peer listens that is at home on every interface.
+_WILDCARDS: Final = ("", "0.0.0.0", "::")  # Hosts that mean every interface.
 _BACKOFFS_MAX: Final = 4096
 _TRIES_MAX: Final = 3
 _ACCEPT_PAUSE_S: Final = 0.1
@@ -39,7 +39,7 @@ _LATE_S: Final = 0.25  # A heartbeat later than this tells of our own loop, not 
 
 @dataclass(frozen=True, slots=True)
 class LinkLimits:
-    """How long and how much the links of one peer may take."""
+    """Time and space limits for the links of one peer."""
 
     handshake_s: float = 3.0  # From the first packet to both HELLOs.
     dials_max: int = 32  # At a time.
@@ -49,7 +49,7 @@ class LinkLimits:
     backoff_min_s: float = 0.1
     backoff_max_s: float = 5.0
     drain_s: float = 5.0
-    leaving_max: int = 4  # Links of one peer that were replaced and have not closed yet.
+    leaving_max: int = 4  # Replaced links of one peer that have not closed yet.
     channel_bytes_max: int = CHANNEL_BYTES_MAX  # For each link, see Link.
 
 
@@ -68,7 +68,7 @@ class _Backoff:
 
 
 def _ignore(*_: object) -> None:
-    """What a peer does with events that nobody asked for."""
+    """The default callback: do nothing."""
 
 
 class Links:
@@ -81,17 +81,17 @@ class Links:
         self.on_channel: Callable[[Channel], None] = lambda channel: channel.close()
         self.on_round_trip: Callable[[PeerId, float], None] = _ignore
         self.on_lost: Callable[[PeerId], None] = _ignore
-        self.address: Address = ("", 0)  # Where we say we listen: set by listen(), replaced by who knows better.
+        self.address: Address = ("", 0)  # Where we say we listen: set by listen(), corrected by whoever knows better.
         self.peer_id = credentials.peer_id
         self._credentials = credentials
         self._shaper = shaper
         self._limits = limits
         self._rng = random.Random()
         self._counters = LinkCounters()
-        self._sent: Counter[PeerId] = Counter()  # Bytes, over links that are gone.
+        self._sent: Counter[PeerId] = Counter()  # Bytes sent over links that are gone.
         self._dialled = self._dials_failed = self._accepted = self._refused = self._broken = 0
-        self._links: dict[PeerId, list[Link]] = {}  # In use; the last is the newest, and the one we send on.
-        self._leaving: dict[Link, None] = {}  # Said goodbye to, not yet gone.
+        self._links: dict[PeerId, list[Link]] = {}  # Links in use; we send on the last, the newest.
+        self._leaving: dict[Link, None] = {}  # Links that said goodbye and are not closed yet.
         self._dials: dict[PeerId, _Dial] = {}
         self._dial_slots = asyncio.Semaphore(limits.dials_max)
         self._backoffs: dict[PeerId, _Backoff] = {}
@@ -102,7 +102,7 @@ class Links:
         self._is_closed = False
 
     async def listen(self, host: str, port: int) -> int:
-        """Accept links on the first address that the host stands for; the port bound is returned."""
+        """Accept links on the first address of the host; returns the bound port."""
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, _, _, _, bind_address = found[0]
@@ -118,31 +118,31 @@ class Links:
         bound_port = int(listener.getsockname()[1])
         self.address = ("" if host in _WILDCARDS else str(bind_address[0]), bound_port)
         self._listener = listener
-        self._is_closed = False  # It may be the second try, after a close().
+        self._is_closed = False  # This may be the second try, after a close().
         self._acceptor = asyncio.create_task(self._accept(listener))
         return bound_port
 
     async def send(self, peer: PeerId, address: Address, body: bytes) -> None:
-        """Send a control message; it has been accepted for sending when this returns."""
+        """Send a control message; when this returns, it is accepted for sending."""
         link = await self.link(peer, address)
         await link.control(body)
 
     async def link(self, peer: PeerId, address: Address) -> Link:
-        """The link to a peer, dialled if there is none; all who ask meanwhile share the one dial."""
+        """The link to a peer, dialled if there is none; concurrent callers share one dial."""
         for _ in range(_TRIES_MAX):
             if link := self._current(peer):
                 return link
-            # A link may be gone again before we get to run: then there is another one, or it takes another dial.
+            # The link may be gone before we get to run: then use another one, or dial again.
             await asyncio.shield(self._first_link(peer, address))
         raise LinkError(f"no link to peer {peer.short}: {_TRIES_MAX} links were lost as soon as they were made")
 
     def address_of(self, peer: PeerId) -> Address | None:
-        """Where a peer that we have a link to listens."""
+        """Where a peer listens that we have a link to."""
         link = self._current(peer)
         return link.address if link else None
 
     def close_peer(self, peer: PeerId) -> None:
-        """Close the link to a peer and forget how dialling it went."""
+        """Close the link to a peer and forget how the last dial went."""
         self._backoffs.pop(peer, None)
         self._cancel_dial(peer)
         for link in self._links.pop(peer, []):
@@ -150,7 +150,7 @@ class Links:
             link.close()
 
     async def drain(self) -> None:
-        """Begin nothing new and say goodbye on every link: what was accepted is sent, what is under way received."""
+        """Start nothing new and say goodbye on every link; what is in flight still gets through."""
         self._stop_beginning()
         for link in [link for links in self._links.values() for link in links]:
             self._retire(link)
@@ -158,7 +158,7 @@ class Links:
             await asyncio.wait([link.gone for link in self._leaving], timeout=self._limits.drain_s)
 
     async def close(self) -> None:
-        """Drop everything at once; drain() first to be polite."""
+        """Drop everything at once; call drain() first to be polite."""
         tasks = [dial.task for dial in self._dials.values()] + list(self._half_open)
         tasks += [task for task in (self._acceptor, self._heart) if task]
         self._stop_beginning()
@@ -174,7 +174,7 @@ class Links:
             await asyncio.wait([link.gone for link in links], timeout=self._limits.drain_s)
 
     def bytes_to(self, peer: PeerId) -> int:
-        """How many bytes have been sent to a peer, over all links there were."""
+        """How many bytes were sent to a peer, over all links so far."""
         return self._sent[peer] + sum(link.bytes_out for link in self._all_links() if link.peer == peer)
 
     def stats(self) -> dict[str, int]:
@@ -210,12 +210,12 @@ class Links:
             self._check_backoff(peer, address)
             first: asyncio.Future[Link] = asyncio.get_running_loop().create_future()
             dial = self._dials[peer] = _Dial(asyncio.create_task(self._dial(peer, address)), first)
-        elif dial.link.done():  # The link that came in while we dialled has gone again; the dial goes on.
+        elif dial.link.done():  # The link that came in while we dialled is gone again; the dial goes on.
             dial.link = asyncio.get_running_loop().create_future()
         return dial.link
 
     async def _dial(self, peer: PeerId, address: Address) -> None:
-        """Dial once. Success is told by the link itself, through _on_ready."""
+        """Dial once. The link itself reports success, through _on_ready."""
 
         def identify(transport: asyncio.BaseTransport) -> PeerId:
             proved = _proved_peer(transport)
@@ -231,10 +231,10 @@ class Links:
                 loop = asyncio.get_running_loop()
                 host, port = address
                 context = self._credentials.client
-                # Peers have ids, not names: an empty server name sends none.
+                # Peers have ids, not names; an empty server name sends none.
                 await loop.create_connection(lambda: link, host, port, ssl=context, server_hostname="")
                 await link.ready
-        except (OSError, ValueError, OverflowError) as error:  # The last two: an address that is none.
+        except (OSError, ValueError, OverflowError) as error:  # The last two: not a valid address.
             link.abort("dial given up")
             self._dial_failed(peer, address, _reason(error, self._limits.handshake_s))
         except asyncio.CancelledError:
@@ -252,7 +252,7 @@ class Links:
     def _dial_failed(self, peer: PeerId, address: Address, reason: str) -> None:
         self._dials_failed += 1
         dial = self._dials.pop(peer)
-        if self._current(peer):  # It has dialled us in the meantime.
+        if self._current(peer):  # It has dialled us meanwhile.
             return
         now = asyncio.get_running_loop().time()
         limits = self._limits
@@ -266,7 +266,7 @@ class Links:
         _fail(dial.link, LinkError(f"{where} cannot be reached: {reason}", retry_in_s=wait_s))
 
     def _check_backoff(self, peer: PeerId, address: Address) -> None:
-        """Fail at once while the last failure is fresh: whoever asks may have another peer to turn to."""
+        """Fail at once shortly after a failure: the caller may have another peer to turn to."""
         backoff = self._backoffs.get(peer)
         if backoff is None or backoff.address != address:
             return
@@ -283,21 +283,21 @@ class Links:
         while True:
             try:
                 connection, _ = await loop.sock_accept(listener)
-            except OSError:  # Gone before we looked, or we are out of file descriptors.
+            except OSError:  # Gone already, or we are out of file descriptors.
                 await asyncio.sleep(_ACCEPT_PAUSE_S)
                 continue
             if len(self._half_open) >= self._limits.half_open_max:
-                # A member is through in milliseconds, so whoever has been at it the longest is the least likely one.
+                # A member finishes in milliseconds, so the oldest half-open connection is the least likely to be one.
                 oldest = next(iter(self._half_open))
                 del self._half_open[oldest]
                 oldest.cancel()
             task = asyncio.create_task(self._welcome(connection))
             self._half_open[task] = None
             task.add_done_callback(lambda task: self._half_open.pop(task, None))
-            await asyncio.sleep(0)  # A waiting connection is accepted without a pause; leave others their turn.
+            await asyncio.sleep(0)  # A waiting connection is accepted without a pause; let others run.
 
     async def _welcome(self, connection: socket.socket) -> None:
-        """Let one inbound connection prove who it is. Strangers and those who hang up are counted, nothing more."""
+        """Let one inbound connection prove who it is. Strangers and early hang-ups are only counted."""
         link = self._new_link(self._identify_inbound, dialled=None)
         try:
             async with asyncio.timeout(self._limits.handshake_s):
@@ -329,7 +329,7 @@ class Links:
             self._listener.close()
             self._listener = None
 
-    # What links tell.
+    # Called by links.
 
     def _new_link(self, identify: Callable[[asyncio.BaseTransport], PeerId], *, dialled: Address | None) -> Link:
         events = LinkEvents(
@@ -373,13 +373,13 @@ class Links:
             dial.link.set_result(self._links[peer][-1])
 
     def _retire(self, link: Link) -> None:
-        """Use a link no more, and let it close once both sides have said goodbye."""
+        """Stop using a link; it closes once both sides have said goodbye."""
         self._forget(link)
         self._leaving[link] = None
         link.goodbye()
 
     def _on_link_round_trip(self, link: Link, round_trip_ms: float) -> None:
-        # One that took longer than the next ping is due tells of a cut or of full buffers, not of the distance.
+        # A round trip longer than the ping interval tells of a cut or of full buffers, not of the distance.
         if round_trip_ms < self._limits.ping_every_s * 1000:
             self.on_round_trip(link.peer, round_trip_ms)
 
@@ -404,7 +404,7 @@ class Links:
 
     def _current(self, peer: PeerId) -> Link | None:
         for link in reversed(self._links.get(peer, [])):
-            if not link.closed:  # One aborted a moment ago tells so itself when it is gone.
+            if not link.closed:  # An aborted one reports its own end.
                 return link
         return None
 
@@ -416,7 +416,7 @@ class Links:
     # Heartbeat.
 
     async def _beat(self) -> None:
-        """Ping every link now and then, and drop those that have long been silent while we were listening."""
+        """Ping every link now and then, and drop those that were silent for long while we were listening."""
         loop = asyncio.get_running_loop()
         every_s, silence_s = self._limits.ping_every_s, self._limits.silence_s
         while True:
@@ -435,7 +435,7 @@ class Links:
 
 
 def _proved_peer(transport: asyncio.BaseTransport) -> PeerId:
-    """Who the handshake proved the other side to be."""
+    """The peer id that the handshake proved."""
     connection: ssl.SSLObject = transport.get_extra_info("ssl_object")
     if connection.selected_alpn_protocol() != ALPN:
         raise NotAMember(f"the other side does not speak {ALPN}")
@@ -443,7 +443,7 @@ def _proved_peer(transport: asyncio.BaseTransport) -> PeerId:
 
 
 def _reason(error: Exception, timeout_s: float) -> str:
-    """Why a dial failed, in few words."""
+    """Why a dial failed, in a few words."""
     match error:
         case TimeoutError():
             return f"no answer within {timeout_s:.1f} s"
@@ -459,4 +459,4 @@ def _reason(error: Exception, timeout_s: float) -> str:
 def _fail(future: asyncio.Future[Link], error: LinkError) -> None:
     if not future.done():
         future.set_exception(error)
-        future.exception()  # Nobody may be waiting any more; that is no error.
+        future.exception()  # Perhaps nobody waits any more; that is no error.

@@ -1,9 +1,9 @@
 """Telling the dead from the slow, and letting everybody know.
 
-A peer that does not answer is suspected; a suspect is judged: its host refuses connections for a dead process,
-accepts them for a paused one, and is silent when it is cut off itself. A death is told to every contact and passed on
-as a rumour; whoever knew the dead peer looks for itself before believing it. A peer that leaves signs its own
-farewell, which needs no checking.
+A peer that does not answer becomes a suspect, and a suspect is judged: its host refuses connections for a dead process,
+accepts them for a paused one, and is silent if it is cut off itself. A death is told to every contact and gossiped on;
+whoever knew the dead peer checks for itself before believing it. A leaving peer signs its own farewell, which needs no
+check.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from overlay.table import Candidate, Contact, Table
 from overlay.tasks import Tasks
 from protocols.ids import PeerId
 
-REFUSED_MAX_S: Final = 0.1  # A host that refuses connections answers no datagram within this: the peer is dead.
+REFUSED_MAX_S: Final = 0.1  # A host that refuses connections, and answers no datagram within this, has a dead peer.
 SILENT_MAX_S: Final = 1.4  # A host that answers neither datagram nor connection is dead after this.
 STALLED_MAX_S: Final = 10.0  # A process whose kernel still accepts connections may be paused this long.
-GOSSIP_FANOUT: Final = 6  # One peer in 400 misses a rumour passed on by everybody to six.
+GOSSIP_FANOUT: Final = 6  # If everybody passes a rumour on to six, one peer in 400 misses it.
 RUMOURS_MAX: Final = 4096
 
 
 class _Voice(Protocol):
-    """How to reach others; the DHT lends it."""
+    """How to reach others; implemented by the DHT."""
 
     def ask(self, candidate: Candidate, message: Message) -> Awaitable[object | None]: ...
     def tell(self, address: Address, message: Message) -> None: ...
 
 
 class Liveness:
-    """The watch one peer keeps over its contacts."""
+    """One peer's watch over its contacts."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Liveness:
         self._shaper = shaper
         self._tasks = Tasks("watch over peers")
         self._judged: dict[PeerId, None] = {}
-        self._mourners: dict[PeerId, set[PeerId]] = {}  # Who has told us of a death we are still looking into.
+        self._mourners: dict[PeerId, set[PeerId]] = {}  # Who told us of a death that we are still checking.
         self._rumours: OrderedDict[tuple[bytes, int, bool], None] = OrderedDict()
 
     def stop(self) -> None:
@@ -68,7 +68,7 @@ class Liveness:
         return peer in self._judged
 
     def suspect(self, contact: Contact, since: float) -> None:
-        """Note that a contact is overdue: it is no longer handed out to others."""
+        """A contact is overdue: stop naming it to others."""
         if contact.silent_since is None:
             contact.silent_since, contact.since_at = since, time.time()
 
@@ -85,7 +85,8 @@ class Liveness:
             while contact.silent_since is not None and self._table.get(contact.peer_id) is contact:
                 answer = asyncio.ensure_future(self._voice.ask(contact.candidate, Ping()))
                 verdict = await knock(contact.record.address, contact.rtt_ms, self._shaper)
-                if verdict is Knock.REFUSED:  # Wait for one round trip: a firewall may refuse what a peer would accept.
+                # Wait for one round trip: a firewall may refuse what the peer would accept.
+                if verdict is Knock.REFUSED:
                     await asyncio.wait([answer], timeout=max(REFUSED_MAX_S, 2 * (contact.rtt_ms or 0) / 1000))
                     has_answered = answer.done() and answer.result() is not None
                     answer.cancel()
@@ -107,12 +108,12 @@ class Liveness:
         self._flood(Obituary(bytes(contact.peer_id), contact.record.incarnation, b"", forced=False))
 
     def force_leave(self, record: PeerRecord) -> None:
-        """An operator says that a dead peer will not come back."""
+        """An operator declares that a dead peer will not come back."""
         self._gone.bury(record, "left", time.time())
         self._flood(Obituary(bytes(record.peer_id), record.incarnation, b"", forced=True))
 
     def farewell(self, record: PeerRecord) -> None:
-        """A peer's own signed word that it has left; pass it on once."""
+        """A peer's own signed farewell; pass it on once."""
         contact = self._table.get(record.peer_id)
         newest = contact.record if contact else self._gone.record(record.peer_id)
         if newest is None or record.incarnation <= newest.incarnation:
@@ -149,7 +150,7 @@ class Liveness:
         self._on_removed(contact, why)
 
     def _gossip(self, message: Obituary, sender: PeerId) -> None:
-        """Pass an obituary on once, whether we know that peer or not: those who do are anywhere."""
+        """Pass an obituary on once, whether we know that peer or not: those who do may be anywhere."""
         rumour = (message.peer_id, message.incarnation, message.forced)
         if rumour in self._rumours:
             return

@@ -1,7 +1,7 @@
 """The iterative lookup: who are the k live peers nearest to a key?
 
-Pure: it says whom to ask and is told how that went. A few questions run at once and none waits for a round to end; a
-slow peer gives up its turn to the next. Only peers that have answered during this lookup are ever part of its result.
+Pure: it says whom to ask and is told the outcome. A few questions run at once and none waits for a round to end; a slow
+peer gives up its turn to the next. Its result holds only peers that answered during this lookup.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PARALLEL: Final = 3
 class _State(Enum):
     NEW = 0
     ASKED = 1
-    SLOW = 2  # Asked, still waited for, but it no longer holds a turn.
+    SLOW = 2  # Asked and still awaited, but without a turn.
     ANSWERED = 3
     FAILED = 4
 
@@ -42,7 +42,7 @@ class Lookup:
         self._turns_taken = 0
 
     def learn(self, candidate: Candidate, *, answered: bool = False) -> None:
-        """Hear of a peer. Our own place in the result is learnt as answered."""
+        """Hear of a peer. We ourselves are learnt as answered."""
         if candidate.peer_id in self._states:
             return
         self._states[candidate.peer_id] = _State.ANSWERED if answered else _State.NEW
@@ -50,7 +50,7 @@ class Lookup:
         bisect.insort(self._order, (candidate.peer_id.number ^ self._target, candidate.peer_id))
 
     def ask(self) -> list[Candidate]:
-        """Whom to ask now; each is named once."""
+        """Whom to ask now; each peer is named once."""
         chosen = []
         for peer in self._front():
             if self._turns_taken == self._parallel:

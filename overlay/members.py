@@ -29,7 +29,7 @@ class Member:
     status: Status
     since_at: float  # Unix seconds.
     rtt_ms: float | None
-    has_engine: bool = False  # It can run what has state.
+    has_engine: bool = False  # It can run operators with state.
     is_self: bool = False
 
 
@@ -43,7 +43,7 @@ class _Gone:
 
 
 class Gone:
-    """The peers that left or died. The dead are asked again now and then: a cut network heals."""
+    """The peers that left or died. The dead are asked again now and then, because a partition may heal."""
 
     def __init__(self) -> None:
         self._gone: OrderedDict[PeerId, _Gone] = OrderedDict()  # Oldest first.
@@ -71,7 +71,7 @@ class Gone:
         return gone is not None and candidate.incarnation <= gone.record.incarnation
 
     def due(self, now_s: float, count: int) -> list[PeerRecord]:
-        """The dead whose turn it is to be asked again, at most `count`; forgets the long gone on the way."""
+        """The dead whose turn it is to be asked again, at most `count`; forgets those that are long gone."""
         while self._gone and next(iter(self._gone.values())).since_at < now_s - GONE_LIFE_S:
             self._gone.popitem(last=False)
         chosen = []

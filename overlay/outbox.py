@@ -1,7 +1,7 @@
 """The sending side of a link: two bounded queues, written out together once per turn of the event loop.
 
-Control frames, and the small frames that keep a link going, go first; whatever begins, fills or ends a channel goes
-after them, in order. Whoever finds no room waits here: senders of control in line, channels by turns, one body each.
+Control frames, and the small frames that keep a link going, go first. Frames that open, fill or close a channel follow,
+in order. If there is no room, senders of control wait in line, and channels take turns, one body each.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from overlay.shaping import ShapedWriter, Shaper
 _FIRST_BYTES_MAX: Final = 256 << 10
 _LAST_BYTES_MAX: Final = (
     64 << 10
-)  # A quarter of a window: writes of half a window and more make both sides wait in step.
-_REPLIES_MAX: Final = 4 * CHANNELS_MAX  # More answers than this unsent: the other side asks without reading.
+)  # A quarter of a window: with writes of half a window or more both sides wait in lockstep.
+_REPLIES_MAX: Final = 4 * CHANNELS_MAX  # With more unsent answers than this, the other side asks without reading.
 
 
 class LinkError(ConnectionError):
@@ -28,10 +28,10 @@ class LinkError(ConnectionError):
 
     def __init__(self, message: str, *, retry_in_s: float = 0.0) -> None:
         super().__init__(message)
-        self.retry_in_s = retry_in_s  # To try again sooner fails at once.
+        self.retry_in_s = retry_in_s  # A retry sooner than this fails at once.
 
     def again(self) -> LinkError:
-        """A fresh copy: one exception raised in several tasks would gather the tracebacks of all."""
+        """A fresh copy: an exception raised in several tasks would collect the tracebacks of all."""
         return type(self)(*self.args, retry_in_s=self.retry_in_s)
 
 
@@ -57,7 +57,7 @@ class WaitingLine:
         return bool(self._entries)
 
     async def wait(self, body: bytes, on_queued: Callable[[], None]) -> None:
-        """Stand in line until the body is taken. A sender that gives up before has sent nothing."""
+        """Wait in line until the body is taken. A sender that gives up before has sent nothing."""
         taken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = body, taken
         self._entries.append(entry)
@@ -70,7 +70,7 @@ class WaitingLine:
             raise
 
     def take(self) -> bytes | None:
-        """The body of the first sender that is still there."""
+        """The body of the first sender that still waits."""
         while self._entries:
             body, taken = self._entries.popleft()
             if not taken.done():
@@ -86,7 +86,7 @@ class WaitingLine:
 
 
 class TakesTurns(Protocol):
-    """What the outbox knows of a channel."""
+    """The outbox's view of a channel."""
 
     def use_turn(self) -> None:
         """Queue one body, and ask for another turn if there is more."""
@@ -96,7 +96,7 @@ class TakesTurns(Protocol):
 
 
 class Outbox:
-    """What one link has yet to send."""
+    """Everything that one link has yet to send."""
 
     def __init__(self, transport: asyncio.Transport, counters: LinkCounters) -> None:
         self._transport = transport
@@ -140,7 +140,7 @@ class Outbox:
         self._flush_soon()
 
     def count_reply(self) -> None:
-        """Called for each frame that the other side can make us send by sending one itself."""
+        """Called for each frame that the other side makes us send by sending one itself."""
         self._replies += 1
         if self._replies > _REPLIES_MAX:
             raise RemoteProtocolError(f"over {_REPLIES_MAX} answers wait for the other side to read them")
@@ -161,15 +161,15 @@ class Outbox:
             self._pump()
 
     def owe(self, channel: TakesTurns) -> None:
-        """Let a channel give credit back at the next write: one frame at most, however often it asks until then.
+        """Let a channel return credit at the next write: at most one frame, however often it asks until then.
 
-        The other side cannot send more than it was credited, so one that never reads gets nothing queued here.
+        The other side cannot send more than its credit, so for one that never reads nothing is queued here.
         """
         self._debtors[channel] = None
         self._flush_soon()
 
     def when_control_is_queued(self, farewell: Callable[[], None]) -> None:
-        """Call back once nobody waits to send control any more, which may be now."""
+        """Call back once nobody waits to send control, which may be now."""
         self._farewell = farewell
         self._pump()
 
@@ -183,7 +183,7 @@ class Outbox:
         self._look_for_room()
 
     def close(self) -> None:
-        """Write out what is queued, room or not, and close."""
+        """Write out what is queued, whether there is room or not, and close."""
         self._write()
         self._is_closed = True
         if self._shaped is not None:
@@ -217,7 +217,7 @@ class Outbox:
         self._pump()
 
     def _write(self) -> None:
-        """Hand everything over in one write: every write to TLS makes at least one record of its own."""
+        """Hand everything over in one write, because every write to TLS makes at least one record."""
         data = b"".join(self._first + self._last)
         self._first, self._last = [], []
         self._first_bytes = self._last_bytes = self._replies = 0
@@ -236,7 +236,7 @@ class Outbox:
         self._flush_soon()
 
     def _pump(self) -> None:
-        """Move what waits into the queues as far as there is room."""
+        """Move what waits into the queues, as far as there is room."""
         while self._control and self._has_room_for_control():
             body = self._control.take()
             if body is not None:

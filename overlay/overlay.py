@@ -1,4 +1,4 @@
-"""One peer's whole overlay: the DHT, the links, the router and the coordinates behind one door."""
+"""One peer's whole overlay behind one interface: the DHT, the links, the router and the coordinates."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ class Overlay:
         return self.dht.record.address
 
     async def start(self) -> None:
-        """Open the TCP and the UDP port of one number; OSError where it is taken. Port 0 takes any."""
+        """Open TCP and UDP on one port number; OSError if it is taken. Port 0 takes any."""
         for _ in range(_PORT_TRIES):
-            # TCP first: a peer that answers datagrams but refuses connections would be taken for dead.
+            # TCP first: a peer that answers datagrams but refuses connections would count as dead.
             port = await self.links.listen(self._host, self._port)
             try:
                 await self.dht.listen(port, self._host, self._advertise)
@@ -87,7 +87,7 @@ class Overlay:
         self.dht.start()
 
     async def join(self, *, timeout_s: float = 10.0) -> int:
-        """Enter the network through the seeds; returns how many peers are known then. Without seeds, found it."""
+        """Enter the network through the seeds; returns how many peers it knows then. Without seeds, found one."""
         if not self.dht.seeds:
             return 0
         try:
@@ -99,14 +99,14 @@ class Overlay:
         return len(self.dht.table)
 
     async def leave(self) -> None:
-        """Finish what is being received and sent, tell everyone, stop."""
+        """Finish what is being sent and received, tell everyone, stop."""
         await self.router.finish()
         await self.links.drain()
         await self.dht.leave()
         await self.stop()
 
     async def stop(self) -> None:
-        """Stop without a word to anyone."""
+        """Stop without telling anybody."""
         self.dht.stop()
         await self.router.stop()
         await self.links.close()
@@ -124,7 +124,7 @@ class Overlay:
         return self.dht.neighbours()
 
     async def keep_links(self) -> None:
-        """Have links to the nearest neighbours before there is something to send: of each two, one dials."""
+        """Keep links to the nearest neighbours before they are needed; of each two peers, one dials."""
         for record in self.neighbours()[:KEPT_LINKS]:
             if record.peer_id < self.peer_id:
                 with suppress(LinkError):
@@ -135,7 +135,7 @@ class Overlay:
         return self.dht.members()
 
     async def crawl(self, limit: int = 10_000) -> list[Member]:
-        """Everybody there is, found by asking from peer to peer."""
+        """All peers of the network, found by asking from peer to peer."""
         return await self.dht.crawl(limit)
 
     async def force_leave(self, peer: PeerId) -> None:
@@ -147,7 +147,7 @@ class Overlay:
         return await self.dht.ping(peer)
 
     def distance(self, a: PeerId, b: PeerId) -> Distance:
-        """The round-trip time between two peers, measured where we can, else estimated from coordinates."""
+        """The round-trip time between two peers: measured if possible, otherwise estimated from coordinates."""
         if a == b:
             return Distance(0.0, 0.0, "measured")
         if b == self.peer_id:
@@ -159,7 +159,7 @@ class Overlay:
         return estimate(here, there) if here and there else UNKNOWN
 
     def say_engine(self, has_engine: bool) -> None:
-        """Say of this peer, from now on, whether it can run what has state."""
+        """Announce whether this peer can run operators with state."""
         self.dht.say_engine(has_engine)
 
     def clock(self) -> ClockCompared:
@@ -184,7 +184,7 @@ class Overlay:
 
 
 def _is_taken(error: BaseException | None) -> bool:
-    """Whether a port is taken; uvloop keeps the number of the error in its cause."""
+    """Whether a port is taken; uvloop hides the error number in its cause."""
     return error is not None and (getattr(error, "errno", None) == errno.EADDRINUSE or _is_taken(error.__cause__))
 
 

@@ -1,8 +1,7 @@
-"""What a peer says of itself: its signed record, renewed in time and whenever the world sees it differently.
+"""What a peer says of itself: its signed record, renewed in time and whenever others see it differently.
 
-A peer bound to one address, or told which one to advertise, knows where it is. One bound to every interface guesses,
-and corrects itself when the peers it talks to see it elsewhere: a container that comes back from a cut often has a
-new address.
+A peer bound to one address, or told which one to advertise, knows where it is. A peer bound to every interface guesses,
+and corrects itself if others see it elsewhere: a container that returns after a partition often has a new address.
 """
 
 from __future__ import annotations
@@ -35,16 +34,16 @@ class OwnRecord:
         self._version = version
         self._has_engine = has_engine
         self._incarnation = 0
-        self._voters: OrderedDict[PeerId, str] = OrderedDict()  # Who has seen us at which host, latest last.
+        self._voters: OrderedDict[PeerId, str] = OrderedDict()  # Which peer saw us at which host, latest last.
         is_wildcard = ipaddress.ip_address(bound[0]).is_unspecified
         self._is_certain = advertise is not None or not is_wildcard
         host = advertise or (likely_host(bound[0]) if is_wildcard else bound[0])
         self.record = self._sign((host, bound[1]), now_s)
 
     def renew(self, now_s: float, at_least: int = 0) -> None:
-        """Sign anew, with an incarnation no lower than asked: what others remember of us must not be newer.
+        """Sign a new record, with an incarnation no lower than asked: nobody may remember a newer one of ours.
 
-        Nobody can remember one that our clock has yet to reach: to follow it would make our record one to refuse.
+        An incarnation ahead of our clock is ignored. Nobody can have seen it, and others would refuse a record with it.
         """
         if at_least <= highest_incarnation(now_s, 2 * CLOCK_SKEW_MAX_S):
             self.record = self._sign(self.record.address, now_s, at_least=at_least)
@@ -61,7 +60,7 @@ class OwnRecord:
         self.record = self._sign(self.record.address, now_s, left=True)
 
     def seen_at(self, host: str, by: PeerId, peers_known: int, now_s: float) -> bool:
-        """A peer has seen a datagram of ours come from this host; True if that changed our address.
+        """A peer saw a datagram of ours come from this host; True if that changed our address.
 
         Two voices are enough, or the only one there is. A loopback address says nothing about other interfaces.
         """

@@ -1,8 +1,8 @@
-"""Messages to keys and to peers: resolve, deliver, retry, and count the way.
+"""Messages to keys and to peers: resolve, deliver, retry, and count hops.
 
-`route` delivers to the live peer nearest to a key. Where it is known from last time (the cache; for value-level keys
-this is CQ-DHT's join fingers routing table), or the key lies where we know everybody, that is one frame; otherwise the
-DHT looks it up first. The receiver checks that it is the owner: one that knows a nearer live peer answers with its
+`route` delivers to the live peer nearest to a key. That takes one frame if the cache knows the owner (for value-level
+keys the cache is CQ-DHT's join fingers routing table), or if the key lies where we know everybody. Otherwise the DHT
+looks the owner up first. The receiver checks that it is the owner; if it knows a nearer live peer, it answers with that
 address. `multisend` puts all messages for one peer in one frame. A frame is repeated until its receipt arrives, and a
 receiver hands each frame on once.
 """
@@ -27,15 +27,15 @@ from overlay.table import Candidate
 from overlay.tasks import Tasks
 from protocols.ids import Key, PeerId
 
-MESSAGE_BYTES_MAX: Final = (1 << 20) + (16 << 10)  # A publish of 1 MiB, and what goes with it.
+MESSAGE_BYTES_MAX: Final = (1 << 20) + (16 << 10)  # A publish of 1 MiB, and its overhead.
 FRAME_ITEMS_MAX: Final = 1024
 CACHE_KEYS_MAX: Final = 65_536
 HOPS_MAX: Final = 8
 TIMEOUT_S: Final = 8.0
 RECEIPT_WAIT_S: Final = 2.0
-LAST_RECEIPTS_S: Final = 1.0  # What a peer that leaves gives its last receipts.
+LAST_RECEIPTS_S: Final = 1.0  # How long a leaving peer takes for its last receipts.
 LOOKUPS_AT_ONCE: Final = 32
-FRAMES_IN_FLIGHT_MAX: Final = 256  # To one peer; far below what a receiver remembers.
+FRAMES_IN_FLIGHT_MAX: Final = 256  # To one peer; far fewer than a receiver remembers.
 _BUSY_MAX: Final = 2 * FRAMES_IN_FLIGHT_MAX
 _RECEIPTS_KEPT: Final = 1024
 _SENDERS_MAX: Final = 4096
@@ -55,12 +55,13 @@ class Delivery:
     """How a message reached its owner."""
 
     owner: PeerId
-    hops: int  # Frames it took: 1 when the first peer tried was the owner; 0 when that is ourselves.
-    looked_up: bool  # Whether the DHT was asked, or the cache knew.
+    hops: int  # Frames it took: 1 if the first peer tried was the owner, 0 if that is ourselves.
+    looked_up: bool  # Whether the DHT was asked; False if the cache knew.
 
 
 class _Deliver(msgspec.Struct, array_like=True, frozen=True, tag=1):
-    boot: Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]  # One run of the sender: numbers begin anew.
+    # Identifies one run of the sender; its numbers begin anew with each run.
+    boot: Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
     number: Annotated[int, msgspec.Meta(ge=0)]
     items: Annotated[list[tuple[bytes, bytes]], msgspec.Meta(max_length=FRAME_ITEMS_MAX)]  # Key (or empty), payload.
 
@@ -68,7 +69,7 @@ class _Deliver(msgspec.Struct, array_like=True, frozen=True, tag=1):
 class _Receipt(msgspec.Struct, array_like=True, frozen=True, tag=2):
     boot: Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
     number: Annotated[int, msgspec.Meta(ge=0)]
-    nearer: list[Hint | None]  # For each item: accepted, or who should have it instead.
+    nearer: list[Hint | None]  # For each item None if it was accepted, else who should have it.
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -85,7 +86,7 @@ class _Outgoing:
     target: Candidate | None = None
     hops: int = 0
     looked_up: bool = False
-    is_astray: bool = False  # Where our own table sent it, it could not go.
+    is_astray: bool = False  # Our own table named the target, and it was wrong.
 
 
 @dataclass(slots=True)
@@ -109,9 +110,9 @@ class Router:
         self._cache: OrderedDict[Key, PeerRecord | Candidate] = OrderedDict()
         self._keys_of: dict[PeerId, dict[Key, None]] = {}
         self._remotes: dict[PeerId, _Remote] = {}
-        # (sender, its boot) -> number -> receipt; a frame still being looked at has none yet.
+        # (sender, its boot) -> number -> receipt; None while the frame is being processed.
         self._received: OrderedDict[tuple[PeerId, bytes], OrderedDict[int, bytes | None]] = OrderedDict()
-        self._busy: Counter[PeerId] = Counter()  # Frames of each peer that we are looking at or answering.
+        self._busy: Counter[PeerId] = Counter()  # Frames of each peer that are being processed or answered.
         self._is_leaving = False
         self._tasks = Tasks("router")
         links.on_control = self._read
@@ -122,8 +123,8 @@ class Router:
     async def send(self, peer: PeerId, *payloads: bytes, timeout_s: float = TIMEOUT_S) -> None:
         """Hand messages to one peer, whatever keys it owns, in this order.
 
-        They take as many frames as they need, one after the other: of messages that fit one frame (1 MiB and 1024 of
-        them) all arrive or none; of more, the first frames may have arrived when this raises Unreachable.
+        They take as many frames as they need, one after the other. If all fit into one frame (1 MiB, 1024 messages),
+        all arrive or none; otherwise the first frames may have arrived when this raises Unreachable.
         """
         for payload in payloads:
             _check_size(payload)
@@ -152,7 +153,7 @@ class Router:
     ) -> list[Delivery | Unreachable]:
         """Hand many messages to the owners of their keys: one frame to each peer, however many keys it owns.
 
-        Messages beyond the limits of one frame take several at once, so that no order is promised.
+        Messages beyond the limits of one frame take several concurrent frames, so no order is promised.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -172,14 +173,14 @@ class Router:
                 groups.setdefault(item.target.peer_id, []).append(item)
             frames = [frame for group in groups.values() for frame in _split(group, lambda item: len(item.payload))]
             settled = await asyncio.gather(*(self._hand_over(frame, outcomes, deadline) for frame in frames))
-            if not all(settled):  # A peer failed us: give the overlay a moment to see it.
+            if not all(settled):  # A peer failed us: give the overlay a moment to notice.
                 self.counters["route_retries_total"] += 1
                 await asyncio.sleep(0.05)
             pending = [item for item in pending if isinstance(outcomes[item.index], Unreachable)]
         return outcomes
 
     async def _resolve(self, pending: list[_Outgoing]) -> None:
-        """Find a target for every message that has none: the cache, our own table, or one lookup for each key."""
+        """Find a target for each message without one: in the cache, in our table, or by one lookup a key."""
         unknown: dict[Key, list[_Outgoing]] = {}
         for item in pending:
             if item.target is None and (cached := self._cache.get(item.key)) is not None:
@@ -203,7 +204,7 @@ class Router:
         await asyncio.gather(*(look_up(key, items) for key, items in unknown.items()))
 
     async def _hand_over(self, group: list[_Outgoing], outcomes: list[Delivery | Unreachable], deadline: float) -> bool:
-        """Send one group to its common target and note how each message fared; False if the peer did not answer."""
+        """Send one group to its common target and note each outcome; False if the peer did not answer."""
         target = group[0].target
         assert target is not None
         if target.peer_id == self._dht.peer_id:
@@ -300,7 +301,7 @@ class Router:
             self._receive(peer, message)
 
     def _receive(self, peer: PeerId, message: _Deliver) -> None:
-        if self._busy[peer] >= _BUSY_MAX:  # It sends without reading our receipts, or more than it should.
+        if self._busy[peer] >= _BUSY_MAX:  # It does not read our receipts, or sends more than it should.
             self.counters["frames_refused_total"] += 1
             return
         receipts = self._received.setdefault((peer, message.boot), OrderedDict())
@@ -310,7 +311,7 @@ class Router:
             if (receipt := receipts[message.number]) is not None:
                 self._reply(peer, receipt)
             return
-        if self._is_leaving:  # There would be no receipt, and our heir would get it too.
+        if self._is_leaving:  # There would be no receipt, and our heir would get the message too.
             self.counters["frames_refused_total"] += 1
             return
         receipts[message.number] = None
@@ -321,7 +322,7 @@ class Router:
         keys = [Key(key) for key, _ in message.items if len(key) == len(peer)]
         table = self._dht.table
         strange = [key for key in keys if table.nearer(key) is None and not table.is_home(key)]
-        if strange:  # Far from home our table may be wrong: look before we accept.
+        if strange:  # Far from home our table may be wrong: look the owner up before we accept.
             self._spawn_for(peer, self._receive_after_lookup(peer, message, strange))
         else:
             self._accept(peer, message, {})
@@ -349,7 +350,7 @@ class Router:
                 self.on_message(peer, key, payload)
         receipt = _encode(_Receipt(message.boot, message.number, verdicts))
         receipts = self._received.get((peer, message.boot))
-        if receipts is not None:  # Else many others have sent us something while we looked.
+        if receipts is not None:  # Otherwise many others sent us something meanwhile, and the entry is gone.
             receipts[message.number] = receipt
         self._reply(peer, receipt)
 
@@ -365,12 +366,12 @@ class Router:
                 target = await self._whereabouts(peer)
                 await self._links.send(peer, target.address, receipt)
             except (LinkError, Unreachable):
-                self.counters["receipts_unsent_total"] += 1  # It will ask again, over a new link.
+                self.counters["receipts_unsent_total"] += 1  # The sender repeats the frame over a new link.
 
         self._spawn_for(peer, reply())
 
     def _spawn_for(self, peer: PeerId, work: Coroutine[Any, Any, None]) -> None:
-        """Work on a frame of a peer, and count how many of its frames are being worked on."""
+        """Process a frame of a peer, and count how many of its frames are in process."""
 
         def done(_: asyncio.Task[None]) -> None:
             self._busy[peer] -= 1
@@ -407,13 +408,13 @@ class Router:
     # The end.
 
     async def finish(self) -> None:
-        """Take nothing more, and send receipts for what was taken: after this the links may say goodbye."""
+        """Take nothing more, and send receipts for what was taken; after this the links may say goodbye."""
         self._is_leaving = True
         await self._tasks.settle(LAST_RECEIPTS_S)
         await self._tasks.finish()
 
     async def stop(self) -> None:
-        """End what is under way."""
+        """Cancel everything in progress."""
         await self._tasks.finish()
 
 
@@ -424,7 +425,7 @@ def _candidate(where: PeerRecord | Candidate) -> Candidate:
 
 
 async def _arrival(receipt: asyncio.Future[list[Hint | None]], link: Link) -> None:
-    """Wait for a receipt as long as it may come; once the link has ended only another one could bring it."""
+    """Wait for a receipt while it may come; after the link has ended, only another link could bring it."""
     either: list[asyncio.Future[Any]] = [receipt, link.gone]
     await asyncio.wait(either, timeout=RECEIPT_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
     if not receipt.done() and link.gone.done():
@@ -432,7 +433,7 @@ async def _arrival(receipt: asyncio.Future[list[Hint | None]], link: Link) -> No
 
 
 def _split(items: Sequence[_T], bytes_of: Callable[[_T], int]) -> list[list[_T]]:
-    """Cut messages into frames, in order: at most so many of them, and no more bytes than one large message."""
+    """Split messages into frames, in order, each within the limits of count and bytes."""
     frames: list[list[_T]] = []
     size = 0
     for item in items:

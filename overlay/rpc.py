@@ -1,9 +1,8 @@
 """Questions and answers by sealed datagram: the library's RPC protocol with its transport made safe.
 
-Every datagram is sealed, carries the sender's signed record and is decoded into a typed message or dropped. A
-question is sent up to three times, waiting as long as that peer's round trips suggest; a timer that fires late
-because our own loop was busy is not held against the peer. STORE and FIND_VALUE of the library are refused by not
-existing.
+Every datagram is sealed, carries the sender's signed record, and is decoded into a typed message or dropped. A question
+is sent up to three times, with waits that follow that peer's round trips. A timer that fires late because our own loop
+was busy is not held against the peer. STORE and FIND_VALUE of the library do not exist here.
 """
 
 from __future__ import annotations
@@ -45,20 +44,20 @@ class Reply:
 
 @dataclass(slots=True)
 class _Call:
-    peer: PeerId | None  # Whose answer counts; None while we only know an address.
+    peer: PeerId | None  # The peer whose answer counts; None while we only know an address.
     address: Address
     body: bytes
     done: Callable[[Reply | None], None]
     slow: Callable[[], None] | None
     wait_s: float
-    sent_at: float  # The loop's clock, which some loops tick in whole milliseconds.
+    sent_at: float  # The loop's clock, which in some loops has millisecond ticks.
     sent_exactly_at: float  # A clock fine enough to measure a round trip.
     tries: int = 1
     timer: asyncio.TimerHandle | None = None
 
 
 class RpcHandler(Protocol):
-    """What the protocol asks of its owner; dht.py is the one that answers."""
+    """What the protocol asks of its owner, dht.py."""
 
     def own_record(self) -> PeerRecord: ...
     def own_coordinate(self) -> Coordinate: ...
@@ -69,7 +68,7 @@ class RpcHandler(Protocol):
 
 
 class SealedProtocol(KademliaProtocol):
-    """One UDP socket: questions out, answers in, and the other way round."""
+    """One UDP socket: questions out, answers in, and the reverse."""
 
     def __init__(self, network: Network, table: Table, handler: RpcHandler, shaper: Shaper | None) -> None:
         super().__init__(table.node, None, table.ksize)
@@ -88,7 +87,7 @@ class SealedProtocol(KademliaProtocol):
         self._mapped = False  # An IPv6 socket reaches IPv4 peers by mapped addresses.
 
     def __getattr__(self, name: str) -> object:
-        # The library turns every unknown name into a remote call; a slip of the pen must stay an error.
+        # The library turns every unknown name into a remote call; a typing error must stay an error.
         raise AttributeError(name)
 
     # Sending.
@@ -101,7 +100,7 @@ class SealedProtocol(KademliaProtocol):
         done: Callable[[Reply | None], None],
         slow: Callable[[], None] | None = None,
     ) -> None:
-        """Ask; `done` gets the reply or None, `slow` is told once when the first answer is overdue."""
+        """Ask; `done` gets the reply or None, and `slow` is called once when the first answer is overdue."""
         if self._is_abandoned:
             self._loop.call_soon(done, None)
             return
@@ -117,7 +116,7 @@ class SealedProtocol(KademliaProtocol):
         self._transmit(call.body, address)
 
     async def ask(self, peer: PeerId | None, address: Address, message: Message) -> Reply | None:
-        """The same, for a coroutine."""
+        """The same as a coroutine."""
         answer: asyncio.Future[Reply | None] = self._loop.create_future()
         self.call(peer, address, message, lambda reply: None if answer.done() else answer.set_result(reply))
         return await answer
@@ -127,7 +126,7 @@ class SealedProtocol(KademliaProtocol):
         self._transmit(self._encode(0, message), address)
 
     def abandon_calls(self) -> None:
-        """End every open call without a reply, and every later one: nobody may wait for a stopped peer."""
+        """End every open and every later call without a reply: nobody may wait for a stopped peer."""
         self._is_abandoned = True
         for number in list(self._calls):
             self._end(number, None)
@@ -158,7 +157,8 @@ class SealedProtocol(KademliaProtocol):
         self.counters["datagram_bytes_out_total"] += len(datagram)
         try:
             self.transport.sendto(datagram, address)
-        except (OSError, ValueError):  # No route, no interface, an address of the wrong family: as good as lost.
+        # No route, no interface, or the wrong address family: the datagram counts as lost.
+        except (OSError, ValueError):
             self.counters["datagram_send_errors_total"] += 1
 
     def _arm(self, number: int, call: _Call) -> None:
@@ -217,8 +217,8 @@ class SealedProtocol(KademliaProtocol):
             self.counters["datagrams_malformed_total"] += 1
             return
         if self._sealer.has_sealed(datagram):
-            # We called a seed that is ourselves; nobody else will answer. A question to a known peer that comes back
-            # says nothing of that peer: whoever can listen can send it.
+            # We called a seed that is ourselves, and nobody else will answer. A question to a known peer that comes
+            # back says nothing about that peer, because any eavesdropper can send it back.
             call = self._calls.get(envelope.call)
             if call is not None and call.peer is None:
                 self._end(envelope.call, None)
@@ -237,7 +237,7 @@ class SealedProtocol(KademliaProtocol):
         if call is None or (call.peer is not None and call.peer != record.peer_id):
             self.counters["answers_unasked_total"] += 1  # Late, repeated, or a stranger on an old address.
             return
-        # A repeated question has two possible answers in flight: its round trip says nothing (Karn).
+        # A repeated question may have two answers in flight, so its round trip says nothing (Karn).
         rtt_ms = (time.perf_counter() - call.sent_exactly_at) * 1000 if call.tries == 1 else None
         self._handler.answered(record, call.address, coordinate, rtt_ms)
         if rtt_ms is not None and isinstance(message, Pong):
@@ -252,7 +252,7 @@ class SealedProtocol(KademliaProtocol):
             call.done(reply)
 
     def _record(self, raw: bytes, now_s: float) -> PeerRecord:
-        """Verify a record once; the signature costs more than all the rest of a datagram."""
+        """Verify a record once: the signature costs more than all the rest of a datagram."""
         known = self._verified.get(raw)
         if known is not None and known.expires_at > now_s:
             return known

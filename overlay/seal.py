@@ -1,8 +1,8 @@
 """Sealed datagrams: only members of the network can make one, and each is accepted once.
 
 A datagram is a header in clear and a body under AES-256-GCM. The header names the sender's boot (one run of one
-daemon), counts its datagrams and says when it was sent; the key follows from the network key and the boot id, the
-nonce is the count. What does not open is dropped without a word, so a stranger gets no answer to aim at anybody.
+daemon), its count of datagrams and the time of sending. The key is derived from the network key and the boot id; the
+nonce is the count. What does not open is dropped silently, so a stranger gets no answer that it could aim at anybody.
 """
 
 from __future__ import annotations
@@ -53,18 +53,20 @@ class Opener:
 
     def __init__(self, network: Network) -> None:
         self._network = network
-        # Least recently heard first. A boot enters only after a datagram of it has opened: strangers cannot fill it.
+        # Least recently heard first. A boot enters only after one of its datagrams has opened, so strangers cannot fill
+        # it.
         self._sessions: OrderedDict[bytes, _Session] = OrderedDict()
 
     def open(self, datagram: bytes, now_s: float) -> bytes | None:
-        """The body, or None for anything forged, altered, repeated, too old or too long."""
+        """The body; None for anything forged, altered, repeated, too old or too long."""
         if not _HEADER.size + _TAG_BYTES <= len(datagram) <= DATAGRAM_BYTES_MAX:
             return None
         version, boot, count, sent_at = _HEADER.unpack_from(datagram)
         if version != _VERSION:
             return None
         session = self._sessions.get(boot)
-        # Without a window for this boot only the clock tells a first datagram from one recorded before we started.
+        # For a boot without a window, only the clock distinguishes a first datagram from one recorded before we
+        # started.
         if session is None and abs(now_s - sent_at) > CLOCK_SKEW_MAX_S:
             return None
         aead = session.aead if session else _aead(self._network, boot)

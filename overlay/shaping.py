@@ -1,8 +1,8 @@
 """Network conditions in user space: delay, jitter, loss and cuts, applied where a peer hands bytes to the kernel.
 
 Tests and demonstrations run many peers on one machine, and not every kernel can delay packets. A shaper holds back what
-*its own* peer sends: to cut two peers off from each other, cut the address of each in the shaper of the other.
-A link's TLS handshake and the closing of its socket pass unshaped; the dialler waits as long as the former would take.
+*its own* peer sends: to separate two peers, cut the address of each in the shaper of the other. The TLS handshake and
+the closing of a socket are not shaped; instead the dialler waits as long as the handshake would take.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 from overlay.identity import Address
 
 RETRANSMISSION_S: Final = 0.2  # TCP's least retransmission timeout: what one lost segment costs a stream.
-_LOOK_AGAIN_S: Final = 0.01  # How often a stream behind a cut looks whether it has healed.
+_LOOK_AGAIN_S: Final = 0.01  # How often a stream behind a cut checks whether the cut has healed.
 _HELD_BYTES_MAX: Final = 4 << 20  # Enough for 40 MB/s over 100 ms.
 
 
@@ -57,7 +57,7 @@ class Shaper:
         loss: float = 0.0,
         cut: bool = False,
     ) -> None:
-        """Set the conditions towards an address, or towards every address that has none of its own."""
+        """Set the conditions towards an address, or towards every address without conditions of its own."""
         if delay_ms < 0 or jitter < 0 or not 0 <= loss <= 1:
             raise ValueError(f"no network has delay_ms={delay_ms}, jitter={jitter}, loss={loss}")
         self._rules[address] = Conditions(delay_ms, jitter, loss, cut)
@@ -70,14 +70,14 @@ class Shaper:
             self._rules.pop(address, None)
 
     def datagram_delay_s(self, address: Address) -> float | None:
-        """How long to hold a datagram back; None if it is lost. Datagrams may overtake one another."""
+        """How long to hold a datagram back; None if it is lost. Datagrams may overtake each other."""
         conditions = self._towards(address)
         if conditions.cut or (conditions.loss and self._rng.random() < conditions.loss):
             return None
         return self._delay_s(conditions)
 
     def stream_delay_s(self, address: Address) -> float:
-        """How long to hold back a write to a stream: a lost segment is late by its retransmission, not gone."""
+        """How long to hold back a write to a stream: a lost segment arrives late, after its retransmission."""
         conditions = self._towards(address)
         delay_s = self._delay_s(conditions)
         if conditions.loss and self._rng.random() < conditions.loss:
@@ -88,7 +88,7 @@ class Shaper:
         return self._towards(address).cut
 
     async def hold_dial(self, address: Address) -> None:
-        """Wait as long as a dial's own packets, SYN and ClientHello, would take; behind a cut, until it heals."""
+        """Wait as long as the packets of a dial (SYN and ClientHello) would take; behind a cut, until it heals."""
         while self.is_cut(address):
             await asyncio.sleep(_LOOK_AGAIN_S)
         await asyncio.sleep(self.stream_delay_s(address) + self.stream_delay_s(address))
@@ -103,7 +103,7 @@ class Shaper:
 
 
 class ShapedWriter:
-    """The sending side of one stream under a shaper: bytes leave late, in order, and not at all while cut."""
+    """The sending side of one shaped stream: bytes leave late and in order, and not at all while cut."""
 
     def __init__(
         self, shaper: Shaper, address: Address, transport: asyncio.Transport, on_room: Callable[[], None]

@@ -1,8 +1,8 @@
 """The routing table: whom a peer knows, ordered so that it knows its own neighbourhood best.
 
-Pure: no socket, no clock. One level for each length of the prefix shared with our own id, k peers a level, as
-Kademlia's buckets; the nearest peers of all (the leaf set) always have a place. The library's table stops at the
-first k peers it meets and can answer with none at all; this one answers with the true k nearest of all it holds.
+Pure: no socket, no clock. Like Kademlia's buckets, it has one level for each length of the prefix shared with our own
+id, and k peers a level. The nearest peers of all (the leaf set) always have a place. The library's table stops at the
+first k peers it meets and may answer with none at all; this one answers with the true k nearest of all it holds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SPARES_MAX: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A peer that may be worth asking: an id, an address, and how new that word is."""
+    """A peer that may be worth asking: an id, an address, and how recent that is."""
 
     peer_id: PeerId
     address: Address
@@ -91,7 +91,7 @@ class Table(RoutingTable):
     def flush(self) -> None:
         self._peers: dict[PeerId, Contact] = {}
         self._levels: dict[int, _Level] = {}
-        self._leaves: list[Contact] | None = None  # Found anew after a change.
+        self._leaves: list[Contact] | None = None  # Computed again after a change.
 
     def __len__(self) -> int:
         return len(self._peers)
@@ -115,7 +115,7 @@ class Table(RoutingTable):
         return level is None or len(level.peers) < self.ksize or self._is_leaf(peer_id)
 
     def add_contact(self, contact: Contact) -> bool:
-        """Give a contact its place; False (and a spare's place) where its level is full of others."""
+        """Give a contact its place; False, and a place among the spares, if its level is full."""
         peer_id = contact.peer_id
         level = self._levels.setdefault(self.level_of(peer_id), _Level())
         is_leaf, is_new = self._is_leaf(peer_id), peer_id not in level.peers
@@ -134,7 +134,7 @@ class Table(RoutingTable):
         return True
 
     def _trim(self, number: int) -> None:
-        """Beyond the k of a level only leaves have places; the farthest, if it is none any more, gives way."""
+        """Beyond the k of a level only leaves have places; the farthest one that is no leaf gives way."""
         level = self._levels[number]
         if len(level.peers) > self.ksize:
             farthest = max(level.peers.values(), key=lambda other: other.long_id ^ self.node.long_id)
@@ -153,7 +153,7 @@ class Table(RoutingTable):
         return level.peers.pop(contact.peer_id, None) is not None
 
     def spare_for(self, peer_id: PeerId) -> Candidate | None:
-        """Who could take the place of a contact that has gone: the spare of its level heard of last."""
+        """Who could replace a contact that has gone: the spare of its level heard of last."""
         level = self._levels.get(self.level_of(peer_id))
         return level.spares.popitem()[1] if level and level.spares else None
 
@@ -178,13 +178,13 @@ class Table(RoutingTable):
         return heapq.nsmallest(count, later, key=lambda contact: contact.peer_id)
 
     def is_home(self, key: Key) -> bool:
-        """Whether a key lies where we know everybody: within the leaf set, or all peers are in it."""
+        """Whether we know everybody around a key: it is within the leaf set, or all peers are in the leaf set."""
         leaves = self.leaves()
         own = self.node.long_id
         return len(leaves) < self.leaf_peers or key.number ^ own <= leaves[-1].long_id ^ own
 
     def nearer(self, key: Key) -> Contact | None:
-        """The nearest contact that is nearer to the key than we are and answers; None if that is ourselves."""
+        """The nearest answering contact that is nearer to the key than we are; None if we are the nearest."""
         target = key.number
         own = target ^ self.node.long_id
         nearer = (contact for contact in self._peers.values() if contact.long_id ^ target < own)

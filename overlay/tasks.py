@@ -1,4 +1,4 @@
-"""Background tasks of one component: kept from the collector, ended together, and never failing in silence."""
+"""Background tasks of one component: kept from garbage collection, ended together, and never failing silently."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ class Tasks:
             task.cancel()
 
     async def settle(self, timeout_s: float) -> None:
-        """Wait until nothing is under way, what that starts included, but not longer than so."""
+        """Wait, within the time limit, until all tasks and those they start have ended."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         while self._tasks and (left_s := deadline - asyncio.get_running_loop().time()) > 0:
             await asyncio.wait(self._tasks, timeout=left_s)
 
     async def finish(self) -> None:
-        """Cancel what is under way and wait until it has ended."""
+        """Cancel all tasks and wait until they have ended."""
         self.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 

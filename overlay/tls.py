@@ -1,8 +1,8 @@
 """TLS 1.3 for links: only members get through the handshake, and each side learns the other's true peer id.
 
-Every member can sign certificates with a key derived from the network key, so it signs its own, over its own Ed25519
-key. Both sides demand a certificate of that authority (membership) and read the peer id off the key in it (identity):
-the holder of that key, and nobody else, can finish the handshake. A stranger never reaches the frame parser.
+Every member can sign certificates with a key derived from the network key, so it signs one for its own Ed25519 key.
+Both sides require a certificate of that authority, which proves membership. The key in it gives the peer id, and only
+the holder of that key can finish the handshake, which proves identity. A stranger never reaches the frame parser.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from overlay.identity import Identity, Network
 from protocols.ids import PeerId
 
 ALPN: Final = "peerd/1"
-# A certificate says who, not until when: admission ends with the network key. In X.509, 9999-12-31 means "no end".
+# Certificates do not expire: membership ends with the network key. In X.509, 9999-12-31 means "no end".
 _NOT_BEFORE: Final = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 _NOT_AFTER: Final = datetime.datetime(9999, 12, 31, 23, 59, 59, tzinfo=datetime.UTC)
 
 
 class NotAMember(PermissionError):
-    """The other side of a connection is not the peer it should be, or no member at all."""
+    """The other side of a connection is not the expected peer, or not a member at all."""
 
 
 class LinkCredentials:
@@ -99,13 +99,13 @@ def _context(
 ) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False  # The name of a peer is its id, checked by the caller.
+    context.check_hostname = False  # A peer's name is its id, which the caller checks.
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(cadata=authority.public_bytes(serialization.Encoding.DER))
     context.set_alpn_protocols([ALPN])
     if protocol == ssl.PROTOCOL_TLS_SERVER:
         context.num_tickets = 0
-    # The ssl module reads keys from files only; this one lives for a moment in a folder of our own (mode 0700).
+    # The ssl module reads keys only from files; this one exists for a moment in a private folder (mode 0700).
     with tempfile.TemporaryDirectory(prefix="peerd-") as folder:
         path = Path(folder) / "link.pem"
         path.touch(mode=0o600)
