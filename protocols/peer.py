@@ -51,24 +51,14 @@ from protocols.events import (
     TimerFired,
 )
 from protocols.execution.engine import EngineTried, RunFailed, RunResults, RunStarted, RunState
-from protocols.execution.executor import AttemptLost, Executor, ResultsReady, ResultsSafe
+from protocols.execution.executor import Executor
 from protocols.execution.messages import (
-    Deploy,
-    Deployed,
-    DeployRefused,
-    Flow,
-    Flowed,
-    Lease,
     ListQueries,
-    Prepare,
-    Prepared,
     QueryInstalled,
     ResultsNoted,
     ShowQuery,
     StopQuery,
-    SubgraphStatus,
     SubmitQuery,
-    Undeploy,
     WeighQuery,
 )
 from protocols.execution.proxy import QueryProxy
@@ -87,6 +77,21 @@ from protocols.store.events import StoreFailed, StoreRead, StoreWritten
 from protocols.store.limits import StoreLimits
 from protocols.store.machine import StoreMachine
 from protocols.store.messages import Leave
+from protocols.subgraphs import (
+    AttemptLost,
+    Deploy,
+    Deployed,
+    DeployRefused,
+    Flow,
+    Flowed,
+    Lease,
+    Prepare,
+    Prepared,
+    ResultsReady,
+    ResultsSafe,
+    SubgraphStatus,
+    Undeploy,
+)
 
 
 class Role(Protocol):

@@ -11,6 +11,7 @@ from typing import Any, Final, Generic, TypeVar, Union
 
 import msgspec
 
+from protocols import subgraphs
 from protocols.catalogue import messages as catalogue
 from protocols.delivery import messages as delivery
 from protocols.errors import RemoteProtocolError
@@ -25,7 +26,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 VERSION: Final = 1
 _VERSION_BYTE: Final = bytes([VERSION])
-_MODULES: Final = (catalogue, delivery, execution, join_index, placement, store)
+_MODULES: Final = (catalogue, delivery, execution, join_index, placement, store, subgraphs)
 
 
 def kinds_of(base: type[msgspec.Struct], modules: tuple[ModuleType, ...]) -> tuple[type[msgspec.Struct], ...]:

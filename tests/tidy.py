@@ -38,6 +38,19 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "experiments": ("overlay", "protocols", "queries", "spark_jobs"),
 }
 
+# Inside protocols/: which other protocols a protocol may import. The files beside them are for all, but for those that
+# know every protocol.
+PROTOCOL_ARROWS: dict[str, tuple[str, ...]] = {
+    "journal": (),
+    "store": (),
+    "placement": (),
+    "catalogue": ("store",),
+    "delivery": ("catalogue", "store"),
+    "join_index": ("catalogue", "delivery"),
+    "execution": ("catalogue", "delivery", "join_index", "placement", "store"),
+}
+KNOWS_ALL = ("peer", "wire")
+
 # What runs in the simulator as well as in the daemon: a function of its arguments, the same on every run.
 PURE = re.compile(
     r"protocols/|queries/|overlay/(table|lookup|coordinates)\.py|experiments/cqdht/(?!e\d\.py)"  # e1 to e5 print.
@@ -101,6 +114,8 @@ def problems_in(path: str, text: str) -> Iterator[Problem]:
         if not ast.get_docstring(tree):
             yield Problem(path, 1, "has no docstring; its first sentence says what the file is")
         yield from _arrow_problems(path, tree)
+        if path.startswith("protocols/"):
+            yield from _protocol_arrow_problems(path, tree)
         yield from _dangerous_problems(path, tree)
         if PURE.match(path):
             yield from _purity_problems(path, tree)
@@ -139,6 +154,17 @@ def _arrow_problems(path: str, tree: ast.AST) -> Iterator[Problem]:
         if name.split(".")[0] in PACKAGES and not any(f"{name}.".startswith(f"{prefix}.") for prefix in allowed):
             only = ", ".join(ARROWS[folder]) or "nothing"
             yield Problem(path, line, f"imports {name}; of ours, {folder} may import {only}")
+
+
+def _protocol_arrow_problems(path: str, tree: ast.AST) -> Iterator[Problem]:
+    _, protocol, *inside = path.split("/")
+    if not inside or protocol not in PROTOCOL_ARROWS:
+        return
+    closed = {*PROTOCOL_ARROWS, *KNOWS_ALL} - {protocol, *PROTOCOL_ARROWS[protocol]}
+    for line, name in _imports(path, tree):
+        if name.startswith("protocols.") and name.split(".")[1] in closed:
+            only = ", ".join(PROTOCOL_ARROWS[protocol]) or "none of them"
+            yield Problem(path, line, f"imports {name}; of other protocols, {protocol} may import {only}")
 
 
 def _dangerous_problems(path: str, tree: ast.AST) -> Iterator[Problem]:

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator
 from overlay.sim.peer import SimPeer
 from protocols.execution.running import Running
 from protocols.ids import PeerId
-from protocols.join_index.messages import ALGORITHMS
 from protocols.peer import Peer
 from protocols.placement.machine import Row
+from protocols.subgraphs import ALGORITHMS
 
 
 def disagreements(peers: Iterable[SimPeer]) -> list[str]:

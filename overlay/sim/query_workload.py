@@ -35,9 +35,9 @@ from protocols.execution.messages import (
 )
 from protocols.execution.placing import BETTER_PLACED
 from protocols.ids import Millis
-from protocols.join_index.messages import Algorithm
 from protocols.messages import Answer, Done, Refused
 from protocols.peer import Peer
+from protocols.subgraphs import Algorithm
 from queries.catalogue import Stream
 from queries.expressions import EPOCH
 from queries.plan import Operator, output_schema

@@ -157,7 +157,10 @@ def _victim(cluster: Cluster, shown: QueryShown) -> int:
     for subgraph in shown.subgraphs:
         if subgraph.status is not None and subgraph.status.index is not None:
             places = [(each.attribute, each.peer.hex()) for each in subgraph.status.index.rewriters]
-            say(f"  by {subgraph.subgraph.engine}: " + ", ".join(f"{at} at {peer[:SHORT_ID]}" for at, peer in places))
+            say(
+                f"  by {subgraph.subgraph.engine.name}: "
+                + ", ".join(f"{at} at {peer[:SHORT_ID]}" for at, peer in places)
+            )
             for _, peer in places:
                 if peer in numbers:
                     return numbers[peer]

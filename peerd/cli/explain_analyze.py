@@ -18,11 +18,12 @@ from peerd.cli.up import interruptible
 from peerd.errors import Exit, PeerError
 from peerd.words import count as counted
 from protocols.join_index.explain import messages_per_tuple
-from protocols.join_index.messages import ALGORITHMS
+from protocols.subgraphs import ALGORITHMS
 
 if TYPE_CHECKING:
     from peerd.client import Client, QueryEngine
-    from protocols.execution.messages import QueryShown, SubgraphShown, SubgraphStatus
+    from protocols.execution.messages import QueryShown, SubgraphShown
+    from protocols.subgraphs import SubgraphStatus
 
 SHORT_ID: Final = 8
 LOOK_S: Final = 0.2
@@ -111,7 +112,7 @@ def _subgraph(shown: SubgraphShown, before: SubgraphStatus | None, took_s: float
     return {
         "number": shown.subgraph.number,
         "host": shown.host.hex(),
-        "engine": shown.subgraph.engine,
+        "engine": shown.subgraph.engine.name,
         "rows_in": rows_in,
         "rows_in_per_s": rows_in / took_s,
         "rows_out": rows_out,

@@ -11,10 +11,11 @@ import click
 from peerd.cli.query import index_sentence
 from peerd.errors import PeerError
 from peerd.history import as_stream
-from protocols.execution.messages import FlowInput, QueryId, Subgraph, SubgraphShown
+from protocols.execution.messages import QueryId, SubgraphShown
 from protocols.execution.placing import known_of
 from protocols.ids import PeerId
 from protocols.join_index import explain as indexed
+from protocols.subgraphs import FlowInput, Indexed, Subgraph
 from queries import explain as shown
 from queries.catalogue import Stream
 from queries.cost import UNKNOWN, Rates, StreamStatistics
@@ -58,7 +59,8 @@ async def planned(client: Client, text: str, engine: QueryEngine, peers: int) ->
     told = await client.plan_query(text, engine=engine)
     explained = await _explained(client, text, told.subgraphs)
     lines = [indexed.as_text(explained.query.plan)]
-    if any(each.subgraph.is_open for each in told.subgraphs):
+    engines = [each.subgraph.engine for each in told.subgraphs]
+    if any(isinstance(each, Indexed) and each.is_open for each in engines):
         shown = [await client.stream(name) for name in explained.known]
         statistics = {
             each.definition.name: [one.statistics for one in each.publishers if one.statistics is not None]
@@ -105,7 +107,7 @@ def show(explained: Explained, form: str) -> None:
         (
             f"{prefix}{vertex.operator}",
             f"peer {vertex.of.host.hex()[:SHORT_ID]}",
-            vertex.of.subgraph.engine,
+            vertex.of.subgraph.engine.name,
             *shown.flow_cells(rates.estimate(vertex.operator)),
         )
         for prefix, vertex in shown.branches(_Vertex(last.subgraph.plan, last), lambda each: _below(each, by_number))
@@ -149,7 +151,7 @@ def _json(hosted: Hosted, rates: Rates) -> dict[str, Any]:
     return {
         "number": subgraph.number,
         "host": hosted.host.hex(),
-        "engine": subgraph.engine,
+        "engine": subgraph.engine.name,
         "read_by": subgraph.consumer,
         "plan": shown.operator_json(subgraph.plan, rates),
     }

@@ -84,7 +84,8 @@ def _record(weighed: QueryWeighed) -> dict[str, Any]:
 def _running(shown: QueryShown) -> list[dict[str, str]]:
     """Where the subgraphs of a query are now, the last one last."""
     parts = [
-        (f"{each.subgraph.engine} for {each.subgraph.consumer_alias or 'results'}", each) for each in shown.subgraphs
+        (f"{each.subgraph.engine.name} for {each.subgraph.consumer_alias or 'results'}", each)
+        for each in shown.subgraphs
     ]
     return [{"part": part, "host": each.host.hex()} for part, each in parts]
 

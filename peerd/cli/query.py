@@ -18,15 +18,8 @@ from peerd.words import ago, milliseconds
 if TYPE_CHECKING:
     from peerd.client import QueryEngine, RunningQuery
     from peerd.control_client import ControlClient
-    from protocols.execution.messages import (
-        PlacementName,
-        QueryListed,
-        QueryShown,
-        QueryStarting,
-        RewriterStatus,
-        SubgraphShown,
-        SubgraphStatus,
-    )
+    from protocols.execution.messages import PlacementName, QueryListed, QueryShown, QueryStarting, SubgraphShown
+    from protocols.subgraphs import RewriterStatus, SubgraphStatus
 
 PATIENCE_S: Final = 365 * 86400.0  # A reader waits for its peer to come back; Ctrl-C ends that.
 PROGRESS_EVERY_S: Final = 0.25
@@ -327,7 +320,7 @@ def _shown_record(shown: QueryShown) -> dict[str, Any]:
 
 
 def _subgraph_row(shown: SubgraphShown, now: float) -> dict[str, Any]:
-    from protocols.execution.messages import StreamInput
+    from protocols.subgraphs import StreamInput
     from queries.plan import walk
 
     subgraph, status = shown.subgraph, shown.status
@@ -347,7 +340,7 @@ def _subgraph_row(shown: SubgraphShown, now: float) -> dict[str, Any]:
     return {
         "number": subgraph.number,
         "host": shown.host.hex(),
-        "engine": subgraph.engine,
+        "engine": subgraph.engine.name,
         "operators": [type(each).__name__ for each in reversed(list(walk(subgraph.plan)))],
         "rows_in": status.rows_in if status else None,
         "rows_out": status.rows_out if status else None,

@@ -12,17 +12,16 @@ from protocols.clock import HybridClock
 from protocols.delivery.messages import Origin
 from protocols.effects import Effect
 from protocols.execution.cut import Cut, cut, indexed, introduced
-from protocols.execution.messages import SKEWS
 from protocols.execution.placing import Choice, Decision, Provisional, decide, no_engine, too_far
 from protocols.execution.questions import Purpose, Questions
 from protocols.execution.running import Running
 from protocols.ids import Millis, PeerId
 from protocols.join_index.condition import NotIndexed, algorithm_for, check
-from protocols.join_index.messages import ALGORITHMS
 from protocols.messages import Refused
 from protocols.placement.delay import Infeasible
 from protocols.placement.events import OperatorsPlaced
 from protocols.placement.sight import NetworkSeen
+from protocols.subgraphs import ALGORITHMS, SKEWS, Indexed
 from queries.plan import sources
 from queries.query import likely_streams
 
@@ -136,7 +135,7 @@ class Chooser:
             skew = next(each for each in SKEWS if each == options.get("skew", "auto"))
             asked = options.get("replicas", "auto")
             replicas = 0 if asked == "auto" else int(asked)
-            return indexed(plan, inserted_at, self.peer_id, query.engine, skew, query.is_join_open, replicas)
+            return indexed(plan, inserted_at, self.peer_id, Indexed(query.engine, skew, query.is_join_open, replicas))
         made = cut(
             query.query,
             plan,

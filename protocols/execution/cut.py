@@ -27,8 +27,9 @@ from protocols.execution.apart import (
     source_of,
     time_of,
 )
-from protocols.execution.messages import Engine, FlowInput, Input, Progress, QueryId, Skew, StreamInput, Subgraph
+from protocols.execution.messages import QueryId
 from protocols.ids import PeerId, StreamName
+from protocols.subgraphs import Engine, FlowInput, Indexed, Inline, Input, Progress, Spark, StreamInput, Subgraph
 from queries.canonical import digest
 from queries.expressions import TIME, Expression, Named, columns_of
 from queries.plan import (
@@ -107,7 +108,7 @@ def cut(
     timed = _with_time(body)
     name = derived_name(_with_time(whole))
     work = Subgraph(1, timed, cutting.inputs(timed), _engine(body, engine), 0, "", name)
-    return _cut([*cutting.made, (work, worker), (Subgraph(0, relay, (FlowInput("", 1),), "inline"), proxy)])
+    return _cut([*cutting.made, (work, worker), (Subgraph(0, relay, (FlowInput("", 1),), Inline()), proxy)])
 
 
 @dataclass(slots=True)
@@ -161,7 +162,7 @@ class _Cutting:
             left = marked(left)
             part = handing_on_marks(msgspec.structs.replace(part, input=_marked_chain(part.input)))
         # Below state it hands on old rows, too: an engine apart would not tell them.
-        engine: Engine = "inline" if is_stateful(self.plan) else _engine(part, self.engine)
+        engine: Engine = Inline() if is_stateful(self.plan) else _engine(part, self.engine)
         inputs = _inputs(part, self.since, {})
         self._flows[source.alias] = FlowInput(source.alias, number, is_mixed=tells_old)
         self.made.append((Subgraph(number, part, inputs, engine, consumer, source.alias, name, tells_old), host))
@@ -176,7 +177,7 @@ class _Cutting:
         self._renaming.add(whole)
         inputs = self.inputs(part)
         self._flows[whole.alias] = FlowInput(whole.alias, number, is_mixed=True)
-        made = Subgraph(number, part, inputs, "spark", consumer, whole.alias, derived_name(whole), tells_old=True)
+        made = Subgraph(number, part, inputs, Spark(), consumer, whole.alias, derived_name(whole), tells_old=True)
         self.made.append((made, host))
         return source_of(part, f"{self.query}.{number}", join)
 
@@ -227,16 +228,13 @@ def _derived(source: Source, stream: str, part: Project) -> Source:
     return Source(stream, source.alias, Schema(fields), source.window, None, source.lateness_ms)
 
 
-def indexed(
-    plan: Operator, since: Stamp, proxy: PeerId, algorithm: Engine, skew: Skew, is_open: bool, replicas: int
-) -> Cut:
+def indexed(plan: Operator, since: Stamp, proxy: PeerId, engine: Indexed) -> Cut:
     """The whole of a plan in the join index, which finds its peers itself."""
-    inputs = _inputs(plan, since, {})
-    return Cut((Subgraph(0, plan, inputs, algorithm, skew=skew, is_open=is_open, replicas=replicas),), (proxy,))
+    return Cut((Subgraph(0, plan, _inputs(plan, since, {}), engine),), (proxy,))
 
 
 def _engine(plan: Operator, engine: str) -> Engine:
-    return "spark" if is_stateful(plan) or engine == "spark" else "inline"
+    return Spark() if is_stateful(plan) or engine == "spark" else Inline()
 
 
 def _inputs(plan: Operator, since: Stamp, flows: Mapping[str, FlowInput]) -> tuple[Input, ...]:

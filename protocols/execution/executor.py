@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,27 +13,30 @@ from protocols.effects import Effect, Send, SetTimer, Tell
 from protocols.events import Abandoned, Answered, Event, Received, TimerFired
 from protocols.execution.cut import is_stateful
 from protocols.execution.engine import EngineTried, RunFailed, RunResults, RunStarted, RunState, StopRun, WarmEngine
-from protocols.execution.messages import (
+from protocols.execution.run import Results, Run, encode_rows
+from protocols.ids import Millis, PeerId, RequestId, StreamName
+from protocols.inside import Inside
+from protocols.messages import Answer, Message, Refused
+from protocols.subgraphs import (
     Deploy,
     Deployed,
     DeployRefused,
     Flow,
     Flowed,
     FlowInput,
+    Indexed,
+    Inline,
     Lease,
     Prepare,
     Prepared,
     Progress,
-    QueryId,
+    ResultsReady,
+    ResultsSafe,
+    Spark,
     StreamInput,
     Undeploy,
 )
-from protocols.execution.run import Results, Run, encode_rows
-from protocols.ids import Millis, PeerId, RequestId
-from protocols.inside import Inside
-from protocols.messages import Answer, Message, Refused
 from queries.plan import sources
-from queries.schema import Row
 
 ROLE: Final = "executor"
 TICK: Final = "executor/tick"
@@ -47,32 +49,7 @@ RUNS_MAX: Final = 1000
 FLOW_BYTES: Final = 256 << 10  # Of rows in one message.
 IN_FLIGHT_MAX: Final = 64  # Flows on their way; beyond, inputs wait.
 
-RunKey = tuple[QueryId, int]  # A query and the number of one of its subgraphs.
-
-
-class ResultsReady(Event, frozen=True):
-    """The last subgraph of a query has results; the proxy, this same peer, is to make them safe."""
-
-    query: QueryId
-    attempt: int
-    rows: Sequence[Row]
-    progress: Progress | None  # None: it cannot be said yet what they cover.
-    beyond: tuple[bytes, ...] = ()  # Digests of results told in this attempt that are not covered by `progress`.
-
-
-class AttemptLost(Event, frozen=True):
-    """Something that a query runs on at many peers is gone."""
-
-    query: QueryId
-    attempt: int
-    reason: str
-
-
-class ResultsSafe(Event, frozen=True):
-    """The proxy has made safe as many of a query's results as these: their inputs are behind us."""
-
-    query: QueryId
-    attempt: int
+RunKey = tuple[StreamName, int]  # The stream of a query's results, and the number of one of its subgraphs.
 
 
 @dataclass(slots=True)
@@ -121,8 +98,9 @@ class Executor:
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:  # noqa: C901 - one branch for each thing that happens
         match event:
-            case Received(sender=sender, message=Deploy() as message) if message.subgraph.engine in ("inline", "spark"):
-                return self._deploy(sender, message, now)
+            case Received(sender=sender, message=Deploy() as message):
+                is_ours = not isinstance(message.subgraph.engine, Indexed)
+                return self._deploy(sender, message, now) if is_ours else []
             case Received(message=Undeploy() as message):
                 return self._undeploy(message.query, message.attempt)
             case Received(message=Lease() as message):
@@ -202,13 +180,13 @@ class Executor:
         return self.trouble if self.has_spark else "this peer runs without Spark"
 
     def _objection(self, message: Deploy) -> str:
-        if message.subgraph.engine == "spark" and self._no_engine:
+        if isinstance(message.subgraph.engine, Spark) and self._no_engine:
             return self._no_engine
         subgraph = message.subgraph
         aliases = [each.alias for each in subgraph.inputs]
         if sorted(aliases) != sorted(each.alias for each in sources(subgraph.plan)):
             return "its inputs are not those of its plan"
-        if subgraph.engine == "inline" and is_stateful(subgraph.plan):
+        if isinstance(subgraph.engine, Inline) and is_stateful(subgraph.plan):
             return "its plan has state, which only an engine of its own can keep"
         if len(self.hosted) >= RUNS_MAX:
             return f"this peer runs {RUNS_MAX} subgraphs already"
@@ -228,7 +206,7 @@ class Executor:
         hosted.requests[each.alias] = request
         return effect
 
-    def _undeploy(self, query: QueryId, attempt: int) -> list[Effect]:
+    def _undeploy(self, query: StreamName, attempt: int) -> list[Effect]:
         over = [key for key, hosted in self.hosted.items() if key[0] == query and hosted.run.deploy.attempt <= attempt]
         return [effect for key in over for effect in self._end(key)]
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocols.execution.cut import Cut
-from protocols.execution.messages import Prepare, Prepared
 from protocols.execution.placing import Choice, Provisional
 from protocols.ids import Millis, PeerId, StreamName
+from protocols.subgraphs import Prepare, Prepared, Spark
 
 PREPARED_WITHIN_MS: Final = 120_000  # Nothing is missed meanwhile, and a machine may have much else to do.
 PREPARE_AGAIN_MS: Final = 2000
@@ -81,4 +81,4 @@ def move(query: StreamName, attempt: int, target: Choice | Provisional, before: 
 
 def _engines(made: Cut) -> dict[PeerId, None]:
     parts = zip(made.subgraphs, made.hosts, strict=True)
-    return {host: None for subgraph, host in parts if subgraph.engine == "spark"}
+    return {host: None for subgraph, host in parts if isinstance(subgraph.engine, Spark)}

@@ -29,6 +29,7 @@ from protocols.placement.place import ALGORITHMS, Algorithm, Placement, place
 from protocols.placement.sight import LookAtNetwork, NetworkSeen
 from protocols.placement.tree import ProcessingTree, Vertex, overlay_cost, path_delay
 from protocols.placement.view import NetworkView
+from protocols.subgraphs import Spark
 from queries.casts import read_interval
 from queries.cost import Rates, StreamStatistics
 from queries.plan import Operator, Restructure, Source, sources
@@ -414,7 +415,7 @@ def _together_unless_it_pays(found: Placement, parts: Parts, view: NetworkView, 
 def without_form(query: QueryId, made: Cut) -> Refused | None:
     """The refusal of a query of which Spark would have to run what it has no form for."""
     for each in made.subgraphs:
-        problem = formless(each.plan) if each.engine == "spark" else ""
+        problem = formless(each.plan) if isinstance(each.engine, Spark) else ""
         if problem:
             error = f'query "{query}" cannot run: Spark has no form for it'
             hint = "Without windows and joins it would run in the daemons." if is_stateful(each.plan) else ""

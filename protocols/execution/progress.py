@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from protocols.delivery.messages import Origin
-from protocols.execution.messages import Progress, Reach
 from protocols.ids import Millis
+from protocols.subgraphs import Progress, Reach, merged
 
 IDLE_MS: Final = 2000  # An origin that has been silent for so long holds no watermark back.
 CLOCK_LAG_MS: Final = 1500  # Publication times of a silent stream are younger than this: clocks differ by 500 ms.
@@ -102,36 +102,3 @@ class InputClock:
             if low is not None:
                 found.append(Reach(alias, origin, low))
         return tuple(found)
-
-
-@dataclass(slots=True)
-class Vector:
-    """A place for each source and origin; only ever forward."""
-
-    next: dict[tuple[str, Origin], int] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, reaches: tuple[Reach, ...]) -> Vector:
-        return cls({(reach.alias, reach.origin): reach.next for reach in reaches})
-
-    def advance(self, reaches: tuple[Reach, ...]) -> None:
-        for reach in reaches:
-            if reach.next > self.next.get((reach.alias, reach.origin), 0):
-                self.next[reach.alias, reach.origin] = reach.next
-
-    def reaches(self) -> tuple[Reach, ...]:
-        return tuple(Reach(alias, origin, upto) for (alias, origin), upto in self.next.items())
-
-
-def merged(before: Progress, after: Progress) -> Progress:
-    """Two reports of one flow made into one."""
-    covers, lows = Vector.of(before.covers), Vector.of(before.lows)
-    covers.advance(after.covers)
-    lows.advance(after.lows)
-    watermark_us = _later(before.watermark_us, after.watermark_us)
-    floor_us = _later(before.floor_us, after.floor_us)
-    return Progress(covers.reaches(), lows.reaches(), watermark_us, floor_us, after.is_idle)
-
-
-def _later(a: int | None, b: int | None) -> int | None:
-    return max((time for time in (a, b) if time is not None), default=None)

@@ -17,24 +17,15 @@ from protocols.execution.chooser import Chooser, Outcome, adopt_join, instead_of
 from protocols.execution.cut import Cut
 from protocols.execution.derived import DerivedStreams
 from protocols.execution.engine import EngineTried
-from protocols.execution.executor import AttemptLost, ResultsReady, ResultsSafe
 from protocols.execution.messages import (
-    Deploy,
-    Deployed,
-    DeployRefused,
-    Lease,
     ListQueries,
-    Prepare,
-    Prepared,
     QueriesListed,
     QueryId,
     QueryStarting,
     ResultsNoted,
     ShowQuery,
     StopQuery,
-    SubgraphStatus,
     SubmitQuery,
-    Undeploy,
 )
 from protocols.execution.moving import choice_of, move
 from protocols.execution.names import forget, make_way, restore
@@ -44,11 +35,25 @@ from protocols.execution.running import RETRY_MIN_MS, Running, planned, results_
 from protocols.execution.submission import cannot_run, not_running, objection
 from protocols.ids import Key, Millis, PeerId, RequestId, StreamName
 from protocols.inside import Inside
-from protocols.join_index.messages import ALGORITHMS
 from protocols.limits import Limits
 from protocols.messages import Answer, Done, Message, Record, Refused
 from protocols.placement.events import OperatorsPlaced
 from protocols.placement.sight import NetworkSeen
+from protocols.subgraphs import (
+    ALGORITHMS,
+    AttemptLost,
+    Deploy,
+    Deployed,
+    DeployRefused,
+    Lease,
+    Prepare,
+    Prepared,
+    ResultsReady,
+    ResultsSafe,
+    Spark,
+    SubgraphStatus,
+    Undeploy,
+)
 from queries.errors import QueryError
 from queries.plan import output_schema
 from queries.query import parse
@@ -309,7 +314,7 @@ class QueryProxy:
         query.deployed.clear()
         query.lives.clear()
         query.status.clear()
-        waits_for = "Spark" if any(each.engine == "spark" for each in query.cut.subgraphs) else "its hosts"
+        waits_for = "Spark" if any(isinstance(each.engine, Spark) for each in query.cut.subgraphs) else "its hosts"
         effects += self._send_deploys(query, now)
         if query.request is not None:
             effects.append(Reply(query.request, QueryStarting(query=query.query, waits_for=waits_for), last=False))

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 from typing import Final
 
-from protocols.execution.messages import Progress, QueryId, ResultsNoted
-from protocols.execution.progress import merged
+from protocols.execution.messages import QueryId, ResultsNoted
 from protocols.ids import Millis
+from protocols.subgraphs import Progress, digest_of, merged
 from queries.schema import Row, RowError, Schema
 
 NOTE_MS: Final = 60_000  # How often the journal hears how far a query without results has come.
-DIGEST_BYTES: Final = 16
 
 
 @dataclass(slots=True)
@@ -81,7 +79,7 @@ class QueryResults:
 
     def _digest(self, row: Row) -> bytes:
         assert self.schema is not None
-        return sha256(self.schema.encode([row])).digest()[:DIGEST_BYTES]
+        return digest_of(self.schema, row)
 
     def next_batch(self, bytes_max: int) -> tuple[ResultsNoted, list[Row]] | None:
         """What can go into the stream now, one batch at a time, with the note of what it is made of."""

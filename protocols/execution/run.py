@@ -17,18 +17,21 @@ from protocols.effects import Effect
 from protocols.execution.cut import is_stateful
 from protocols.execution.engine import FeedRun, RunId, StartRun
 from protocols.execution.inline import pipelines
-from protocols.execution.messages import (
+from protocols.execution.progress import InputClock
+from protocols.ids import Millis
+from protocols.subgraphs import (
     Deploy,
     Flow,
     FlowInput,
+    Inline,
     InputStatus,
     Progress,
     Reach,
     StreamInput,
     SubgraphStatus,
+    Vector,
+    merged,
 )
-from protocols.execution.progress import InputClock, Vector, merged
-from protocols.ids import Millis
 from queries import restructure
 from queries.expressions import EPOCH, MICROSECOND, Column
 from queries.plan import Join, Nest, Operator, Restructure, Source, WindowAggregate, sources, walk
@@ -78,7 +81,7 @@ class Run:
             self.plan, self._shape = subgraph.plan.input, restructure.on_batch(subgraph.plan)
         self.sources = {each.alias: each for each in sources(self.plan)}
         self.is_stateful = is_stateful(self.plan)
-        self.is_inline = subgraph.engine == "inline"
+        self.is_inline = isinstance(subgraph.engine, Inline)
         self._tells_old = subgraph.tells_old
         self._mixed = [each.alias for each in subgraph.inputs if isinstance(each, FlowInput) and each.is_mixed]
         marks = 1 if self._tells_old else 0  # What streams do not have: it is said here which of their rows are new.

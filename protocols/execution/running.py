@@ -11,8 +11,6 @@ from protocols.clock import Stamp
 from protocols.delivery.messages import Origin
 from protocols.execution.cut import Cut
 from protocols.execution.messages import (
-    Deploy,
-    Progress,
     QueryAccepted,
     QueryId,
     QueryInstalled,
@@ -20,13 +18,13 @@ from protocols.execution.messages import (
     QueryPlanned,
     QueryShown,
     SubgraphShown,
-    SubgraphStatus,
 )
 from protocols.execution.moving import Moving
 from protocols.execution.placing import Choice, Placing
 from protocols.execution.results import QueryResults
 from protocols.ids import Key, Millis, PeerId, RequestId, StreamName
 from protocols.messages import Record, Refused
+from protocols.subgraphs import Deploy, Progress, SubgraphStatus
 from queries.catalogue import Stream
 from queries.plan import Restructure, Union
 from queries.query import Query

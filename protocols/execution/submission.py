@@ -14,8 +14,8 @@ from protocols.delivery.publisher import Publisher
 from protocols.execution.messages import QueryId
 from protocols.execution.placing import unreadable
 from protocols.ids import Millis, PeerId
-from protocols.join_index.messages import ALGORITHMS
 from protocols.messages import Refused
+from protocols.subgraphs import ALGORITHMS
 
 QUERIES_MAX: Final = 1000
 

@@ -11,11 +11,11 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from protocols.catalogue.statistics import StreamStatistics
-from protocols.execution.messages import Skew
 from protocols.join_index.condition import Prepared
 from protocols.join_index.heavy import heavy_values, meetings
 from protocols.join_index.known import SideKnown, both
-from protocols.join_index.messages import ALGORITHMS, LEFT, RIGHT, Algorithm, Attribute, Side
+from protocols.join_index.messages import LEFT, RIGHT, Attribute, Side
+from protocols.subgraphs import ALGORITHMS, Algorithm, Skew
 
 BUSY_PER_S: Final = 5000.0  # Tuples and triggers that an evaluator can well take.
 

@@ -23,11 +23,11 @@ from protocols.ids import Millis
 from protocols.join_index.messages import (
     LEFT,
     RIGHT,
-    Algorithm,
     Attribute,
     JoinQuery,
     Side,
 )
+from protocols.subgraphs import Algorithm
 from queries.binder import is_equi_join
 from queries.canonical import flattened
 from queries.compile import OnRow, on_row, project_on_batch

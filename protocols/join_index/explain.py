@@ -10,8 +10,9 @@ from protocols.catalogue.streams import DAY_MS
 from protocols.ids import ID_BYTES, PeerId, StreamName
 from protocols.join_index.choice import chosen
 from protocols.join_index.condition import NotIndexed, Prepared, algorithm_for, check
-from protocols.join_index.messages import ALGORITHMS, LEFT, RIGHT, Algorithm, JoinQuery, Side
+from protocols.join_index.messages import LEFT, RIGHT, JoinQuery, Side
 from protocols.join_index.replicas import replicas_for
+from protocols.subgraphs import ALGORITHMS, Algorithm
 from queries.plan import Operator
 
 

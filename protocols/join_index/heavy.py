@@ -13,11 +13,11 @@ from typing import Final, NamedTuple
 
 from protocols.catalogue.statistics import FREQUENT_KEPT
 from protocols.delivery.messages import Origin
-from protocols.execution.messages import Skew
 from protocols.ids import Key, PeerId
 from protocols.join_index.keys import value_key
 from protocols.join_index.known import SideKnown
-from protocols.join_index.messages import LEFT, RIGHT, Algorithm, Attribute, Heavy, Load, ValueText
+from protocols.join_index.messages import LEFT, RIGHT, Attribute, Heavy, Load, ValueText
+from protocols.subgraphs import Algorithm, Skew
 
 PLACES_MAX: Final = 100_000  # Evaluators of values, remembered.
 HEAVY_PER_S: Final = 100.0  # What brings less than this is no burden for any peer.

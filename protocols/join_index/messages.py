@@ -10,21 +10,19 @@ parcels that evaluators acknowledge. A parcel carries what the paper sends as JO
 
 from __future__ import annotations
 
-from typing import Final, Literal, get_args
+from typing import Final, Literal
 
 import msgspec
 
 from protocols.clock import Stamp
 from protocols.delivery.messages import Origin, Position
-from protocols.execution.messages import Reach
 from protocols.ids import Millis, PeerId, StreamName
 from protocols.messages import Message
+from protocols.subgraphs import Algorithm, Reach
 from queries.plan import Operator
 from queries.schema import Schema
 
 QueryId = str
-Algorithm = Literal["sai", "dai-q", "dai-t", "dai-v"]
-ALGORITHMS: Final[tuple[Algorithm, ...]] = get_args(Algorithm)
 Side = Literal[0, 1]  # Of a join: left or right.
 LEFT: Final[Side] = 0
 RIGHT: Final[Side] = 1

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 from typing import Final
 
 from protocols.catalogue.messages import ShowStream, StreamShown
@@ -21,22 +20,6 @@ from protocols.catalogue.streams import DAY_MS
 from protocols.delivery.messages import Origin
 from protocols.effects import Effect, Route, Send, Tell
 from protocols.events import Received
-from protocols.execution.executor import AttemptLost, ResultsReady, ResultsSafe
-from protocols.execution.messages import (
-    Deploy,
-    Deployed,
-    DeployRefused,
-    IndexStatus,
-    InputStatus,
-    Progress,
-    Reach,
-    RewriterStatus,
-    StreamInput,
-    SubgraphStatus,
-    Undeploy,
-)
-from protocols.execution.progress import Vector
-from protocols.execution.results import DIGEST_BYTES
 from protocols.ids import Millis, PeerId, RequestId, StreamName
 from protocols.inside import Inside
 from protocols.join_index.attribute_level import ROLE
@@ -47,10 +30,8 @@ from protocols.join_index.heavy import heavy_values
 from protocols.join_index.keys import attribute_key
 from protocols.join_index.known import both
 from protocols.join_index.messages import (
-    ALGORITHMS,
     LEFT,
     RIGHT,
-    Algorithm,
     Covered,
     Heard,
     JoinQuery,
@@ -70,6 +51,27 @@ from protocols.join_index.messages import (
 from protocols.join_index.reader import HeldName
 from protocols.join_index.replicas import replicas_for
 from protocols.messages import Answer
+from protocols.subgraphs import (
+    ALGORITHMS,
+    Algorithm,
+    AttemptLost,
+    Deploy,
+    Deployed,
+    DeployRefused,
+    Indexed,
+    IndexStatus,
+    InputStatus,
+    Progress,
+    Reach,
+    ResultsReady,
+    ResultsSafe,
+    RewriterStatus,
+    StreamInput,
+    SubgraphStatus,
+    Undeploy,
+    Vector,
+    digest_of,
+)
 from queries.schema import Row
 
 SIDES: Final[tuple[Side, Side]] = (LEFT, RIGHT)
@@ -146,6 +148,12 @@ class _Attempt:
         return self.prepared.query.id
 
     @property
+    def engine(self) -> Indexed:
+        engine = self.deploy.subgraph.engine
+        assert isinstance(engine, Indexed)
+        return engine
+
+    @property
     def is_in_place(self) -> bool:
         return bool(self.queries) and len(self.readers) == len(self.queries)
 
@@ -186,7 +194,7 @@ class IndexedQueries:
 
     def deploy(self, message: Deploy, now: Millis) -> list[Effect]:
         subgraph = message.subgraph
-        assert subgraph.engine in ALGORITHMS
+        assert isinstance(subgraph.engine, Indexed)
         name = f"{message.query}~{message.attempt}"
         if name in self.attempts:
             return []
@@ -195,7 +203,7 @@ class IndexedQueries:
             name,
             self.peer_id,
             since,
-            subgraph.engine,
+            subgraph.engine.algorithm,
             subgraph.plan,
             DAY_MS,
             known=message.resume.covers,
@@ -246,10 +254,10 @@ class IndexedQueries:
         self._alike[attempt.prepared.condition.signature, algorithm] += 1
         query, known = attempt.prepared.query, both(attempt.prepared, attempt.statistics)
         rewrites, peers = rewriting(algorithm, known), attempt.evaluators
-        subgraph = attempt.deploy.subgraph
-        heavy = heavy_values(algorithm, attempt.prepared.attributes, rewrites, known, len(peers), subgraph.skew)
+        engine = attempt.engine
+        heavy = heavy_values(algorithm, attempt.prepared.attributes, rewrites, known, len(peers), engine.skew)
         for side in SIDES:
-            replicas = replicas_for(subgraph.replicas, attempt.statistics.get(side, ()), len(peers))
+            replicas = replicas_for(engine.replicas, attempt.statistics.get(side, ()), len(peers))
             for replica in range(replicas):
                 attempt.queries[side, replica] = Query(
                     query=query,
@@ -263,13 +271,12 @@ class IndexedQueries:
         return self._pose(attempt, now)
 
     def _choose(self, attempt: _Attempt) -> Chosen:
-        subgraph, prepared = attempt.deploy.subgraph, attempt.prepared
-        assert subgraph.engine in ALGORITHMS
-        if not subgraph.is_open:
-            return Chosen(subgraph.engine, "as asked for")
+        engine, prepared = attempt.engine, attempt.prepared
+        if not engine.is_open:
+            return Chosen(engine.algorithm, "as asked for")
         signature = prepared.condition.signature
         shared = {algorithm: self._alike[signature, algorithm] for algorithm in ALGORITHMS}
-        return chosen(prepared, attempt.statistics, len(attempt.evaluators), subgraph.skew, shared)
+        return chosen(prepared, attempt.statistics, len(attempt.evaluators), engine.skew, shared)
 
     def _pose(self, attempt: _Attempt, now: Millis) -> list[Effect]:
         attempt.posed_at = now
@@ -504,7 +511,7 @@ class IndexedQueries:
             if pair[1] >= covers.get((left, pair[0]), 0) or pair[3] >= covers.get((right, pair[2]), 0)
         }
         schema = attempt.prepared.schema
-        beyond = tuple(sha256(schema.encode([row])).digest()[:DIGEST_BYTES] for row in attempt.uncovered.values())
+        beyond = tuple(digest_of(schema, row) for row in attempt.uncovered.values())
         return [self._ready(attempt, (), Progress(reached), beyond)]
 
     def _has_all(self, attempt: _Attempt, now: Millis) -> bool:

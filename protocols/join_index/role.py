@@ -9,15 +9,12 @@ from typing import Final
 from protocols.catalogue.streams import DAY_MS
 from protocols.effects import Effect, Send, SetTimer, Tell
 from protocols.events import Answered, Event, Received, Started, TimerFired
-from protocols.execution.executor import ResultsSafe
-from protocols.execution.messages import Deploy, Undeploy
 from protocols.ids import Millis, PeerId
 from protocols.inside import Inside
 from protocols.join_index import messages
 from protocols.join_index.attribute_level import ROLE, AttributeLevel
 from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import (
-    ALGORITHMS,
     Covered,
     JoinResults,
     KeepQueries,
@@ -33,6 +30,7 @@ from protocols.join_index.messages import (
 from protocols.join_index.proxy_side import IndexedQueries
 from protocols.join_index.value_level import ValueLevel
 from protocols.messages import Message
+from protocols.subgraphs import Deploy, Indexed, ResultsSafe, Undeploy
 
 SWEEP: Final = f"{ROLE}/sweep"
 LIMITS: Final = JoinLimits(late_ms=DAY_MS)  # A publisher may be away for as long as it keeps its tuples.
@@ -94,7 +92,7 @@ class Joins:
 
     def _received(self, sender: PeerId, message: Message, now: Millis) -> list[Effect]:  # noqa: C901 - one for each kind
         match message:
-            case Deploy() if message.subgraph.engine in ALGORITHMS and sender == self.peer_id:
+            case Deploy() if isinstance(message.subgraph.engine, Indexed) and sender == self.peer_id:
                 return self.queries.deploy(message, now)
             case Undeploy() if sender == self.peer_id:
                 return self.queries.undeploy(message)

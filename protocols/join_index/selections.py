@@ -20,7 +20,8 @@ from protocols.ids import Millis
 from protocols.join_index.condition import JoinCondition, Meeting, check
 from protocols.join_index.expiry import less
 from protocols.join_index.keys import at_path, value_text
-from protocols.join_index.messages import LEFT, RIGHT, Algorithm, JoinQuery, QueryId, Side, ValueText
+from protocols.join_index.messages import LEFT, RIGHT, JoinQuery, QueryId, Side, ValueText
+from protocols.subgraphs import Algorithm
 from queries.compile import OnRow
 from queries.expressions import Call, Column, Constant, conjuncts
 from queries.schema import Row, Schema

@@ -16,10 +16,11 @@ from protocols.ids import Millis
 from protocols.join_index.condition import Meeting, time_of
 from protocols.join_index.expiry import Expiry, Recently
 from protocols.join_index.limits import JoinLimits
-from protocols.join_index.messages import LEFT, RIGHT, Algorithm, Attribute, JoinQuery, Load, QueryId, Results, Side
+from protocols.join_index.messages import LEFT, RIGHT, Attribute, JoinQuery, Load, QueryId, Results, Side
 from protocols.join_index.messages import ValueText as Value
 from protocols.join_index.selections import Group, Member
 from protocols.join_index.stays import Shelf, Stays
+from protocols.subgraphs import Algorithm
 from queries.schema import Row, Schema
 
 ROWS_MAX: Final = 1000  # Of one query in one piece of results,

@@ -159,7 +159,7 @@ class Apart:
     async def workers(self) -> list[int]:
         """Who runs joins, the last one last."""
         shown = await self.shown()
-        return [self.ids.index(each.host) for each in shown.subgraphs if each.subgraph.engine == "spark"]
+        return [self.ids.index(each.host) for each in shown.subgraphs if each.subgraph.engine.name == "spark"]
 
     async def kill(self, victim: int) -> float:
         """How long it takes until what ran there runs elsewhere."""

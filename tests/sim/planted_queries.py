@@ -10,9 +10,8 @@ import msgspec
 from protocols.catalogue.shares import PublisherShare
 from protocols.delivery.messages import Origin
 from protocols.effects import AfterSync, Append, Effect, Tell
-from protocols.execution.executor import Executor, ResultsReady
-from protocols.execution.messages import Reach, ResultsNoted
-from protocols.execution.progress import Vector, merged
+from protocols.execution.executor import Executor
+from protocols.execution.messages import ResultsNoted
 from protocols.execution.proxy import QueryProxy
 from protocols.execution.run import Run as ExecutionRun
 from protocols.ids import Millis, PeerId
@@ -23,6 +22,7 @@ from protocols.join_index.proxy_side import IndexedQueries
 from protocols.join_index.stays import Stays
 from protocols.join_index.value_level import ValueLevel
 from protocols.messages import Record
+from protocols.subgraphs import Reach, ResultsReady, Vector, merged
 from tests.sim.bugs import Patch, bug
 
 

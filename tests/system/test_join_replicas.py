@@ -10,10 +10,11 @@ import pytest
 
 from peerd.cluster import Cluster
 from protocols.catalogue.shares import PublisherShare
-from protocols.execution.messages import QueryShown, RewriterStatus
+from protocols.execution.messages import QueryShown
 from protocols.ids import PeerId, distance
 from protocols.join_index.keys import attribute_key
 from protocols.join_index.messages import Attribute
+from protocols.subgraphs import RewriterStatus
 from tests.system.test_joins import PATIENCE_S, met_once
 from tests.system.test_queries import nothing_left, publish_for
 from tests.system.test_streams import DEADLINE_S, client, peer, until

@@ -90,7 +90,7 @@ class Apart:
     async def workers(self) -> list[int]:
         """The daemons that run what has state, the last one last; none while it does not run."""
         shown = await self.clients[READER].show_query("q")
-        hosts = [each.host.hex() for each in shown.subgraphs if each.subgraph.engine == "spark"]
+        hosts = [each.host.hex() for each in shown.subgraphs if each.subgraph.engine.name == "spark"]
         return [self.ids.index(host) + 1 for host in hosts] if shown.state == "running" else []
 
     async def until_placed(self, *not_at: int) -> int:

@@ -10,8 +10,8 @@ from experiments.cqdht.interests import Interests
 from experiments.cqdht.limits import JoinLimits
 from experiments.cqdht.messages import AlIndex
 from protocols.ids import PeerId
-from protocols.join_index.messages import Algorithm
 from protocols.messages import Message
+from protocols.subgraphs import Algorithm
 from queries.catalogue import Stream
 from queries.schema import Schema
 from tests.experiments.cqdht.network import Network

@@ -11,7 +11,7 @@ from experiments.cqdht.prepared import Prepared
 from protocols.effects import Effect, Send
 from protocols.events import Unreachable
 from protocols.join_index.keys import value_key, value_text
-from protocols.join_index.messages import Algorithm
+from protocols.subgraphs import Algorithm
 from tests.experiments.cqdht.things import join, query, r, s, vl
 from tests.protocols.join_index.things import HOUR_MS, REWRITER, S_E, SUBSCRIBER, received
 

@@ -12,9 +12,9 @@ from protocols.delivery.messages import Batch, Origin
 from protocols.effects import Effect
 from protocols.execution.cut import Cut, cut
 from protocols.execution.engine import FeedRun, RunId, StartRun
-from protocols.execution.messages import Deploy, FlowInput, Progress
 from protocols.execution.run import Results, Run, encode_rows
 from protocols.ids import PeerId
+from protocols.subgraphs import Deploy, FlowInput, Progress
 from queries.catalogue import Stream
 from queries.plan import sources
 from queries.query import parse

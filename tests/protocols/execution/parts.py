@@ -10,9 +10,9 @@ from protocols.delivery.messages import Batch, Origin, Rows
 from protocols.effects import Effect
 from protocols.execution.cut import Cut, cut
 from protocols.execution.engine import FeedRun, RunResults, RunStarted, StartRun, StopRun
-from protocols.execution.messages import Deploy, Flow, Progress, Reach, Subgraph
 from protocols.execution.run import Run
 from protocols.ids import PeerId
+from protocols.subgraphs import Deploy, Flow, Progress, Reach, Subgraph
 from queries.catalogue import Stream
 from queries.expressions import EPOCH
 from queries.plan import sources

@@ -26,22 +26,14 @@ from protocols.events import (
     TimerFired,
 )
 from protocols.execution.chooser import SHUN_MS
-from protocols.execution.executor import ResultsReady, ResultsSafe
-from protocols.execution.messages import (
-    Deploy,
-    Deployed,
-    PlacementName,
-    Progress,
-    ResultsNoted,
-    SubgraphStatus,
-    SubmitQuery,
-)
+from protocols.execution.messages import PlacementName, ResultsNoted, SubmitQuery
 from protocols.execution.proxy import TICK, TICK_MS, QueryProxy
 from protocols.ids import Millis, PeerId
 from protocols.messages import Answer, Command, Done, Message, Record
 from protocols.peer import Peer
 from protocols.placement.events import PlacementAsked
 from protocols.placement.sight import LookAtNetwork, NetworkSeen
+from protocols.subgraphs import Deploy, Deployed, Progress, ResultsReady, ResultsSafe, SubgraphStatus
 from tests.protocols.execution.parts import JOIN, LEFT, NORTH, PROXY, SCHEMA, SELECT, SOUTH, WORKER, reach
 
 

@@ -9,7 +9,7 @@ import pytest
 from overlay.sim.engine import ReferenceEngine
 from protocols.execution.apart import inner_joins
 from protocols.execution.cut import Cut
-from protocols.execution.messages import FlowInput, Progress, Reach
+from protocols.subgraphs import FlowInput, Progress, Reach
 from queries.plan import Join, walk
 from queries.query import parse
 from queries.schema import Row
@@ -30,7 +30,8 @@ from tests.protocols.execution.parts import NORTH, PROXY, SOUTH, WORKER, at
 
 def shape(found: Cut) -> list[tuple[int, object, str, int | None]]:
     return [
-        (each.number, host, each.engine, each.consumer) for each, host in zip(found.subgraphs, found.hosts, strict=True)
+        (each.number, host, each.engine.name, each.consumer)
+        for each, host in zip(found.subgraphs, found.hosts, strict=True)
     ]
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from protocols.execution.messages import FlowInput, StreamInput
 from protocols.execution.run import decode_rows, encode_rows
+from protocols.subgraphs import FlowInput, StreamInput
 from queries.plan import Join, Project, Restructure, Select, WindowAggregate, sources, walk
 from tests.protocols.execution.parts import (
     JOIN,
@@ -24,7 +24,8 @@ from tests.protocols.execution.parts import (
 def shape(text: str, **where: object) -> list[tuple[int, object, str, int | None]]:
     found = cut_of(text, **where)  # type: ignore[arg-type]
     return [
-        (each.number, host, each.engine, each.consumer) for each, host in zip(found.subgraphs, found.hosts, strict=True)
+        (each.number, host, each.engine.name, each.consumer)
+        for each, host in zip(found.subgraphs, found.hosts, strict=True)
     ]
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from protocols.catalogue.events import DerivedEntry
 from protocols.catalogue.messages import DerivedListed, ListDerived
 from protocols.execution.derived import LIFE_MS, RENEW_MS, DerivedStreams
-from protocols.execution.messages import Progress, SubgraphStatus
 from protocols.execution.running import Running
+from protocols.subgraphs import Progress, SubgraphStatus
 from tests.protocols.execution.parts import JOIN, NORTH, PUBLISHERS, SOUTH, WORKER, cut_of
 from tests.protocols.test_peer import Lone
 

@@ -17,25 +17,26 @@ from protocols.execution.executor import (
     TICK,
     TICK_MS,
     Executor,
-    ResultsReady,
-    ResultsSafe,
 )
-from protocols.execution.messages import (
+from protocols.execution.run import encode_rows
+from protocols.ids import RequestId
+from protocols.inside import Inside
+from protocols.messages import Message, Refused
+from protocols.subgraphs import (
     Deploy,
     Deployed,
     DeployRefused,
     Flow,
     Flowed,
     FlowInput,
+    Inline,
     Lease,
     Progress,
+    ResultsReady,
+    ResultsSafe,
     SubgraphStatus,
     Undeploy,
 )
-from protocols.execution.run import encode_rows
-from protocols.ids import RequestId
-from protocols.inside import Inside
-from protocols.messages import Message, Refused
 from tests.protocols.execution.parts import (
     JOIN,
     LEFT,
@@ -152,7 +153,7 @@ def test_what_cannot_run_here_is_refused(what: str):
     if what == "without Spark":
         host.executor.has_spark = False
     else:
-        changes = {"engine": "inline"} if what == "has state" else {"inputs": (FlowInput("x", 1),)}
+        changes = {"engine": Inline()} if what == "has state" else {"inputs": (FlowInput("x", 1),)}
         subgraph = type(subgraph)(
             **{name: changes.get(name, getattr(subgraph, name)) for name in subgraph.__struct_fields__}
         )

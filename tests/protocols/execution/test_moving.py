@@ -7,19 +7,12 @@ from protocols.effects import Send
 from protocols.events import Answered, PeerDown, Received, Requested, Unreachable
 from protocols.execution.engine import EngineTried, WarmEngine
 from protocols.execution.executor import FORGET_MS
-from protocols.execution.messages import (
-    Prepare,
-    Prepared,
-    QueryShown,
-    ShowQuery,
-    StopQuery,
-    SubmitQuery,
-    Undeploy,
-)
+from protocols.execution.messages import QueryShown, ShowQuery, StopQuery, SubmitQuery
 from protocols.execution.moving import PREPARE_AGAIN_MS, PREPARED_WITHIN_MS, move
 from protocols.execution.placing import AGAIN_MS, BETTER_PLACED, SETTLED_MS, UNREADY_MS, Choice
 from protocols.ids import PeerId
 from protocols.messages import Message
+from protocols.subgraphs import Prepare, Prepared, Undeploy
 from tests.protocols.execution.parts import JOIN, NORTH, PROXY, PUBLISHERS, SOUTH, WORKER, cut_of
 from tests.protocols.execution.proxied import Proxy
 from tests.protocols.execution.test_executor import Host

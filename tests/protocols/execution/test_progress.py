@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from protocols.delivery.messages import Origin
-from protocols.execution.messages import Progress
-from protocols.execution.progress import CLOCK_LAG_MS, IDLE_MS, InputClock, Vector, merged
+from protocols.execution.progress import CLOCK_LAG_MS, IDLE_MS, InputClock
+from protocols.subgraphs import Progress, Vector, merged
 from tests.protocols.execution.parts import LEFT, SOUTH, reach
 
 OTHER = Origin(SOUTH, "left", 1)

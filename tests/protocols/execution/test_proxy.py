@@ -16,20 +16,10 @@ from protocols.events import (
     Received,
     Requested,
 )
-from protocols.execution.messages import (
-    Deploy,
-    Deployed,
-    Progress,
-    QueryAccepted,
-    QueryInstalled,
-    QueryPlanned,
-    StopQuery,
-    SubgraphStatus,
-    SubmitQuery,
-    Undeploy,
-)
+from protocols.execution.messages import QueryAccepted, QueryInstalled, QueryPlanned, StopQuery, SubmitQuery
 from protocols.execution.running import RETRY_MIN_MS
 from protocols.messages import Done, Refused
+from protocols.subgraphs import Deploy, Deployed, Progress, SubgraphStatus, Undeploy
 from tests.protocols.execution.parts import JOIN, NORTH, PROXY, SELECT, SOUTH
 from tests.protocols.execution.proxied import Proxy
 

@@ -8,12 +8,9 @@ from protocols.delivery.messages import Publish
 from protocols.events import (
     Answered,
 )
-from protocols.execution.executor import ResultsReady
-from protocols.execution.messages import (
-    Progress,
-)
 from protocols.execution.results import NOTE_MS
 from protocols.messages import Refused
+from protocols.subgraphs import Progress, ResultsReady
 from tests.protocols.execution.parts import LEFT, NORTH, reach
 from tests.protocols.execution.proxied import Proxy, running
 

@@ -175,7 +175,7 @@ def test_people_can_see_how_a_query_is_doing():
     asker.wait(3000)
     shown = asker.answer(ShowQuery(query="q"))
     assert isinstance(shown, QueryShown)
-    ((status, engine),) = ((each.status, each.subgraph.engine) for each in shown.subgraphs)
+    ((status, engine),) = ((each.status, each.subgraph.engine.name) for each in shown.subgraphs)
     assert status is not None
     assert (shown.state, engine, status.rows_in, status.waiting) == ("running", "spark", 10, 0)
     assert shown.results == status.rows_out == sum(asker.expected(JOIN).values())

@@ -14,7 +14,7 @@ import pytest
 from protocols.catalogue.messages import CreateStream, ListStreams, StreamsListed
 from protocols.catalogue.streams import StreamDefinition
 from protocols.execution import submission
-from protocols.execution.messages import Engine, ListQueries, QueriesListed, QueryStarting, SubmitQuery
+from protocols.execution.messages import EngineName, ListQueries, QueriesListed, QueryStarting, SubmitQuery
 from protocols.join_index.value_level import LAPSE_MS
 from protocols.messages import Done, Refused
 from queries.schema import Schema
@@ -39,7 +39,7 @@ def asker() -> Engined:
 
 
 def refusal(alone: Engined, text: str, how: str) -> Refused:
-    assert how in ("auto", *get_args(Engine))
+    assert how in ("auto", *get_args(EngineName))
     (answer,) = alone.answers[alone.ask(SubmitQuery(text=text, name="q", engine=how), within_ms=10_000)]  # type: ignore[arg-type]
     assert isinstance(answer, Refused), f"{text} runs as {how}"
     return answer

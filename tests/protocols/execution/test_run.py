@@ -8,9 +8,9 @@ from protocols.clock import COUNT_BITS
 from protocols.delivery.messages import Batch, Missed, Origin, Position
 from protocols.execution.cut import cut
 from protocols.execution.engine import FeedRun, StartRun
-from protocols.execution.messages import Progress
 from protocols.execution.progress import IDLE_MS
 from protocols.execution.run import AWAIT_MS, FEED_ROWS_MAX, Results, Run, decode_rows, encode_rows
+from protocols.subgraphs import Progress
 from queries.catalogue import Stream
 from queries.expressions import EPOCH
 from queries.query import parse

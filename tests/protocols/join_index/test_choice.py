@@ -11,14 +11,14 @@ from protocols.catalogue.statistics import FieldStatistics, StreamStatistics
 from protocols.catalogue.streams import StreamDefinition
 from protocols.effects import Effect, Tell
 from protocols.events import Requested
-from protocols.execution.messages import Deploy, Progress, StreamInput, Subgraph
 from protocols.inside import Inside
 from protocols.join_index.choice import Cost, chosen, cost, rewriting
 from protocols.join_index.condition import Prepared
 from protocols.join_index.keys import value_text
 from protocols.join_index.known import BOUND_SHARE, EQUAL_SHARE, SideKnown
-from protocols.join_index.messages import LEFT, RIGHT, Algorithm
+from protocols.join_index.messages import LEFT, RIGHT
 from protocols.join_index.proxy_side import IndexedQueries
+from protocols.subgraphs import Algorithm, Deploy, Indexed, Progress, StreamInput, Subgraph
 from queries import sql
 from tests.protocols.join_index.things import EQUI_JOIN, EVALUATOR, PUBLISHER, R_B, S_E, STREAMS, SUBSCRIBER, query
 
@@ -99,7 +99,7 @@ def test_a_join_that_others_have_shares_their_algorithm():
 def deploy(queries: IndexedQueries, name: str, engine: Algorithm, *, is_open: bool) -> None:
     """A query, whose streams have been looked up."""
     inputs = tuple(StreamInput(each, each, 0, None, 0) for each in ("R", "S"))
-    subgraph = Subgraph(0, sql.plan(EQUI_JOIN, STREAMS).plan, inputs, engine, is_open=is_open)
+    subgraph = Subgraph(0, sql.plan(EQUI_JOIN, STREAMS).plan, inputs, Indexed(engine, is_open=is_open))
     asked: list[Effect] = queries.deploy(
         Deploy(query=name, attempt=1, subgraph=subgraph, consumer_host=None, resume=Progress()), now=0
     )

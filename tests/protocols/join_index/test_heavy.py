@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from protocols.catalogue.statistics import StatisticsSketch, StreamStatistics
 from protocols.delivery.messages import Origin
-from protocols.execution.messages import Skew
 from protocols.ids import PeerId
 from protocols.inside import Inside
 from protocols.join_index.attribute_level import AttributeLevel
@@ -21,7 +20,8 @@ from protocols.join_index.heavy import HEAVY_PER_S, Spread, heavy_values
 from protocols.join_index.keys import value_text
 from protocols.join_index.known import SideKnown, both
 from protocols.join_index.limits import JoinLimits
-from protocols.join_index.messages import LEFT, RIGHT, Algorithm, Attribute, Heavy, Load, Query, Side
+from protocols.join_index.messages import LEFT, RIGHT, Attribute, Heavy, Load, Query, Side
+from protocols.subgraphs import Algorithm, Skew
 from tests.protocols.join_index.things import PUBLISHER, R_B, S_E, STREAMS, SUBSCRIBER, query
 
 PEERS = tuple(PeerId.of_public_key(bytes([1, number])) for number in range(64))

@@ -12,8 +12,6 @@ from protocols.delivery.messages import Batch, Opened, OpenSubscription, Origin,
 from protocols.effects import Effect, Route, Send, Tell
 from protocols.errors import RemoteProtocolError
 from protocols.events import Received, Requested
-from protocols.execution.executor import AttemptLost, ResultsReady, ResultsSafe
-from protocols.execution.messages import Deploy, Deployed, Progress, Reach, StreamInput, Subgraph, SubgraphStatus
 from protocols.ids import Millis, PeerId, RequestId
 from protocols.inside import Inside
 from protocols.join_index.attribute_level import LEASE_MS, OVER_MS, SILENT_MS, AttributeLevel
@@ -43,6 +41,19 @@ from protocols.join_index.proxy_side import AWAIT_MS, SAY_MS, IndexedQueries
 from protocols.join_index.selections import Member
 from protocols.join_index.value_level import LAPSE_MS, RESEND_MS, ValueLevel
 from protocols.messages import Refused
+from protocols.subgraphs import (
+    AttemptLost,
+    Deploy,
+    Deployed,
+    Indexed,
+    Progress,
+    Reach,
+    ResultsReady,
+    ResultsSafe,
+    StreamInput,
+    Subgraph,
+    SubgraphStatus,
+)
 from protocols.wire import MESSAGES
 from queries import sql
 from tests.protocols.join_index.things import (
@@ -455,7 +466,7 @@ def test_a_peer_does_not_understand_a_query_of_an_algorithm_that_only_experiment
 def deployment(attempt: int = 1, resume: Progress | None = None) -> Deploy:
     plan = sql.plan(EQUI_JOIN, STREAMS).plan
     inputs = tuple(StreamInput(name, name, 0, None, 0) for name in ("R", "S"))
-    subgraph = Subgraph(0, plan, inputs, "sai")
+    subgraph = Subgraph(0, plan, inputs, Indexed("sai"))
     return Deploy(query="q", attempt=attempt, subgraph=subgraph, consumer_host=None, resume=resume or Progress())
 
 

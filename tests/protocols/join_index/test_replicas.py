@@ -15,17 +15,6 @@ from protocols.catalogue.streams import StreamDefinition
 from protocols.delivery.messages import Opened, OpenSubscription, Origin, Position
 from protocols.effects import Effect, Route, Send, Tell
 from protocols.events import Received, Requested
-from protocols.execution.executor import AttemptLost, ResultsReady
-from protocols.execution.messages import (
-    Deploy,
-    Deployed,
-    Progress,
-    Reach,
-    RewriterStatus,
-    StreamInput,
-    Subgraph,
-    SubgraphStatus,
-)
 from protocols.ids import PeerId
 from protocols.inside import Inside
 from protocols.join_index.attribute_level import LEASE_MS, OVER_MS, SILENT_MS, AttributeLevel
@@ -42,6 +31,19 @@ from protocols.join_index.messages import (
 )
 from protocols.join_index.proxy_side import KEEP_MS, SAY_MS, IndexedQueries
 from protocols.messages import Answer, Refused
+from protocols.subgraphs import (
+    AttemptLost,
+    Deploy,
+    Deployed,
+    Indexed,
+    Progress,
+    Reach,
+    ResultsReady,
+    RewriterStatus,
+    StreamInput,
+    Subgraph,
+    SubgraphStatus,
+)
 from queries import sql
 from tests.protocols.join_index.things import EQUI_JOIN, EVALUATOR, PUBLISHER, R_B, REWRITER, S_E, STREAMS, SUBSCRIBER
 from tests.protocols.join_index.things import query as join_query
@@ -56,7 +58,7 @@ PLACES: dict[tuple[Side, int], PeerId] = {(0, 0): REWRITER, (0, 1): OTHER, (1, 0
 
 def deployment(replicas: int, resume: Progress | None = None) -> Deploy:
     inputs = tuple(StreamInput(name, name, 0, None, 0) for name in ("R", "S"))
-    subgraph = Subgraph(0, sql.plan(EQUI_JOIN, STREAMS).plan, inputs, "sai", replicas=replicas)
+    subgraph = Subgraph(0, sql.plan(EQUI_JOIN, STREAMS).plan, inputs, Indexed("sai", replicas=replicas))
     return Deploy(query="q", attempt=1, subgraph=subgraph, consumer_host=None, resume=resume or Progress())
 
 

@@ -12,26 +12,14 @@ from protocols.catalogue.streams import DAY_MS
 from protocols.clock import COUNT_BITS
 from protocols.delivery.messages import Origin
 from protocols.effects import Send, Tell
-from protocols.execution.executor import AttemptLost
 from protocols.ids import Millis
 from protocols.join_index.keys import value_text
 from protocols.join_index.limits import JoinLimits
-from protocols.join_index.messages import (
-    ALGORITHMS,
-    LEFT,
-    RIGHT,
-    Algorithm,
-    JoinQuery,
-    JoinResults,
-    Load,
-    Parcel,
-    Receipt,
-    Side,
-    Told,
-)
+from protocols.join_index.messages import LEFT, RIGHT, JoinQuery, JoinResults, Load, Parcel, Receipt, Side, Told
 from protocols.join_index.selections import Member
 from protocols.join_index.tables import Tables
 from protocols.join_index.value_level import ValueLevel
+from protocols.subgraphs import ALGORITHMS, Algorithm, AttemptLost
 from tests.protocols.join_index.test_levels import deployment, in_place, routed
 from tests.protocols.join_index.things import EVALUATOR, PUBLISHER, R_B, REWRITER, S_E, STREAMS, SUBSCRIBER, query
 

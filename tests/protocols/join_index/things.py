@@ -7,8 +7,9 @@ from typing import Any
 from protocols.clock import COUNT_BITS
 from protocols.events import Received
 from protocols.ids import Millis, PeerId
-from protocols.join_index.messages import Algorithm, Attribute, JoinQuery
+from protocols.join_index.messages import Attribute, JoinQuery
 from protocols.messages import Message
+from protocols.subgraphs import Algorithm
 from queries import sql
 from queries.catalogue import Stream
 from queries.schema import Schema

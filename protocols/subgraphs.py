@@ -1,0 +1,333 @@
+"""Subgraphs of queries: what they are, how far they have come, and what a proxy and its hosts say about them.
+
+proxy ── DEPLOY ──▶ host ── DEPLOYED | DEPLOY_REFUSED ──▶ proxy
+                    host ── FLOW ──▶ host of the next subgraph ── FLOWED ──▶ host
+proxy ── LEASE, UNDEPLOY ──▶ host ── SUBGRAPH_STATUS ──▶ proxy
+proxy ── PREPARE ──▶ host to be ── PREPARED ──▶ proxy
+
+The proxy is the peer a query was submitted at. A host keeps soft state only: everything between the streams a query
+reads and the stream of its results can be computed again, so a query that loses a host starts its next attempt.
+
+Proxies (`execution/proxy.py`), hosts (`execution/executor.py`) and the join index import this module; it imports none
+of them. In all of it `query` is the name of the stream of the query's results: two peers may each have a query "q".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Final, Literal, get_args
+
+import msgspec
+
+from protocols.clock import Stamp
+from protocols.delivery.messages import Origin
+from protocols.events import Event
+from protocols.ids import Millis, PeerId, StreamName
+from protocols.messages import Message
+from queries.plan import Operator
+from queries.schema import Row, Schema
+
+Algorithm = Literal["sai", "dai-q", "dai-t", "dai-v"]
+"""The algorithms of the join index, by the paper's names."""
+ALGORITHMS: Final[tuple[Algorithm, ...]] = get_args(Algorithm)
+Skew = Literal["auto", "split", "whole"]
+"""Whether values of a join that bring many tuples have several evaluators: where it pays, always, or never."""
+SKEWS: Final[tuple[Skew, ...]] = get_args(Skew)
+DIGEST_BYTES: Final = 16
+
+
+# Engines.
+
+
+class Inline(msgspec.Struct, frozen=True, array_like=True, tag="inline"):
+    """The daemon itself runs the subgraph, which has no state."""
+
+    @property
+    def name(self) -> str:
+        return "inline"
+
+
+class Spark(msgspec.Struct, frozen=True, array_like=True, tag="spark"):
+    """The Spark of the host runs the subgraph."""
+
+    @property
+    def name(self) -> str:
+        return "spark"
+
+
+class Indexed(msgspec.Struct, frozen=True, array_like=True, tag="indexed"):
+    """The join index runs the subgraph, at the peers that its keys lead to."""
+
+    algorithm: Algorithm
+    skew: Skew = "auto"
+    is_open: bool = False  # Nobody asked for the algorithm: the index may take a better one.
+    replicas: int = 0  # Rewriters of each attribute; 0: as many as the streams need.
+
+    @property
+    def name(self) -> str:
+        return self.algorithm
+
+
+Engine = Inline | Spark | Indexed
+
+
+# How far inputs have come.
+
+
+class Reach(msgspec.Struct, frozen=True, array_like=True):
+    """A position in what one source of a query reads of one origin. Two sources of one stream have one each."""
+
+    alias: str
+    origin: Origin
+    next: int
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True):
+    """How far the streams at the bottom of a query have gone into what was handed on."""
+
+    covers: tuple[Reach, ...] = ()  # Every row below has had its effect.
+    lows: tuple[Reach, ...] = ()  # No row below can affect what is still to come.
+    watermark_us: int | None = None  # No row before this time is to come, except late ones.
+    floor_us: int | None = None  # Like the watermark, but silent streams hold it back, too.
+    is_idle: bool = False  # The streams are silent and hold nobody's watermark back.
+
+
+@dataclass(slots=True)
+class Vector:
+    """A position for each source and origin; it only moves forward."""
+
+    next: dict[tuple[str, Origin], int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, reaches: tuple[Reach, ...]) -> Vector:
+        return cls({(reach.alias, reach.origin): reach.next for reach in reaches})
+
+    def advance(self, reaches: tuple[Reach, ...]) -> None:
+        for reach in reaches:
+            if reach.next > self.next.get((reach.alias, reach.origin), 0):
+                self.next[reach.alias, reach.origin] = reach.next
+
+    def reaches(self) -> tuple[Reach, ...]:
+        return tuple(Reach(alias, origin, upto) for (alias, origin), upto in self.next.items())
+
+
+def merged(before: Progress, after: Progress) -> Progress:
+    """Two reports of one flow made into one."""
+    covers, lows = Vector.of(before.covers), Vector.of(before.lows)
+    covers.advance(after.covers)
+    lows.advance(after.lows)
+    watermark_us = _later(before.watermark_us, after.watermark_us)
+    floor_us = _later(before.floor_us, after.floor_us)
+    return Progress(covers.reaches(), lows.reaches(), watermark_us, floor_us, after.is_idle)
+
+
+def _later(a: int | None, b: int | None) -> int | None:
+    return max((time for time in (a, b) if time is not None), default=None)
+
+
+# What a host is to run.
+
+
+class StreamInput(msgspec.Struct, frozen=True, array_like=True, tag="stream", tag_field="node"):
+    """A source of a subgraph that is a stream of the network."""
+
+    alias: str
+    stream: StreamName
+    since: Stamp
+    event_time: str | None
+    lateness_ms: Millis
+    known: tuple[Origin, ...] = ()  # Who publishes to it, if it is on disk.
+
+
+class FlowInput(msgspec.Struct, frozen=True, array_like=True, tag="flow", tag_field="node"):
+    """A source of a subgraph that is the result of another subgraph of the same query."""
+
+    alias: str
+    subgraph: int
+    is_mixed: bool = False  # The last field of its rows says which are new.
+
+
+Input = StreamInput | FlowInput
+
+
+class Subgraph(msgspec.Struct, frozen=True, array_like=True):
+    """The operators of a query that run together on one peer; without a consumer they make the query's results."""
+
+    number: int
+    plan: Operator
+    inputs: tuple[Input, ...]
+    engine: Engine
+    consumer: int | None = None  # The subgraph that reads it.
+    consumer_alias: str = ""
+    derived: StreamName = ""  # The name of what it makes for its consumer: the same in every query that wants it.
+    tells_old: bool = False  # Results of old rows alone, too; the last field of its rows says which are new.
+
+
+# From peer to peer.
+
+
+class Deploy(Message, frozen=True, kw_only=True, tag="DEPLOY"):
+    """Run a subgraph, in this attempt of its query; earlier attempts are over."""
+
+    query: StreamName
+    attempt: int
+    subgraph: Subgraph
+    consumer_host: PeerId | None
+    resume: Progress  # Rows below its covers are for state only; results made of them alone are known already.
+
+
+class Deployed(Message, frozen=True, kw_only=True, tag="DEPLOYED"):
+    """The subgraph runs: from now on no row is missed."""
+
+    query: StreamName
+    attempt: int
+    number: int
+    life: Millis  # Its incarnation: when the host took it in. A host that forgot it and took it in again has another.
+
+
+class DeployRefused(Message, frozen=True, kw_only=True, tag="DEPLOY_REFUSED"):
+    """The subgraph does not run here, or no longer."""
+
+    query: StreamName
+    attempt: int
+    number: int
+    reason: str
+
+
+class Undeploy(Message, frozen=True, kw_only=True, tag="UNDEPLOY"):
+    """Attempts up to this one of a query are over."""
+
+    query: StreamName
+    attempt: int
+
+
+class Prepare(Message, frozen=True, kw_only=True, tag="PREPARE"):
+    """Have your engine ready: a part of the query is to move to you. Sent again until it is answered."""
+
+    query: StreamName
+    attempt: int  # It runs on elsewhere meanwhile.
+
+
+class Prepared(Message, frozen=True, kw_only=True, tag="PREPARED"):
+    """The engine is ready; or it cannot be, for a reason."""
+
+    query: StreamName
+    attempt: int
+    reason: str = ""
+
+
+class Lease(Message, frozen=True, kw_only=True, tag="LEASE"):
+    """The query is still wanted; a host whose lease runs out gives up its subgraphs."""
+
+    query: StreamName
+    attempt: int
+
+
+class Flow(Message, frozen=True, kw_only=True, tag="FLOW"):
+    """Rows from one subgraph to the next, in order, and how far its inputs have gone into them."""
+
+    query: StreamName
+    attempt: int
+    subgraph: int  # The one that made them.
+    life: Millis  # The incarnation of that subgraph.
+    sequence: int
+    rows: bytes
+    count: int
+    is_new: bool  # Otherwise the consumer needs them for its state only.
+    progress: Progress
+    is_whole: bool  # Otherwise this message is one part of a batch; the last part carries the progress.
+
+
+class Flowed(Message, frozen=True, kw_only=True, tag="FLOWED"):
+    """Everything below `sequence` has had its effect at the consumer."""
+
+    query: StreamName
+    attempt: int
+    subgraph: int
+    sequence: int
+
+
+class InputStatus(msgspec.Struct, frozen=True, array_like=True):
+    """One input of a running subgraph, for people to look at."""
+
+    alias: str
+    rows: int
+    late: int
+    watermark_us: int | None
+    is_idle: bool
+    missed: int = 0  # Tuples that expired before they could be read.
+
+
+class RewriterStatus(msgspec.Struct, frozen=True, array_like=True):
+    """One of the peers that rewrite a query in the join index, or only read for it."""
+
+    alias: str
+    attribute: str
+    peer: PeerId
+    rewrites: bool
+    replica: int = 0  # Of `replicas` that share the tuples of this side.
+    replicas: int = 1
+    tuples: int = 0  # Read there.
+
+
+class IndexStatus(msgspec.Struct, frozen=True, array_like=True):
+    """A query in the join index, for people to look at."""
+
+    rewriters: tuple[RewriterStatus, ...]
+    evaluators: tuple[PeerId, ...]  # Those that may hold a part of it.
+    used: int  # How many evaluators do.
+    parts: int  # JOIN and VL_INDEX that its tuples have become.
+    algorithm: str = ""
+    why: str = ""  # The reason for that algorithm.
+    heavy: tuple[tuple[str, int], ...] = ()  # Values that have several evaluators, and how many.
+
+
+class SubgraphStatus(Message, frozen=True, kw_only=True, tag="SUBGRAPH_STATUS"):
+    """What a host tells the proxy once a second: that it lives, and how its subgraph is doing."""
+
+    query: StreamName
+    attempt: int
+    number: int
+    life: Millis
+    rows_in: int
+    rows_out: int
+    waiting: int  # Inputs taken whose results are not handed on yet.
+    inputs: tuple[InputStatus, ...]
+    progress: Progress
+    state_rows: int | None = 0  # What its engine keeps; None: it has not said yet.
+    index: IndexStatus | None = None
+
+
+# Between the host of the last subgraph and the proxy, which are one peer.
+
+
+class ResultsReady(Event, frozen=True):
+    """The last subgraph of a query has results; the proxy is to make them safe."""
+
+    query: StreamName
+    attempt: int
+    rows: Sequence[Row]
+    progress: Progress | None  # None: it cannot be said yet what they cover.
+    beyond: tuple[bytes, ...] = ()  # Digests of results told in this attempt that `progress` does not cover.
+
+
+class ResultsSafe(Event, frozen=True):
+    """The proxy has made one more group of a query's results safe: their inputs may be acknowledged."""
+
+    query: StreamName
+    attempt: int
+
+
+class AttemptLost(Event, frozen=True):
+    """Something that a query needs at another peer is gone."""
+
+    query: StreamName
+    attempt: int
+    reason: str
+
+
+def digest_of(schema: Schema, row: Row) -> bytes:
+    """What a result is remembered by until the progress of its query covers it."""
+    return sha256(schema.encode([row])).digest()[:DIGEST_BYTES]
