@@ -1,4 +1,4 @@
-"""Virtual time: what is going to happen, in the order of (time, sequence); nothing takes time but waiting."""
+"""Virtual time: what is going to happen, ordered by (time, sequence); only waiting takes time."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ Action = Callable[..., None]
 class Agenda:
     """The one queue of a simulation.
 
-    Two things due in the same millisecond happen in the order they were asked for, so a run depends on nothing else.
-    What is due in one millisecond is one list: the heap holds times, not actions, and a large network that does much
-    in each of them pays for a list's end. An action that raises ends the run: its millisecond is not taken up again.
+    Actions due in the same millisecond happen in the order in which they were scheduled, so a run depends on nothing
+    else. The actions of one millisecond are one list, and the heap holds times, not actions; so adding an action to a
+    busy millisecond costs no more than appending to a list. An action that raises ends the run.
 
     >>> agenda, seen = Agenda(), []
     >>> for when in (20, 10, 20):
@@ -32,10 +32,10 @@ class Agenda:
         self.now: Millis = 0
         self.done = 0  # How many actions have been performed.
         self._due: dict[Millis, list[tuple[Action, tuple[Any, ...]]]] = {}
-        self._times: list[Millis] = []  # Those of `_due`, as a heap.
+        self._times: list[Millis] = []  # The keys of `_due`, as a heap.
 
     def at(self, when: Millis, action: Action, *arguments: Any) -> None:
-        """Perform an action at a time not before now."""
+        """Perform an action at a time, which is not in the past."""
         assert when >= self.now, f"{action} is due at {when}, now is {self.now}"
         due = self._due.get(when)
         if due is None:
@@ -45,7 +45,7 @@ class Agenda:
             due.append((action, arguments))
 
     def after(self, wait_ms: Millis, action: Action, *arguments: Any) -> None:
-        """Perform an action so much later."""
+        """Perform an action after a wait."""
         assert wait_ms >= 0, f"{action} is due {-wait_ms} ms ago"
         when = self.now + wait_ms
         due = self._due.get(when)
@@ -60,7 +60,7 @@ class Agenda:
         times = self._times
         while times and times[0] <= until:
             self.now = heapq.heappop(times)
-            # What these ask for at once makes a new list, whose turn comes next.
+            # What these schedule for the same millisecond makes a new list, which comes next.
             for action, arguments in self._due.pop(self.now):
                 self.done += 1
                 action(*arguments)

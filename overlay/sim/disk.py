@@ -1,8 +1,8 @@
 """A disk in memory that behaves as badly as a disk may.
 
-A crash loses, keeps or tears what was not synced, file by file, as the rng decides: the last bytes may be missing,
-and sectors before them may never have been written. A file that was made but never synced may vanish; one that was
-removed may come back until the folder is synced. How long a sync takes is the business of whoever calls it.
+A crash loses, keeps or tears what was not synced, file by file, as the rng decides: the last bytes may be missing, and
+sectors before them may never have been written. A new file that was never synced may vanish; a removed one may come
+back until the folder is synced. The caller decides how long a sync takes.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class SimDisk:
 
     rng: random.Random
     capacity_bytes: int = CAPACITY_BYTES
-    lost_share: float = 0.3  # How often a crash loses all that a file had not synced,
-    torn_share: float = 0.4  # and how often it tears it; else all of it is kept.
+    lost_share: float = 0.3  # How often a crash loses everything that a file had not synced,
+    torn_share: float = 0.4  # and how often it tears it; otherwise all of it survives.
     _files: dict[str, _File] = field(default_factory=dict)
     _removed: dict[str, _File] = field(default_factory=dict)
     _own_bytes: int = 0
@@ -91,7 +91,7 @@ class SimDisk:
     # What the simulator does to it.
 
     def crash(self) -> None:
-        """The power goes: what was not synced is left to luck."""
+        """The power fails: chance decides what is left of what was not synced."""
         for name, file in sorted(self._removed.items()):
             if name not in self._files and self.rng.random() < 0.5:
                 self._files[name] = file
@@ -104,7 +104,7 @@ class SimDisk:
         self._own_bytes = sum(len(file.data) for file in self._files.values())
 
     def fill(self, share: float) -> None:
-        """Somebody else takes this share of the disk; 0 gives it all back."""
+        """Somebody else occupies this share of the disk; 0 gives it all back."""
         self._filled_bytes = int(share * self.capacity_bytes)
 
     def lose(self) -> None:
@@ -114,7 +114,7 @@ class SimDisk:
         self._own_bytes = 0
 
     def damage(self, name: str, offset: int) -> None:
-        """Turn over one bit of what is written, synced or not."""
+        """Flip one bit of what is written, synced or not."""
         self._file(name).data[offset] ^= 1 << self.rng.randrange(8)
 
     def _file(self, name: str) -> _File:
@@ -129,7 +129,7 @@ class SimDisk:
         self._own_bytes += size
 
     def _link(self, file: _File) -> None:
-        """Sync the folder: names made and removed so far stay as they are."""
+        """Sync the folder: names created and removed so far stay that way."""
         file.is_linked = True
         self._removed.clear()
 

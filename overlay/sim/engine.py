@@ -1,6 +1,6 @@
-"""The engine of simulated peers: every plan evaluated by the reference, from the beginning, at each input.
+"""The engine of simulated peers: the reference evaluates every plan from the beginning, at each input.
 
-Slow, and right by definition: a simulation shows that rows reach the engine and results leave it as they should.
+Slow, and right by definition. A simulation shows that rows reach the engine and results leave it as they should.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ QUERY: Final = "simulated"
 class _Run:
     plan: Operator
     is_due_at_once: bool
-    has_windows: bool  # Windows or lists: what is made of them is told when the watermark is there.
+    has_windows: bool  # Windows or lists, whose results are told when the watermark has passed.
     closed_until_us: int | None
-    tuples: dict[str, list[Tuple]] = field(default_factory=dict)  # By alias, which stands in for the stream's name.
+    tuples: dict[str, list[Tuple]] = field(default_factory=dict)  # By alias, which stands for the stream's name.
     is_new: dict[str, bool] = field(default_factory=dict)  # By tuple id.
     told: dict[str, None] = field(default_factory=dict)
 
@@ -45,7 +45,7 @@ class ReferenceEngine:
         self._runs[effect.run] = run
 
     def feed(self, effect: FeedRun) -> tuple[Row, ...]:
-        """What became due by these rows."""
+        """The results that became due with these rows."""
         run = self._runs[effect.run]
         source = next(each for each in sources(run.plan) if each.alias == effect.alias)
         width = len(source.schema.fields)
@@ -81,7 +81,7 @@ def _us(result: Result) -> int:
 
 
 def _on_aliases(plan: Operator) -> Operator:
-    """The plan over streams named as its aliases are, whose time is what their rows say."""
+    """The plan over streams named after its aliases, whose time is in their rows."""
     match plan:
         case Source():
             return msgspec.structs.replace(plan, stream=plan.alias, event_time=None, lateness_ms=0)

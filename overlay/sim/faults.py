@@ -1,7 +1,8 @@
 """Everything that can go wrong in a simulation, and when it does: a plan drawn from the seed, undone by `heal()`.
 
-A scenario names its faults; what it leaves open (how often, how long, how many) is drawn. With `faults = "all"` each
-kind is switched on or off by the seed: a run with few kinds reaches what a run with all of them hides.
+A scenario names its faults; what it leaves open (how often, how long, how many) is drawn from the seed. With `faults =
+"all"` the seed switches each kind on or off, because a run with few kinds reaches states that a run with all of them
+hides.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ FaultName = Literal[
     "disk-full",
     "lost-write",  # Crashes lose what was not synced,
     "torn-write",  # or tear it.
-    "shift",  # Distances between peers are others.
+    "shift",  # Distances between peers change.
 ]
 FAULT_NAMES: Final[tuple[FaultName, ...]] = get_args(FaultName)
 _MESSAGE_FAULTS: Final = ("loss", "duplicate", "reorder", "delay")
-_ONLY_WHEN_NAMED: Final = ("shift",)  # Nothing breaks by it.
+_ONLY_WHEN_NAMED: Final = ("shift",)  # It breaks nothing.
 _DISK_HABITS: Final = ("lost-write", "torn-write")
 _ON_SHARE: Final = 0.6
-_AWKWARD_SHARE: Final = 0.5  # Of the strikes that hit a peer in the midst of a write, if there is one.
+_AWKWARD_SHARE: Final = 0.5  # Share of the strikes that hit a peer in the middle of a write, if there is one.
 _LEAVING_TOGETHER: Final = (1, 2, 3)
 _STAYING_MIN: Final = 3
 _SKEW_SMALL_MS: Final = 300
@@ -59,7 +60,7 @@ class FaultRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     name: FaultName
     times: int | None = None  # How often it happens.
-    share: float | None = None  # Of the peers it strikes each time, or of the messages.
+    share: float | None = None  # Share of the peers it strikes each time, or of the messages.
     at_s: float | None = None  # When it first happens.
     for_s: float | None = None  # How long it lasts: until the restart, the healing, the right time.
 
@@ -77,14 +78,14 @@ class Faults:
         self._healed = False
 
     def plan(self) -> None:
-        """Decide what will happen when, up to the end of the first phase."""
+        """Decide what happens when, up to the end of the first phase."""
         for rule in self._rules:
             times = rule.times if rule.times is not None else self._draw_times(rule.name)
             for time in range(times):
                 self._world.agenda.at(self._world.now + self._draw_at(rule, time), self._strike, rule)
 
     def heal(self) -> None:
-        """Undo everything: all peers are up, all of them hear each other, all clocks are nearly right."""
+        """Undo everything: all peers are up and hear each other, and all clocks are nearly right."""
         self._healed = True
         self._world.network.conditions = Conditions()
         for separation in self._separations:
@@ -107,11 +108,11 @@ class Faults:
             case "crash":
                 return self._rng.randint(1, max(2, len(self._world.peers) // 2))
             case "disk-loss":
-                return 1  # A second loss is survived only once the first has been repaired.
+                return 1  # A second loss is survived only after the first has been repaired.
             case "skew" | "slow" | "pause" | "disk-full" | "join" | "leave":
                 return self._rng.randint(1, 4)
             case "lost-write" | "torn-write":
-                return 1  # From the beginning: it is how these disks are.
+                return 1  # Once, at the beginning: it is a property of these disks.
         return self._rng.randint(1, 3)
 
     def _strike(self, rule: FaultRule) -> None:
@@ -191,7 +192,7 @@ class Faults:
         self._later(for_ms, self._restart, peer)
 
     def _leave(self, rule: FaultRule, for_ms: Millis) -> None:
-        """Peers go together that own the same keys; those left must be able to own what they did."""
+        """Neighbours that own the same keys leave together; enough others must remain to own these keys."""
         up = [peer for peer in self._world.peers if peer.is_up]
         point = self._rng.choice(up).peer_id.number if up else 0
         up.sort(key=lambda peer: peer.peer_id.number ^ point)
@@ -243,7 +244,7 @@ class Faults:
 
 
 def draw_rules(rng: random.Random) -> tuple[FaultRule, ...]:
-    """Any of the faults, each switched on or off; at least crashes, if nothing else."""
+    """A random set of faults; at least crashes, if nothing else."""
     drawn = (name for name in FAULT_NAMES if name not in _ONLY_WHEN_NAMED)
     chosen = tuple(FaultRule(name=name) for name in drawn if rng.random() < _ON_SHARE)
     return chosen or (FaultRule(name="crash"),)

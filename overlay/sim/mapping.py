@@ -1,4 +1,4 @@
-"""Whether the operators of all queries are where their proxies say, each at one live peer and nowhere else."""
+"""Checks that the operators of all queries are where their proxies say, each at one live peer and nowhere else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from protocols.subgraphs import ALGORITHMS
 
 
 def disagreements(peers: Iterable[SimPeer]) -> list[str]:
-    """What live peers say otherwise of where operators are; nothing, in the end."""
+    """Where live peers disagree about the place of operators; empty in the end."""
     live = {each.peer_id: each.machine for each in peers if isinstance(each.machine, Peer)}
     queries = [each for peer in live.values() for each in peer.queries.running.values()]
     placed = [each for each in queries if each.engine not in ALGORITHMS]
@@ -40,7 +40,7 @@ def _misplaced(live: dict[PeerId, Peer], placed: list[Running]) -> Iterator[str]
 
 
 def _claimed_twice(live: dict[PeerId, Peer], placed: list[Running]) -> Iterator[str]:
-    """Operators that several hosts have in their tables, of the latest attempt; or one that nobody means."""
+    """Operators of the latest attempt that are in the tables of several hosts, or at a host that nobody means."""
     rows: dict[tuple[str, int], dict[PeerId, Row]] = {}
     for host, peer in live.items():
         for place, row in peer.placement.mapped.items():
@@ -56,7 +56,7 @@ def _claimed_twice(live: dict[PeerId, Peer], placed: list[Running]) -> Iterator[
 
 
 def _hosts(query: Running) -> list[PeerId]:
-    """Who may think that an operator of a query is at it: hosts of subgraphs, and publishers."""
+    """Who may have an operator of a query in its table: hosts of subgraphs, and publishers."""
     placing = query.placing
     assert query.cut is not None
     assert placing.choice is not None

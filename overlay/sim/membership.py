@@ -1,7 +1,7 @@
-"""Who believes whom alive: every peer's view of the membership, each lagging reality by a delay of its own.
+"""Who believes whom alive: every peer's view of the membership, each with its own delay behind the truth.
 
-A view is not stored: whether a peer sees another follows from when that one last changed, and from a lag drawn from
-both of their numbers. So ten thousand views of ten thousand peers cost nothing but the recent changes.
+Views are not stored. Whether a peer sees another follows from when that one last changed, and from a lag drawn from
+both of their numbers. So ten thousand views of ten thousand peers cost only the recent changes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Resident(Protocol):
 
 
 class Separation:
-    """A cut between peers: those marked on one side do not hear those on the other, from one time to another."""
+    """A partition: peers on one side do not hear those on the other, from one time to another."""
 
     __slots__ = ("healed_at", "one_way", "side", "since")
 
@@ -57,10 +57,10 @@ class Membership:
         self._residents: list[Resident] = []
         self._history: list[list[tuple[Millis, bool]]] = []  # When each came and went, latest last.
         self._is_up: list[bool] = []
-        self._settled_at: list[Millis] = []  # Later than that, everybody has noticed the latest change of each.
-        self._known: list[tuple[int, int]] = []  # Identifier and index of all that somebody may see, in order.
+        self._settled_at: list[Millis] = []  # After this time everybody has noticed the peer's latest change.
+        self._known: list[tuple[int, int]] = []  # Identifier and index, in order, of all peers that somebody may see.
         self._nearest: dict[int, list[int]] = {}  # By key; forgotten when the known peers change.
-        self.separations: list[Separation] = []  # Also those healed that somebody has not noticed yet.
+        self.separations: list[Separation] = []  # Includes healed ones that somebody has not noticed yet.
 
     # The truth.
 
@@ -72,7 +72,7 @@ class Membership:
         self._settled_at.append(_LONG_AGO)
 
     def came_up(self, index: int, *, long_ago: bool = False) -> None:
-        """A peer is there; at the beginning of a run everybody knows it already."""
+        """A peer is up; at the beginning of a run everybody knows it already."""
         self._change(index, _LONG_AGO if long_ago else self._agenda.now, is_up=True)
         entry = (self._residents[index].peer_id.number, index)
         place = bisect_left(self._known, entry)
@@ -101,7 +101,7 @@ class Membership:
         self._settled_at[index] = at + LAG_MAX_MS
 
     def separate(self, side: dict[int, bool], *, one_way: bool) -> Separation:
-        """Cut the network in two; peers without a side are on both."""
+        """Partition the network; peers without a side are on both."""
         separation = Separation(side, self._agenda.now, one_way)
         self.separations.append(separation)
         self._look_again(separation)
@@ -115,7 +115,7 @@ class Membership:
 
     @property
     def is_torn(self) -> bool:
-        """Whether there is a cut, or somebody has not noticed yet that there is none any more."""
+        """Whether there is a partition, or somebody has not noticed yet that it has healed."""
         return bool(self.separations)
 
     def is_cut(self, sender: int, receiver: int) -> bool:
@@ -126,7 +126,7 @@ class Membership:
     # The views.
 
     def sees(self, observer: int, index: int) -> bool:
-        """Whether one peer takes another for alive."""
+        """Whether one peer believes another alive."""
         if observer == index:
             return True
         now, state = self._agenda.now, self._is_up[index]
@@ -156,25 +156,26 @@ class Membership:
         return found
 
     def _seen_by_distance(self, key: Key, observer: int, wanted: int) -> Iterator[int]:
-        """Those a peer sees, nearest to a key first; about so many of them will be wanted."""
+        """The peers that one sees, nearest to a key first; about `wanted` of them will be needed."""
         number, passed = key.number, 0
         now, is_up, settled_at = self._agenda.now, self._is_up, self._settled_at
         is_whole = not any(observer in separation.side for separation in self.separations)
         while passed < len(self._known):
             nearest = self._nearest_known(number, wanted)
             for index in nearest[passed:]:
-                # Nearly always there is no doubt, and no need to ask.
+                # Nearly always there is no doubt, and no need to compute the view.
                 if (is_whole and is_up[index] and now > settled_at[index]) or self.sees(observer, index):
                     yield index
             passed, wanted = len(nearest), 2 * wanted
 
     def _nearest_known(self, number: int, wanted: int) -> list[int]:
-        """The known peers nearest to a number, at least so many if there are."""
+        """The known peers nearest to a number, at least `wanted` if there are so many."""
         cached = self._nearest.get(number)
         if cached is not None and (len(cached) >= wanted or len(cached) == len(self._known)):
             return cached
         known = self._known
-        # A subtree of identifiers is a stretch of the sorted list, and all in it are nearer than all outside it.
+        # A subtree of identifiers is a slice of the sorted list, and everything in it is nearer than everything
+        # outside.
         bits = max(0, ID_BITS - len(known).bit_length())
         while True:
             low = number >> bits << bits
@@ -191,7 +192,7 @@ class Membership:
         return low + (mix(observer, index, self._salt + changed_at) * (high - low) >> 32)
 
     def _believes(self, separation: Separation, observer: int, index: int) -> bool:
-        """Whether an observer takes a peer for dead because of a cut; a one-way cut is as good as one both ways."""
+        """Whether an observer believes a peer dead because of a partition; a one-way one counts both ways."""
         side = separation.side
         if observer not in side or side.get(index, side[observer]) == side[observer]:
             return False
@@ -206,14 +207,14 @@ class Membership:
     # Who looks again, and when.
 
     def _announce(self, index: int) -> None:
-        """Let everybody to whom it matters notice the latest change of a peer, each in its own time."""
+        """Let everybody whom it concerns notice the latest change of a peer, each after its own lag."""
         at, is_up = self._history[index][-1]
         for observer in self._watchers(index):
             lag = self._lag(observer, index, at, is_up=is_up)
             self._agenda.at(at + lag, self._residents[observer].neighbourhood_changed)
 
     def _watchers(self, index: int) -> Iterator[int]:
-        """Those that can have a peer among their neighbours: a subtree with enough peers looks no further."""
+        """The peers that can have this one as a neighbour; a subtree with enough peers looks no further."""
         known, number = self._known, self._residents[index].peer_id.number
         first, last, bits = bisect_left(known, (number, 0)), bisect_left(known, (number + 1, 0)), 0
         while last - first < len(known):
@@ -227,13 +228,13 @@ class Membership:
             first, last = wider_first, wider_last
 
     def _look_again(self, separation: Separation) -> None:
-        """A cut changes many views at once: all look again until the last one has noticed."""
+        """A partition changes many views at once: all look again until the last one has noticed."""
         for index in separation.side:
             for wait_ms in range(_DOWN_LAG_MS[0], LAG_MAX_MS + 500, 500):
                 self._agenda.after(wait_ms, self._residents[index].neighbourhood_changed)
 
     def _forget(self, index: int, last_change: tuple[Millis, bool]) -> None:
-        """Nobody sees a peer any more that has been down for longer than the longest lag."""
+        """After the longest lag nobody sees a peer that is down."""
         history = self._history[index]
         if history[-1] == last_change:
             history.clear()

@@ -1,4 +1,4 @@
-"""A number drawn from numbers: what must look random, be the same on every run, and cost no memory."""
+"""A number drawn from numbers: it looks random, is the same on every run, and costs no memory."""
 
 from __future__ import annotations
 

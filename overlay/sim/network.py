@@ -1,8 +1,8 @@
 """The network between simulated peers: delays, loss, duplicates, cuts, and the retries of the router above it.
 
-It keeps the promise of `overlay/router.py`: a message is repeated until it arrives or its time is up; then the sender
-hears Unreachable or Unroutable, and it may have arrived all the same. What is routed to a key goes to the nearest
-peer the sender sees, and a receiver that sees a nearer one passes it on.
+It keeps the promise of `overlay/router.py`: a message is repeated until it arrives or its time is up. Then the sender
+gets Unreachable or Unroutable, although the message may have arrived. A routed message goes to the nearest peer that
+the sender sees, and a receiver that sees a nearer one passes it on.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Conditions:
 
     loss: float = 0.0
     duplicate: float = 0.0
-    delay: float = 0.0  # Held back for long: time-outs run down, and answers come when nobody asks any more.
+    delay: float = 0.0  # Held back so long that time-outs fire and answers come when nobody waits any more.
     reorder: float = 0.0  # Held back just long enough for the next ones to overtake.
 
     @property
@@ -84,7 +84,7 @@ class Network:
     ) -> None:
         self.counters = dict.fromkeys(("messages", "lost", "duplicated", "delayed", "reordered", "undelivered"), 0)
         self._conditions = Conditions()
-        self._is_good = True  # The conditions are: there is nothing to draw.
+        self._is_good = True  # Conditions are good, so nothing is drawn.
         self._agenda = agenda
         self._membership = membership
         self._separations = membership.separations
@@ -179,7 +179,7 @@ class Network:
             target.take(Received(envelope.sender.peer_id, envelope.message), target.life)
 
     def _receipt_is_lost(self, envelope: _Envelope) -> bool:
-        """Whether every receipt is lost until the time is up: the sender then believes that the message is."""
+        """Whether every receipt is lost until the time is up, so that the sender believes the message lost."""
         if not self._is_good and self._random() < self._conditions.loss**3:
             return True
         return bool(self._separations) and self._membership.is_cut(envelope.target.index, envelope.sender.index)

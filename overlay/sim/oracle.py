@@ -1,8 +1,8 @@
 """What a network of streams owes its clients, computed over plain lists: the judge of every simulation.
 
 It hears what clients asked and were told, and knows nothing of peers, logs or messages. While faults last nothing false
-may be delivered; once they are over everything due must be (contract: G1 no loss, G2 once, G3 nothing spurious, G4
-order, G5 time, G6 counters).
+may be delivered; after they have healed everything due must be delivered (contract: G1 no loss, G2 once, G3 nothing
+spurious, G4 order, G5 time, G6 counters).
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Publication:
     outcome: Literal["open", "accepted", "refused", "unknown"] = "open"
     first: int = -1
     stamp: Stamp = 0
-    is_sure: bool = True  # Its client was never cut off: a refusal means that it has not taken effect.
-    excused: bool = False  # The one copy its durability promises is gone: it may be lost, and may still arrive.
+    is_sure: bool = True  # Its client was never cut off, so a refusal means that it had no effect.
+    excused: bool = False  # The only copy that its durability promises is gone: it may be lost, and may still arrive.
 
 
 @dataclass(slots=True)
@@ -55,11 +55,12 @@ class Reading:
     received: dict[RowNumber, tuple[Origin, int]] = field(default_factory=dict)
     positions: dict[Origin, int] = field(default_factory=dict)
     excused: bool = False  # Nothing is promised to it any more.
-    refuses: Callable[[RowNumber], bool] = lambda row: False  # What its client cannot bear.
-    deaths: int = 0  # How often its client went away without a word.
-    buried: dict[RowNumber, None] = field(default_factory=dict)  # Its dead letters, as they were listed last,
-    lost_letters: dict[RowNumber, None] = field(default_factory=dict)  # and those that went with the disk.
-    told_missing: list[tuple[Missed, Stamp]] = field(default_factory=list)  # Gaps, and up to which stamp they may be.
+    refuses: Callable[[RowNumber], bool] = lambda row: False  # The rows that its client cannot process.
+    deaths: int = 0  # How often its client vanished without a word.
+    buried: dict[RowNumber, None] = field(default_factory=dict)  # Its dead letters, as listed last,
+    lost_letters: dict[RowNumber, None] = field(default_factory=dict)  # and those that were lost with the disk.
+    # Gaps, with the latest stamp they may cover.
+    told_missing: list[tuple[Missed, Stamp]] = field(default_factory=list)
 
     def was_told_of(self, publication: Publication, sequence: int) -> bool:
         return any(
@@ -83,7 +84,7 @@ class Oracle:
 
     durabilities: dict[StreamName, Durability] = field(default_factory=dict)
     retentions_ms: dict[StreamName, Millis] = field(default_factory=dict)
-    dropped: dict[StreamName, None] = field(default_factory=dict)  # Somebody has asked for its end.
+    dropped: dict[StreamName, None] = field(default_factory=dict)  # Somebody asked for its removal.
     publications: list[Publication] = field(default_factory=list)
     readings: list[Reading] = field(default_factory=list)
     _by_row: dict[RowNumber, Publication] = field(default_factory=dict)
@@ -100,7 +101,7 @@ class Oracle:
         self._by_row.update(dict.fromkeys(publication.rows, publication))
 
     def accepted(self, publication: Publication, answer: Published, clock_off_since: Millis | None = None) -> None:
-        """A publish was acknowledged, by a peer that has known for so long that its clock is too far off."""
+        """A peer acknowledged a publish; the last argument says how long it has known its clock to be off."""
         if answer.count != len(publication.rows):
             raise Violation(f"{answer} accepts another number of rows than {publication} has")
         if clock_off_since is not None and publication.is_sure and clock_off_since <= publication.asked_at:
@@ -143,9 +144,8 @@ class Oracle:
     def missed(self, reading: Reading, answer: Missed, now: Millis) -> None:
         """A client was told of a gap, at this time of the wall clock.
 
-        What was due to it stays due unless its stream keeps nothing for so long, but for `memory` streams: they keep
-        what the subscriptions known to their ingress peer have not read, and say so to one that it came to know too
-        late.
+        What was due stays due unless it is older than the stream's retention. `memory` streams are an exception: they
+        keep only what the subscriptions known to their ingress peer have not read, and a later one is told of a gap.
         """
         kept_since = now - self.retentions_ms.get(reading.stream, DAY_MS) + SKEW_MAX_MS
         is_in_memory = self.durabilities[reading.stream] == "memory"
@@ -153,7 +153,7 @@ class Oracle:
         reading.positions[answer.origin] = max(answer.next, reading.positions.get(answer.origin, 0))
 
     def put_aside(self, reading: Reading, origin: Origin, sequence: int, refused: tuple[int, RowNumber] | None) -> None:
-        """A client was told that a tuple went to its dead letters: the one it has refused, if it has."""
+        """A client was told that a tuple is now a dead letter; if it refused one, it must be that one."""
         if refused is not None:
             if refused[0] != sequence:
                 raise Violation(f"subscription {reading.subscription}: {origin} {sequence} put aside, not {refused}")
@@ -161,7 +161,7 @@ class Oracle:
         reading.positions[origin] = max(sequence + 1, reading.positions.get(origin, 0))
 
     def letters(self, reading: Reading, listed: Sequence[tuple[Origin, RowNumber]]) -> None:
-        """Judge the dead letters of a subscription: what its client refuses, each once, and for good."""
+        """Judge the dead letters of a subscription: only what its client refuses, each once, and for good."""
         name = reading.subscription
         rows = dict.fromkeys(row for _, row in listed)
         if len(rows) != len(listed):
@@ -179,7 +179,7 @@ class Oracle:
         reading.buried = rows
 
     def shown(self, answer: StreamShown) -> None:
-        """Judge the public counters: nothing is dropped in silence."""
+        """Judge the public counters: nothing is dropped silently."""
         for each in answer.publishers:
             if each.accepted != each.processed + each.pending + each.dead_lettered + each.expired:
                 raise Violation(f"counters of {answer.definition.name} do not balance: {each}")
@@ -187,14 +187,14 @@ class Oracle:
     # What befell a peer.
 
     def crashed(self, peer: PeerId, *, with_disk: bool) -> None:
-        """A peer forgot what it had in memory, or on its disk too."""
+        """A peer lost what it had in memory, perhaps with its disk."""
         kept = ("replicated",) if with_disk else ("disk", "replicated")
         for publication in self.publications:
             if publication.peer == peer and self.durabilities[publication.stream] not in kept:
                 publication.excused = True
 
     def lose_letters(self, reading: Reading) -> None:
-        """The disk with the dead letters of a subscription is gone: those listed, and those its client has passed."""
+        """The disk with the dead letters is gone: those listed, and those that the client has passed."""
         for publication in self.publications:
             passed = [upto for origin, upto in reading.positions.items() if origin.publisher == publication.peer]
             if publication.stream == reading.stream and publication.outcome == "accepted" and passed:
@@ -207,7 +207,7 @@ class Oracle:
     # What is due.
 
     def due(self) -> list[str]:
-        """What should have been delivered and has not been; empty when all is well."""
+        """What should have been delivered and was not; empty when all is well."""
         return [
             f"subscription {reading.subscription}: row {row} of {publication}"
             for reading in self.readings
@@ -222,7 +222,7 @@ class Oracle:
         ]
 
     def check_end(self) -> None:
-        """Judge what can be told only when all has happened: everybody calls a tuple by the same name."""
+        """Judge what is known only at the end: every reader names a tuple alike."""
         names: dict[RowNumber, tuple[Origin, int]] = {}
         for reading in self.readings:
             for row, name in reading.received.items():

@@ -1,7 +1,7 @@
 """One simulated peer: the machine that a daemon runs, driven in virtual time on a disk that may fail.
 
-It performs effects as `peerd/driver.py` does: one event, its effects in order, then the next; one write to the disk at
-a time, and what waits for it only afterwards. A crash forgets everything but the disk.
+It performs effects as `peerd/driver.py` does: one event, its effects in order, then the next event; one write to the
+disk at a time, and only then what waits for it. A crash forgets everything but the disk.
 """
 
 from __future__ import annotations
@@ -71,17 +71,17 @@ from protocols.placement.sight import LookAtNetwork, NetworkSeen
 from protocols.store.messages import Leave
 from queries.schema import Row
 
-EPOCH_MS: Final = 1_750_000_000_000  # What the wall clocks show when a simulation begins.
+EPOCH_MS: Final = 1_750_000_000_000  # What wall clocks show when a simulation begins.
 CONTACTS: Final = 24  # Peers beside its neighbours whose distance a peer measures.
 NEAREST: Final = 16
 MEASURE_MS: Final = 10_000
 COMPARE_CLOCKS_MS: Final = 1_000
-SMALL_SKEW_MS: Final = 250  # A clock this little off need not be looked at again.
+SMALL_SKEW_MS: Final = 250  # A clock that is off by less need not be corrected.
 FULL_DISK_RETRY_MS: Final = 500
 READ_MS: Final = 1
 START_RUN_MS: Final = 200
-WARM_MS_MAX: Final = 8000  # How long an engine takes to be ready that nobody has used yet.
-FAILS_SHARE: Final = 0.2  # Of first starts.
+WARM_MS_MAX: Final = 8000  # The longest first start of an engine.
+FAILS_SHARE: Final = 0.2  # Share of first starts that fail.
 FEED_RUN_MS: Final = 30
 PLACES: Final = 3
 
@@ -120,7 +120,7 @@ class Surroundings:
     encode_record: Callable[[Record], bytes]
     decode_record: Callable[[bytes], Record]
     disk_rng: random.Random
-    rng: random.Random  # How long disks take, whom a peer measures, and the like.
+    rng: random.Random  # Draws how long disks take, whom a peer measures, and the like.
     validate_every: int = 1
     segment_bytes: int = 1 << 20
     sync_ms_max: Millis = 6
@@ -184,24 +184,24 @@ class SimPeer:
         self._forget()
 
     def _forget(self) -> None:
-        """What one life leaves behind is only on the disk."""
+        """Only the disk survives from one life to the next."""
         self._machine: Machine | None = None
         self._journal: Journal | None = None
         self._pending: Pending | None = None
         self._gate = SyncGate()
         self._engine = ReferenceEngine()
-        self._made: dict[RunId, tuple[int, tuple[Row, ...]]] = {}  # Results not handed over yet.
-        self._warm_at: Millis | None = None  # Its engine is ready from then on, if it was asked to be.
+        self._made: dict[RunId, tuple[int, tuple[Row, ...]]] = {}  # Results not yet handed over.
+        self._warm_at: Millis | None = None  # When its engine is ready, if it was asked for.
         self._is_committing = False
-        self._is_holding = False  # Something new waits for the disk, which may be there already.
+        self._is_holding = False  # Something new waits for the disk, and may be there already.
         self._timers: dict[TimerName, int] = {}
         self._requests: dict[RequestId, OnAnswer] = {}
         self._neighbours: list[int] = []
-        self._by_delay: list[tuple[int, PeerId]] | None = None  # Neighbours and contacts, the nearest first.
+        self._by_delay: list[tuple[int, PeerId]] | None = None  # Neighbours and contacts, nearest first.
         self._clocks = Clocks()
         self._is_comparing = False
         self.told_clock = ClockCompared(0, 0)  # What its machine knows of its clock,
-        self.clock_off_since: Millis | None = None  # and since when it knows that it is too far off.
+        self.clock_off_since: Millis | None = None  # and since when it knows that the clock is too far off.
 
     def __repr__(self) -> str:
         return f"p{self.index}({self.peer_id.short})"
@@ -246,7 +246,7 @@ class SimPeer:
             on_answer(None, True)
 
     def leave(self, on_gone: Callable[[], None]) -> None:
-        """Hand over what others must have, then stop, as `peer leave` does; a crash may come first."""
+        """Hand over, then stop, as `peer leave` does; a crash may come first."""
 
         def answered(answer: Answer | None, last: bool) -> None:
             if answer is not None and last:
@@ -268,11 +268,11 @@ class SimPeer:
         self._around.on_crash(self, True)
 
     def pause(self, for_ms: Millis) -> None:
-        """Answer nobody for a while, then go on as if nothing had been."""
+        """Answer nobody for a while, then continue."""
         self.paused_until = self._around.agenda.now + for_ms
 
     def set_clock(self, skew_ms: Millis) -> None:
-        """Its clock is wrong from now on, or right again; after a while it can know."""
+        """Set its clock wrong, or right again; after a while the peer can know."""
         self.skew_ms = skew_ms
         self._compare_clocks_soon()
 
@@ -321,7 +321,7 @@ class SimPeer:
     # Events.
 
     def take(self, event: Event, life: int) -> None:
-        """Let one thing happen to the peer, if it still lives the life it was meant for."""
+        """Deliver one event, if the peer still lives the life it was meant for."""
         machine = self._machine
         if machine is None or life != self.life:
             return
@@ -347,7 +347,7 @@ class SimPeer:
             self._commit()
 
     def neighbourhood_changed(self) -> None:
-        """Look who the neighbours are now, and tell the machine of the difference."""
+        """Compute the neighbours, and tell the machine what changed."""
         if not self.is_up:
             return
         around = self._around
@@ -362,7 +362,7 @@ class SimPeer:
                 self.take(PeerUp(self._id(index)), self.life)
 
     def _measure(self, life: int) -> None:
-        """Tell the machine who is near in the network, and again from time to time."""
+        """Tell the machine which peers are near in the network, and repeat from time to time."""
         if life != self.life or not self.is_up:
             return
         around = self._around
@@ -378,7 +378,7 @@ class SimPeer:
         around.agenda.after(MEASURE_MS, self._measure, life)
 
     def _seen(self) -> list[int]:
-        """Whom the overlay would know, and find alive."""
+        """The peers that the overlay would know and find alive."""
         return [
             index
             for index in dict.fromkeys((*self._neighbours, *(self._contacts or ())))
@@ -466,7 +466,7 @@ class SimPeer:
         self.take(effect.event, self.life)
 
     def _look_at_network(self, effect: LookAtNetwork) -> None:
-        """What coordinates would tell: how far those are apart whom the overlay knows."""
+        """What coordinates would tell: the distances between the peers that the overlay knows."""
         around = self._around
         known = [self.index, *self._seen()]
         known += [peer.index for peer in around.peers if peer.peer_id in effect.peers and peer.index not in known]
@@ -482,7 +482,7 @@ class SimPeer:
         self._around.agenda.after(START_RUN_MS + self.slow_ms, self.take, RunStarted(effect.run), self.life)
 
     def _feed_run(self, effect: FeedRun) -> None:
-        """Results come a little later, those of several inputs at once if they came close together."""
+        """Results come a little later; inputs that come close together give one batch of results."""
         _, rows = self._made.get(effect.run, (0, ()))
         self._made[effect.run] = effect.number, rows + self._engine.feed(effect)
         self._around.agenda.after(FEED_RUN_MS + self.slow_ms, self._hand_results, effect.run, self.life)
@@ -493,7 +493,7 @@ class SimPeer:
             self.take(RunResults(run, number, rows), life)
 
     def _warm_engine(self, _: WarmEngine) -> None:
-        """The first start of a life takes its time. It may fail; then it is tried again by itself."""
+        """The first start in a life takes a while. It may fail and is then repeated by itself."""
         around = self._around
         if self._warm_at is None:
             takes_ms = around.rng.randrange(WARM_MS_MAX) + self.slow_ms
@@ -544,7 +544,7 @@ class SimPeer:
         self._commit()
 
     def _write_some(self, pending: Pending) -> None:
-        """A crash finds a write under way: some of it is safe, some is up to the disk, the rest never began."""
+        """A crash during a write: some of it is safe, some is up to the disk, the rest never began."""
         try:
             pending.write(FailingDisk(self.disk, steps=self._around.disk_rng.randrange(3)))
         except (DiskFull, PowerLost):

@@ -1,4 +1,4 @@
-"""A disk whose power fails in the midst of a write: some of its steps are done, the next is begun, the rest is not."""
+"""A disk whose power fails during a write: some steps are done, one is begun, the rest never happen."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class PowerLost(Exception):
 
 
 class FailingDisk:
-    """Passes everything on until so many steps have been made safe; then the power is gone."""
+    """Passes everything on until so many steps are safe; then the power is gone."""
 
     def __init__(self, disk: Disk, steps: int) -> None:
         self._disk = disk
@@ -23,7 +23,7 @@ class FailingDisk:
         return self._disk.read(name, offset, size)
 
     def append(self, name: str, data: bytes) -> None:
-        self._disk.append(name, data)  # Not safe yet: what is left of it is up to the crash.
+        self._disk.append(name, data)  # Not synced yet: the crash decides what is left of it.
 
     def sync(self, name: str) -> None:
         self._step()

@@ -1,7 +1,7 @@
-"""Clients with continuous queries: they publish rows in the order of event time, and read what queries make of them.
+"""Clients with continuous queries: they publish rows in the order of event time, and read the results.
 
-The judge is the reference evaluator, given all rows that were accepted from the moment a query was inserted. At the end
-each query's stream must hold just those results: none missing, none twice, none invented.
+The judge is the reference evaluator, given all rows that were accepted since a query was inserted. At the end each
+query's stream must hold exactly those results: none missing, none twice, none invented.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ QUERIES: Final = (
 )
 SEVERAL: Final = {name: Stream(name, SCHEMA, "at") for name in ("left_side", "right_side", "far_side")}
 JOINS_OF_SEVERAL: Final = tuple(
-    # So many conditions that say one thing let the network expect few results: a join may be worth a way of its own.
+    # Many redundant conditions make the planner expect few results, so that placing a join apart may pay.
     re.sub(r"(\w+) ~ (\w+)", " AND ".join(rf"\1.number + {more} = \2.number + {more}" for more in range(8)), text)
     for text in (
         "SELECT l.number, r.part, f.number AS far FROM left_side l, right_side r, far_side f WHERE l ~ r AND r ~ f",
@@ -115,15 +115,15 @@ class QueriesWorkload(
     queries: IntRange = (2, 4)
     rows: IntRange = (10, 25)  # Of each stream.
     every_ms: IntRange = (200, 900)
-    without_spark: float = 0.4  # Of the peers: what has state runs elsewhere.
+    without_spark: float = 0.4  # Share of the peers without an engine, so that stateful operators run elsewhere.
     placements: tuple[PlacementName, ...] = ("auto",)
-    only_stateful: bool = False  # Only queries of which something could be better placed elsewhere.
-    several: bool = False  # Only joins of three streams or more, of which each join can be placed.
-    changes_pace: bool = False  # Half-way, each source draws anew how often it publishes.
+    only_stateful: bool = False  # Only queries for which another placement could be better.
+    several: bool = False  # Only joins of three streams or more, whose joins are placed one by one.
+    changes_pace: bool = False  # Half-way each source draws a new rate.
     join: Literal["", Algorithm] = ""  # Only joins, through the join index, of streams with several publishers;
     windowed: bool = False  # only those with windows;
-    splits: bool = False  # with heavy values spread over evaluators, however few tuples they bring;
-    publishers: int = 2  # of so many each, if different peers are drawn;
+    splits: bool = False  # with heavy values spread over evaluators, however few tuples they have;
+    publishers: int = 2  # with so many publishers each, if different peers are drawn;
     replicas: IntRange | None = None  # with so many rewriters of each attribute, drawn for each query.
     asked_within_ms: Millis = 6000
 
@@ -151,7 +151,7 @@ class _Accepted:
 
 @dataclass(slots=True)
 class QueryOracle:
-    """What was accepted, and what queries made of it."""
+    """The rows that were accepted, and the results that are due."""
 
     streams: dict[str, Stream]
     deliveries: int = 0
@@ -172,7 +172,7 @@ class QueryOracle:
         return self._plans[text]
 
     def results(self, text: str, inserted_at: Stamp) -> Counter[Row]:
-        """What the rows accepted so far make of a query; asked again and again until all of it has been read."""
+        """The results of a query over the rows accepted so far; asked repeatedly until all of them have been read."""
         question = text, inserted_at, self.accepted_count
         if question not in self._results:
             self._results[question] = self._evaluate(text, inserted_at)
@@ -239,7 +239,7 @@ class _Source:
 
 
 class _Asker:
-    """Submits a query at one peer, until it is acknowledged; at the end reads its stream from the start."""
+    """Submits a query at one peer until it is acknowledged; at the end reads its stream from the start."""
 
     def __init__(self, workload: QueryWorkload, name: str, text: str, peer: SimPeer) -> None:
         self._workload, self.name, self.text, self._peer = workload, name, text, peer
@@ -275,7 +275,7 @@ class _Asker:
                 self._workload.later(RETRY_MS, self.submit)
 
     def _look(self) -> None:
-        """An earlier try was not answered: see whether it took effect."""
+        """An earlier try was not answered: find out whether it took effect."""
         if not self._peer.is_up:
             self._workload.later(RETRY_MS, self._look)
             return
@@ -300,7 +300,7 @@ class _Asker:
         self._is_reading = True
 
         def listed(answer: Answer | None, last: bool) -> None:
-            listing = answer.queries if isinstance(answer, QueriesListed) else ()  # The peer may have gone again.
+            listing = answer.queries if isinstance(answer, QueriesListed) else ()  # The peer may be gone again.
             found = [each for each in listing if each.query == self.name]
             if not found:
                 self._is_reading = False
@@ -312,7 +312,7 @@ class _Asker:
 
     def _open(self, stream: str) -> None:
         self._schema = self._workload.schema_of(self.text)
-        self._readings += 1  # Each reads from the start: a subscription of before would go on where it was.
+        self._readings += 1  # Each reading has a new name: an old subscription would go on from its position.
         subscription = f"reader-{self.name}-{self._readings}"
 
         def heard(answer: Answer | None, last: bool) -> None:
@@ -332,7 +332,7 @@ class _Asker:
         self._peer.request(command, heard)
 
     def complaint(self) -> str | None:
-        """What is missing; raises Violation for what should not be there."""
+        """What is missing; raises Violation for a result that should not be there."""
         if not self.is_acknowledged:
             return f"query {self.name} at {self._peer!r} is not acknowledged"
         self.read()
@@ -417,7 +417,7 @@ class QueryWorkload:
 
     @property
     def moves(self) -> int:
-        """How often a query that could have gone on went to where it is better placed."""
+        """How often a query moved to a better placement although it could have stayed."""
         machines = [peer.machine for peer in self.world.peers]
         queries = [each for peer in machines if isinstance(peer, Peer) for each in peer.queries.running.values()]
         return sum(move.why.startswith(BETTER_PLACED) for each in queries for move in each.placing.moves)

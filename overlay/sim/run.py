@@ -33,7 +33,7 @@ from protocols.store.limits import StoreLimits
 from protocols.wire import MESSAGES, RECORDS
 
 WARM_UP_MS: Final = 1_000
-LOOK_MS: Final = 500  # How often the second phase asks whether all is well.
+LOOK_MS: Final = 500  # How often the second phase checks whether all is well.
 SHOWN_MAX: Final = 10
 SMALL_LIMITS: Final = Limits(
     publish_bytes_max=256,
@@ -49,7 +49,7 @@ SMALL_LIMITS: Final = Limits(
 SMALL_STORE_LIMITS: Final = StoreLimits(versions_max=2, message_bytes=256, operations_max=24)
 SMALL_SEGMENT_BYTES: Final = 2_048
 SEGMENT_BYTES: Final = 256 << 10
-SYNC_MS_MAX: Final = (6, 30, 300)  # Some disks are slow: much is not safe when the power goes.
+SYNC_MS_MAX: Final = (6, 30, 300)  # Some disks are slow, so much is unsynced when the power fails.
 
 
 class Verdict(Enum):
@@ -63,7 +63,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one seed."""
+    """The outcome of one seed."""
 
     seed: int
     verdict: Verdict
@@ -73,10 +73,10 @@ class Outcome:
     steps: int
     virtual_ms: Millis
     took_s: float
-    accepted: int  # Publishes that were promised to be safe,
+    accepted: int  # Publishes that were acknowledged,
     delivered: int  # and rows that reached a reader.
-    moves: int = 0  # Of operators, to where they are better placed.
-    joins_apart: int = 0  # In the end: joins at another peer than the join that reads them.
+    moves: int = 0  # Moves of operators to a better placement.
+    joins_apart: int = 0  # Joins that run, at the end, at another peer than the join that reads them.
     faults: dict[str, int] = field(default_factory=dict)
     network: dict[str, int] = field(default_factory=dict)
     problem: str = ""
@@ -140,7 +140,7 @@ class Run:
         self._peers = peers
 
     def __call__(self) -> Outcome:
-        """Play it to its end."""
+        """Run it to its end."""
         started = time.process_time()
         verdict, problem = self._play()
         oracle, world = self._workload.oracle, self.world
@@ -187,13 +187,13 @@ class Run:
         self.world.run_for(int(self._scenario.for_s * 1000))
 
     def _healed(self) -> list[str]:
-        """Wait until everything due has happened, and a little longer; what is missing at the end."""
+        """Wait until everything due has happened, and a little longer; returns what is missing at the end."""
         self._faults.heal()
         self._workload.calm()
         deadline = self.world.now + int(self._scenario.heal_s * 1000)
         if not (missing := self._wait(deadline)):
             self.world.run_for(int(self._scenario.settle_s * 1000))
-            missing = self._wait(deadline)  # Nothing false may have come since; who was leaving may just be back.
+            missing = self._wait(deadline)  # Nothing false may have come since, and a leaving peer may just be back.
         return missing
 
     def _wait(self, deadline: Millis) -> list[str]:
@@ -205,7 +205,7 @@ class Run:
 def run(scenario: Scenario, seed: int, write: Callable[[str], object] | None = None) -> Outcome:
     """Run one seed."""
     was_on = gc.isenabled()
-    gc.disable()  # A run makes millions of objects and few cycles: looking for them costs more than it gives back.
+    gc.disable()  # A run makes millions of objects and few cycles, so collecting costs more than it frees.
     try:
         return Run(scenario, seed, write)()
     finally:
@@ -223,7 +223,7 @@ def run_many(text: str, seeds: Iterable[int], jobs: int) -> Iterator[Outcome]:
     if jobs == 1:
         yield from (_run_text(text, seed) for seed in seeds)
         return
-    pool = ProcessPoolExecutor(jobs, initializer=gc.freeze)  # Modules stay: no run need look through them for rubbish.
+    pool = ProcessPoolExecutor(jobs, initializer=gc.freeze)  # Modules stay, so no run's collection need visit them.
     try:
         futures = [pool.submit(_run_text, text, seed) for seed in seeds]
         for future in futures:

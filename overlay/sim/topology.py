@@ -1,8 +1,8 @@
-"""How far simulated peers are from each other: one-way delays between any two of them, by index.
+"""How far simulated peers are apart: one-way delays between any two of them, by index.
 
-`uniform` and `lan` draw every pair by itself. `transit-stub` is the generator of the placement papers (Zegura et al.,
-INFOCOM 1996): transit domains joined by long links, stub domains hanging off each transit router, peers in the stubs;
-near peers are then near to the same others, as on the Internet.
+`uniform` and `lan` draw every pair independently. `transit-stub` is the generator of the placement papers (Zegura et
+al., INFOCOM 1996): transit domains joined by long links, stub domains attached to each transit router, and peers in the
+stubs. Peers that are near to each other are then near to the same others, as on the Internet.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Topology(Protocol):
     def delay_ms(self, a: int, b: int) -> Millis: ...
 
     def shift(self, rng: random.Random) -> None:
-        """Distances are others from now on, of the same kind."""
+        """Draw new distances of the same kind."""
 
 
 class UniformTopology:
-    """Every pair of peers at a distance of its own, drawn from one range; costs no memory."""
+    """Every pair of peers has its own distance, drawn from one range; costs no memory."""
 
     def __init__(self, rng: random.Random, range_ms: tuple[Millis, Millis]) -> None:
         self._salt = rng.getrandbits(32)
@@ -54,7 +54,8 @@ class TransitStubShape(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     transit_routers: int = 3  # In each transit domain.
     stub_domains: int = 2  # At each transit router.
     stub_routers: int = 3  # In each stub domain.
-    extra_link_share: float = 0.3  # Of the pairs of a domain's routers, beyond the tree that connects them.
+    # Share of further links between a domain's routers, beyond the tree that connects them.
+    extra_link_share: float = 0.3
     between_transit_ms: DelayRange = (20.0, 60.0)
     within_transit_ms: DelayRange = (5.0, 20.0)
     to_stub_ms: DelayRange = (2.0, 8.0)
@@ -83,7 +84,7 @@ class TransitStubTopology:
         while len(homes) <= a or len(homes) <= b:
             homes.append((self._rng.choice(self._stubs), self._rng.uniform(*self._shape.to_peer_ms)))
         (router_a, access_a), (router_b, access_b) = homes[a], homes[b]
-        if router_a > router_b:  # Both ways the same, to the last bit.
+        if router_a > router_b:  # The same in both directions, to the last bit.
             router_a, router_b = router_b, router_a
         delays = self._from.get(router_a) or self._delays_from(router_a)
         return int(access_a + access_b + delays[router_b]) + 1
@@ -104,7 +105,7 @@ class TransitStubTopology:
                 self._stubs += stub
 
     def _domain(self, routers: int, delay: DelayRange) -> list[int]:
-        """Some new routers: a random tree, and a share of the other links there could be."""
+        """New routers: a random tree, plus a share of the other possible links."""
         first = len(self._links)
         domain = list(range(first, first + routers))
         self._links += [[] for _ in domain]
@@ -122,7 +123,7 @@ class TransitStubTopology:
         self._links[b].append((a, ms))
 
     def _delays_from(self, source: int) -> array[float]:
-        """The shortest delays from one router to all, computed when somebody first asks (Dijkstra)."""
+        """The shortest delays from one router to all others, computed on demand (Dijkstra)."""
         best = array("d", [float("inf")]) * len(self._links)
         best[source] = 0.0
         queue = [(0.0, source)]

@@ -1,7 +1,7 @@
 """What happened in a run: (time, peer, event, effects) of every step, as one hash, as text, and as the last lines.
 
-The hash covers every value of every step, so two runs with one hash did the same. An identifier is hashed when it first
-appears, and stands there as a number from then on. Steps are immutable, so the last ones are kept by reference and
+The hash covers every value of every step, so two runs with equal hashes did the same. An identifier is hashed once,
+when it first appears, and is a number from then on. Steps are immutable, so the last ones are kept by reference and
 become text only when somebody reads them.
 """
 
@@ -24,7 +24,7 @@ _HASH_DIGITS: Final = 32
 
 
 class Step(NamedTuple):
-    """One event at one peer, and what the peer did about it; a fault is a step without effects."""
+    """One event at one peer, and its effects; a fault is a step without effects."""
 
     at: Millis
     peer: int
@@ -37,7 +37,7 @@ class Step(NamedTuple):
 
 
 class _Numbers(dict[Key, int]):
-    """A number for each identifier in the order of their appearance; the identifier itself goes to the hash."""
+    """A number for each identifier in the order of appearance; the identifier itself is hashed."""
 
     def __init__(self, hash_bytes: Callable[[bytes], object]) -> None:
         self._hash_bytes = hash_bytes
@@ -49,7 +49,7 @@ class _Numbers(dict[Key, int]):
 
 
 class Trace:
-    """The record of one run; `write` gets every step as a line, if it is given."""
+    """The record of one run; `write`, if given, gets every step as a line."""
 
     def __init__(self, write: Callable[[str], object] | None = None) -> None:
         self.steps = 0
@@ -64,7 +64,8 @@ class Trace:
         self.steps += 1
         self._last.append((at, peer, event, effects))
         buffer = self._buffer
-        # Two kinds of events can have the same fields; effects of one kind have fields no other has.
+        # Two kinds of events can have the same fields, so the kind is hashed too; effects of different kinds differ in
+        # fields.
         self._encode((at, peer, type(event).__name__, event, effects), buffer, -1)
         if len(buffer) > _HASH_EVERY_BYTES:
             self._digest.update(buffer)

@@ -1,4 +1,4 @@
-"""A trace on disk: which run it is of, then every step as a line of text; enough to run it again and compare.
+"""A trace on disk: its run, then every step as a line of text; enough to repeat the run and compare.
 
 {"scenario": "peers = 5 ...", "seed": 7, "commit": "1f3c9d2"}
 0.000 p0 Started() -> [...]
@@ -31,7 +31,7 @@ class TraceHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Difference(msgspec.Struct, frozen=True):
-    """The first step at which a run went another way than its trace."""
+    """The first step at which a run differs from its trace."""
 
     number: int
     recorded: str
@@ -53,7 +53,7 @@ def read_head(file: TextIO) -> TraceHead:
 
 
 def replay(path: Path, show: Callable[[str], None] | None = None) -> tuple[Outcome, Difference | None]:
-    """Run a trace's seed again, step by step beside the file; the first difference ends the comparison, not the run."""
+    """Repeat a trace's run beside the file; the first difference ends the comparison, not the run."""
     with path.open(encoding="utf-8") as file:
         head = read_head(file)
         comparison = _Comparison(file, show)

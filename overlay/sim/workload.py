@@ -1,7 +1,7 @@
 """Clients of a simulated network: they create streams, publish to them and read them, and come back after a crash.
 
-Each behaves as `peerd.client` does: it remembers its own positions, says what it has seen, and tries again what was
-refused with a time to try again. Everything they are told goes to the oracle.
+Each behaves as `peerd.client` does: it remembers its own positions, says what it has seen, and retries what was refused
+with a retry time. Everything they are told goes to the oracle.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ DURABILITIES: Final[tuple[Durability, ...]] = ("disk", "replicated", "memory")
 RETRY_MS: Final = 300
 RECONNECT_MS: Final = 200
 LOOK_MS: Final = 5_000
-REMOVED_MS_MAX: Final = 20_000  # After it began, something that comes to its end does so.
-PATIENCE_MS: Final = 30_000  # After this, a request at a healthy peer should have been answered.
+REMOVED_MS_MAX: Final = 20_000  # Whatever is removed in a run is removed within this time after it began.
+PATIENCE_MS: Final = 30_000  # A request at a healthy peer should be answered within this.
 CUT_OFF_MS_MAX: Final = 500
-DEATH_SHARE: Final = 0.3  # Of the readers that go away, or cannot bear a row: they do so without a word.
-CUT_OFF_SHARE: Final = 0.05  # Of the publishes whose client loses its connection before the answer.
+DEATH_SHARE: Final = 0.3  # Share of the readers that vanish without a word when they go away or cannot process a row.
+CUT_OFF_SHARE: Final = 0.05  # Share of the publishes whose client loses its connection before the answer.
 
 
 class StreamsWorkload(
@@ -57,22 +57,22 @@ class StreamsWorkload(
     """How much clients do; ranges are drawn from the seed."""
 
     streams: IntRange = (2, 4)
-    durabilities: tuple[Durability, ...] = DURABILITIES  # Of the streams, by turns.
-    lossy_share: float = 0.5  # Of the streams in memory: rather than wait they drop the oldest.
-    dropped_share: float = 0.25  # Of the streams: somebody removes them in the midst of it all.
+    durabilities: tuple[Durability, ...] = DURABILITIES  # Of the streams, in turn.
+    lossy_share: float = 0.5  # Share of the `memory` streams that drop the oldest rather than wait.
+    dropped_share: float = 0.25  # Share of the streams that somebody removes during the run.
     retention_ms: IntRange = DAY_MS
     publishers: IntRange = (2, 5)
     subscribers: IntRange = (2, 5)
-    kept_share: float = 1.0  # Of the subscriptions: their peer keeps them while their client is away.
-    closed_share: float = 0.2  # Of the subscriptions: their client ends them, and half of them begin anew.
-    picky_share: float = 0.25  # Of the kept ones: their client cannot bear one row in so many.
+    kept_share: float = 1.0  # Share of the subscriptions that their peer keeps while the client is away.
+    closed_share: float = 0.2  # Share of the subscriptions that their client ends; half of them begin anew.
+    picky_share: float = 0.25  # Share of the kept ones whose client cannot process some rows.
     poison_every: IntRange = (15, 60)
     rows: IntRange = (1, 4)  # In one publish.
     every_ms: IntRange = (100, 1500)  # How often a publisher publishes.
 
 
 class _Session:
-    """What clients on one machine know together: the highest stamp anybody told them."""
+    """What clients on one machine share: the highest stamp anybody told them."""
 
     def __init__(self) -> None:
         self.stamp: Stamp = 0
@@ -82,7 +82,7 @@ class _Session:
 
 
 class _Creator:
-    """Creates one stream, however often it takes."""
+    """Creates one stream, retrying until it exists."""
 
     def __init__(self, workload: Workload, definition: StreamDefinition) -> None:
         self._workload = workload
@@ -118,7 +118,7 @@ _Memory = tuple[int, int]
 
 
 class _Remover:
-    """Ends something, a stream or a subscription, however often it takes."""
+    """Removes a stream or a subscription, retrying until it is gone."""
 
     def __init__(
         self, workload: Workload, command: DropStream | CloseSubscription, where: Callable[[], SimPeer | None]
@@ -142,7 +142,7 @@ class _Remover:
 
     def _answered(self, answer: Answer | None, last: bool) -> None:
         match answer:
-            case Done() | Refused(code="unknown"):  # Or an earlier try took effect, or it went with a disk.
+            case Done() | Refused(code="unknown"):  # Or an earlier try took effect, or it was lost with a disk.
                 self.is_done = True
                 self._then()
             case _:
@@ -150,9 +150,9 @@ class _Remover:
 
 
 class _PublisherClient:
-    """Publishes to one stream at one peer, row after row, until something was accepted in a calm network.
+    """Publishes to one stream at one peer, until a publish is accepted in a calm network.
 
-    What was not answered is asked again at times, under the same number: it must take effect once.
+    It sometimes repeats a publish that was not answered, under the same number: that must take effect once.
     """
 
     def __init__(self, workload: Workload, stream: StreamName, peer: SimPeer, session: bytes) -> None:
@@ -196,7 +196,7 @@ class _PublisherClient:
         if not self.peer.is_up:
             self._workload.later(RECONNECT_MS, self._ask, publication, memory)
             return
-        if memory != self._memory():  # The peer knows nothing of the first time any more.
+        if memory != self._memory():  # The peer has forgotten the first try.
             self._give_up(publication)
             return
         publication.asked_at = self._workload.world.now
@@ -232,7 +232,7 @@ class _PublisherClient:
             case Refused(code=code) if publication.is_sure:
                 del self._open[publication.rows[0]]
                 self.is_content |= self._is_dropped and code == "unknown" and workload.is_calm
-                if not self._is_dropped:  # Else it may have been taken, and be gone with its stream.
+                if not self._is_dropped:  # Otherwise it may have been taken, and be gone with its stream.
                     workload.oracle.refused(publication)
             case None if asks_again:
                 publication.is_sure = False
@@ -241,12 +241,12 @@ class _PublisherClient:
                 self._give_up(publication)
 
     def _memory(self) -> _Memory:
-        """What a peer remembers its publishes by: it goes with the disk, or with the life."""
+        """What a peer remembers publishes by: lost with the disk, or with the life."""
         is_in_memory = self._workload.oracle.durabilities[self._stream] == "memory"
         return self.peer.disks, self.peer.life if is_in_memory else 0
 
     def _give_up(self, publication: Publication) -> None:
-        """Whether it took effect will not be known."""
+        """It will never be known whether it took effect."""
         del self._open[publication.rows[0]]
         publication.outcome = "unknown"
 
@@ -263,7 +263,7 @@ class _SubscriberClient:
         self._is_over = False  # It has ended, or its stream has.
         self._is_restless = workload.rng.random() < 0.4
         self._is_kept = workload.rng.random() < workload.shape.kept_share
-        self._refused: dict[Origin, tuple[int, RowNumber]] = {}  # Until it comes again, what follows is of no use.
+        self._refused: dict[Origin, tuple[int, RowNumber]] = {}  # Until it comes again, what follows is useless.
         if self._is_kept and workload.oddities.random() < workload.shape.picky_share:
             every = draw(workload.oddities, workload.shape.poison_every)
             reading.refuses = lambda row: row % every == 0
@@ -341,7 +341,7 @@ class _SubscriberClient:
             self._workload.later(RETRY_MS, self._open)
 
     def _process(self, batch: Batch) -> None:
-        """Take the rows one by one, up to one that this client cannot bear: it says so, or dies of it."""
+        """Process rows one by one, up to one that this client cannot process: it refuses it, or dies."""
         origin, reading = batch.origin, self.reading
         if self._comes_too_early(origin, batch.first):
             return
@@ -360,7 +360,7 @@ class _SubscriberClient:
             return
 
     def _comes_too_early(self, origin: Origin, first: int) -> bool:
-        """Whether something was sent before it was heard that an earlier row has to come again."""
+        """Whether this was sent before the peer heard that an earlier row must come again."""
         if origin in self._refused and first > self._refused[origin][0]:
             return True
         self._refused.pop(origin, None)
@@ -374,14 +374,14 @@ class _SubscriberClient:
             self.peer.request(command, lambda answer, last: self._letters(answer, disks))
 
     def _letters(self, answer: Answer | None, disks: int) -> None:
-        is_over = self._is_over or self.reading.stream in self._workload.oracle.dropped  # With it go its letters.
+        is_over = self._is_over or self.reading.stream in self._workload.oracle.dropped  # Its dead letters go with it.
         if isinstance(answer, DeadLettersListed) and disks == self.peer.disks and not is_over:
             letters = [letter for each in answer.subscriptions for letter in each.letters]
             listed = [(each.batch.origin, SCHEMA.decode(each.batch.rows)[0][0]) for each in letters]
             self._workload.oracle.letters(self.reading, listed)
 
     def _see_later(self) -> None:
-        """Say what has been seen: soon, or much later and then all at once."""
+        """Say what has been seen: soon, or much later and all at once."""
         if not self._unseen:
             self._unseen = True
             self._workload.later(self._workload.rng.choice((1, 20, 400)), self._see)
@@ -447,7 +447,7 @@ class Workload:
         self._calm_since = self.world.now
 
     def due(self) -> list[str]:
-        """What is missing for everything to be well."""
+        """What is still missing."""
         missing = [f"{each.name} has not been created" for each in self._creators if not each.is_done]
         missing += [complaint for client in self._publishers if (complaint := client.complaint())]
         missing += [complaint for client in self._subscribers if (complaint := client.complaint())]
@@ -467,7 +467,8 @@ class Workload:
 
     def _crashed(self, peer: SimPeer, with_disk: bool) -> None:
         self.oracle.crashed(peer.peer_id, with_disk=with_disk)
-        if with_disk:  # The subscription went with the disk, and a memory stream keeps nothing for strangers.
+        # The subscription was lost with the disk, and a `memory` stream keeps nothing for unknown readers.
+        if with_disk:
             for client in self._subscribers:
                 if client.peer is peer:
                     self.oracle.lose_letters(client.reading)

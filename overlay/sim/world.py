@@ -1,4 +1,4 @@
-"""One simulated network: its peers, what lies between them, and the time they share; all of it from one seed."""
+"""One simulated network: its peers, the network between them, and their common time; everything from one seed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from protocols.messages import Record
 class World:
     """Peers in virtual time.
 
-    Every source of chance is a stream of its own, named after its purpose: drawing one more number for the disks does
-    not change what the network does.
+    Every purpose has a random generator of its own, so drawing one more number for the disks does not change what the
+    network does.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class World:
         )
 
     def rng(self, purpose: str) -> random.Random:
-        """A source of chance of its own for one purpose."""
+        """The random generator for one purpose."""
         return random.Random(f"{self.seed}/{purpose}")
 
     @property
@@ -72,7 +72,7 @@ class World:
         return self.agenda.now
 
     def on_crash(self, listener: OnCrash) -> None:
-        """Tell somebody of every crash."""
+        """Call a listener at every crash."""
         self._around.on_crash = listener
 
     def add_peer(self) -> SimPeer:
