@@ -1,4 +1,4 @@
-"""Which address of this machine to listen on and to hand out, and what to say when it cannot be had."""
+"""Which address of this machine to listen on and to advertise, and what to say if it is not available."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FAR_AWAY = "192.0.2.1"  # Reserved for documentation; connecting a datagram soc
 
 
 def local_address(towards: str = _FAR_AWAY) -> str | None:
-    """The address this machine would send from to reach the given host; None if there is no way."""
+    """The address this machine would send from to reach the given host; None if there is no route."""
     try:
         family, _, _, _, place = socket.getaddrinfo(towards, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -51,9 +51,9 @@ def is_address(host: str) -> bool:
 
 
 def listening_host(config: Config, seeds: Sequence[Address]) -> str:
-    """The host to listen on: as set; else the side of this machine that faces the seeds.
+    """The host to listen on: the setting, otherwise the interface that faces the seeds.
 
-    The default, loopback, cannot reach another machine, so a peer that joins a network elsewhere would never get there.
+    The default, loopback, cannot reach another machine, so a peer could never join a network elsewhere.
     """
     if "host" not in config.origins:
         for host, _ in seeds:
@@ -71,9 +71,9 @@ def own_seed(config: Config) -> Address:
 
 
 def cannot_listen(error: OSError, host: str, port: int, *, key: str, origin: str) -> PeerError:
-    """Why an address cannot be listened on, in words; `key` is the setting that named the port."""
+    """Why an address cannot be listened on, in words; `key` is the setting of the port."""
     option = f"--{key.replace('_', '-')}"
-    # uvloop hides the kernel's answer about a datagram socket behind an error of its own.
+    # uvloop hides the kernel's error for a datagram socket behind one of its own.
     cause = error.__cause__ if error.errno is None and isinstance(error.__cause__, OSError) else error
     match cause.errno:
         case errno.EADDRINUSE:

@@ -72,7 +72,7 @@ def store_token(data: DataDir, token: JoinToken) -> None:
 
 def found_network(config: Config, data: DataDir) -> JoinToken:
     """Create a network with this peer as its first member."""
-    # A peer on any free port does not know its address yet; once it runs, "peer token" does.
+    # A peer on any free port does not know its address yet; "peer token" knows it once the peer runs.
     seeds = (own_seed(config),) if config.port or config.advertise_seed else ()
     token = JoinToken(Network.create(config.name), seeds)
     store_token(data, token)
@@ -80,7 +80,7 @@ def found_network(config: Config, data: DataDir) -> JoinToken:
 
 
 async def admit(config: Config, data: DataDir) -> JoinToken:
-    """The token of the network that this peer shall be a member of; may wait for the file that brings it."""
+    """The token of the network that this peer belongs to; may wait for the token file."""
     stored = stored_token(data)
     if config.found:
         token = stored or found_network(config, data)

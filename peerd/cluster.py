@@ -1,7 +1,7 @@
 """An embedded network: several peers of one machine, each a daemon process with its own data directory up/1..N.
 
 Used by `peer up --peers N`, by the demonstration and by tests. Peers keep their keys and their network from one start
-to the next; ports are chosen anew from what is free.
+to the next; each start chooses free ports.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Cluster:
         settings_of: Mapping[int, Mapping[str, str]] | None = None,
         topology: TopologyName | None = None,
     ) -> None:
-        """Start the daemons, all at once; unless detached they stop when this process ends, however it ends."""
+        """Start all daemons at once; unless detached, they stop when this process ends, however it ends."""
         if running := self.base.embedded_running():
             raise PeerError(
                 f"{counted(len(running), 'embedded peer')} already run here",
@@ -88,7 +88,7 @@ class Cluster:
             self.peers.append(EmbeddedPeer(number, data, port, self._start_daemon(data)))
 
     def _token(self, name: str, port: int) -> JoinToken:
-        """The network of the first embedded peer if there was one, with today's address of that peer."""
+        """The network of the first embedded peer, if there is one, with its present address."""
         self.base.embedded(1).prepare()
         before = stored_token(self.base.embedded(1))
         return JoinToken(before.network if before else Network.create(name), ((HOST, port),))
@@ -119,13 +119,13 @@ class Cluster:
         return ControlClient(self.base.embedded(number), f" -p {number}")
 
     def kill(self, number: int) -> None:
-        """End one peer as a power cut would."""
+        """End one peer as a power failure would."""
         process = self.peers[number - 1].daemon.process
         process.kill()
         process.wait()
 
     def restart(self, number: int, timeout_s: float = UP_TIMEOUT_S) -> None:
-        """Start a peer that has ended again, at its old address, and wait until it is a member."""
+        """Start a stopped peer again, at its old address, and wait until it is a member."""
         peer = self.peers[number - 1]
         peer.daemon = self._start_daemon(peer.data)
         wait_until_member(peer.daemon, timeout_s)
@@ -158,7 +158,7 @@ def _status(peer: EmbeddedPeer) -> dict[str, Any] | None:
 
 
 def free_ports(count: int, first: int) -> list[int]:
-    """Ports from `first` on that nobody uses, neither for UDP nor TCP, nor the HTTP port that goes with each."""
+    """Unused ports from `first` on, free for UDP and TCP and for the HTTP port that goes with each."""
     last = min(first + _PORTS_TRIED, PORT_MAX - HTTP_PORT_OFFSET)
     ports: list[int] = []
     for port in range(first, last + 1):
@@ -178,7 +178,7 @@ def free_ports(count: int, first: int) -> list[int]:
 
 def _is_free(port: int, kind: socket.SocketKind) -> bool:
     with socket.socket(socket.AF_INET, kind) as probe:
-        if kind == socket.SOCK_STREAM:  # As servers do: a port whose last connection ended a moment ago is free.
+        if kind == socket.SOCK_STREAM:  # As servers do: a port whose last connection has just ended counts as free.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
@@ -188,13 +188,13 @@ def _is_free(port: int, kind: socket.SocketKind) -> bool:
 
 
 def _own_environment() -> dict[str, str]:
-    """Our environment without the settings in it: they are about one peer, not about each of these."""
+    """Our environment without PEER_* settings, which are about one peer and not about each of these."""
     shadowed = {f"PEER_{key.upper()}" for key in KEYS if key not in _SHARED_SETTINGS} | {"PEER_CONFIG"}
     return {name: value for name, value in os.environ.items() if name not in shadowed}
 
 
 def _delays(topology: TopologyName, ports: Sequence[int]) -> dict[int, tuple[str, ...]]:
-    """For each peer of a drawn network, how long the way to each of the others is; by port."""
+    """For each peer of a drawn network, the delays to all others, by port."""
     drawn = make_topology(topology, random.Random(TOPOLOGY_SEED), TransitStubShape())
     return {
         port: tuple(f"{HOST}:{other}={drawn.delay_ms(a, b)}ms" for b, other in enumerate(ports) if other != port)

@@ -1,7 +1,7 @@
 """The settings of one peer, from four layers: flag, then PEER_* variable, then peerd.toml, then default.
 
-Every setting is read by one function whichever layer it comes from, and remembers where it came from, so that a refusal
-can say "port 7400 (from PEER_PORT)" and a malformed file is answered with its name, the line and the key.
+One function reads a setting, whichever layer it comes from, and the setting remembers its layer. So an error can say
+"port 7400 (from PEER_PORT)", and for a malformed file it names the file, the line and the key.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NAME_CHARS_MAX: Final = 64
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("console", "json")
 SPARK: Final = ("auto", "off", "warm")
-# Variables that choose where to look rather than how to run; they are read before the configuration is.
+# Variables that say where to look, not how to run; they are read before the configuration.
 _LOCATING_VARIABLES: Final = ("PEER_DATA_DIR", "PEER_CONFIG")
 
 
@@ -45,10 +45,10 @@ class Config:
     http_port: int | None = None
     found: bool = False
     token_file: Path | None = None
-    spark: str = "auto"  # Started when the first query needs it; never; with the peer.
+    spark: str = "auto"  # auto: with the first query that needs it; off: never; warm: with the peer.
     spark_master: str = "local"
     spark_memory: int = 420  # Megabytes of Java's heap.
-    delays: tuple[tuple[Address, float], ...] = ()  # Milliseconds more to each address: demonstrations, tests.
+    delays: tuple[tuple[Address, float], ...] = ()  # Extra milliseconds to each address, for demonstrations and tests.
     origins: Mapping[str, str] = field(default_factory=dict)
 
     def http_port_for(self, port: int) -> int:
@@ -72,7 +72,7 @@ def load_config(
             values[key], origins[key] = value, f"{file}, line {line}"
     for key in KEYS:
         variable = f"PEER_{key.upper()}"
-        # An empty variable is one that a container file left blank: it says nothing.
+        # A container file may leave a variable blank; it then counts as unset.
         if text := environ.get(variable):
             values[key], origins[key] = _read_value(key, text, where=variable), variable
     for key, raw in flags.items():
@@ -84,7 +84,7 @@ def load_config(
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """A sentence for each PEER_* variable that looks like a misspelt setting; others are none of our business."""
+    """A sentence for each PEER_* variable that looks like a misspelt setting; others are ignored."""
     known = [f"PEER_{key.upper()}" for key in KEYS] + list(_LOCATING_VARIABLES)
     sentences = []
     for variable in sorted(environ):
@@ -141,7 +141,7 @@ def _read_file(file: Path, *, must_exist: bool) -> dict[str, tuple[object, int]]
 
 
 def _malformed(file: Path, text: str, reason: str) -> PeerError:
-    """Say where the file stops being TOML. The parser tells line and column at the end of its sentence."""
+    """Say where the file stops being TOML. The parser gives line and column at the end of its message."""
     place = re.search(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$", reason)
     lines = text.splitlines() or [""]
     line = int(place[1]) if place and place[1] else len(lines)

@@ -1,7 +1,7 @@
-"""The daemon's doors: the control socket that commands speak to, and /healthz and /metrics on loopback HTTP.
+"""The daemon's interfaces: the control socket for commands, and /healthz and /metrics on loopback HTTP.
 
-Everything is JSON. An error is {"error", "detail", "hint", "code"}, where code is the exit code for a command. The
-socket file is 0600: whoever may open it may do everything this peer may.
+Everything is JSON. An error is {"error", "detail", "hint", "code"}, where code is the exit code of the command. The
+socket file is 0600: whoever may open it may do everything that this peer may.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Control:
         self._runners: list[web.AppRunner] = []
 
     async def open(self) -> str | None:
-        """Open both doors; returns the address of the HTTP one, or None where it is off."""
+        """Open both; returns the HTTP address, or None if HTTP is off."""
         data = self._daemon.data
         data.prepare_socket_folder()
         control = web.Application(middlewares=[_answer_errors])
@@ -93,7 +93,7 @@ class Control:
         for runner in self._runners:
             await runner.cleanup()
 
-    # What the doors answer.
+    # The handlers.
 
     async def _status(self, _request: web.Request) -> web.Response:
         daemon = self._daemon
@@ -191,7 +191,7 @@ class Control:
         return web.json_response({"peer_id": overlay.peer_id.hex(), "network": overlay.network.name}, status=202)
 
     async def _leaving(self, _request: web.Request) -> web.Response:
-        """How far the handover is, after a moment; at once when it is over."""
+        """How far the handover is: after a moment, or at once when it is over."""
         return web.json_response(await self._daemon.departure.news(LEAVING_NEWS_S))
 
     async def _stop(self, _request: web.Request) -> web.Response:
@@ -220,12 +220,12 @@ class Control:
         return web.json_response({"state": daemon.state, "trouble": daemon.trouble}, status=200 if healthy else 503)
 
     async def _metrics_text(self, _request: web.Request) -> web.Response:
-        from peerd.metrics import CONTENT_TYPE_LATEST, metrics_text  # 1 MB, for those who are asked.
+        from peerd.metrics import CONTENT_TYPE_LATEST, metrics_text  # Takes 1 MB, so it is loaded only when asked for.
 
         return web.Response(body=metrics_text(self._daemon), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def _find(self, text: str) -> Member:
-        """The member that a request names: among those known here, else in the whole network."""
+        """The member that a request names, among those known here or in the whole network."""
         overlay = self._daemon.overlay
         try:
             return find_member(text, overlay.members())
@@ -236,7 +236,7 @@ class Control:
 
 
 def find_member(text: str, members: list[Member]) -> Member:
-    """The one member whose id starts with the text; anything else is answered with what comes nearest."""
+    """The one member whose id starts with the text; otherwise an error that names the nearest."""
     prefix = text.strip().lower()
     if not prefix or len(prefix) > 2 * ID_BYTES or not set(prefix) <= set("0123456789abcdef"):
         raise PeerError(
@@ -293,7 +293,7 @@ def _whole_number(text: str, name: str, most: int) -> int:
 async def _answer_errors(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Turn what went wrong into the JSON that commands understand."""
+    """Turn an error into the JSON that commands understand."""
     try:
         return await handler(request)
     except PeerError as error:

@@ -1,7 +1,7 @@
 """How a command talks to a daemon: HTTP over its control socket, with nothing but the standard library.
 
-The daemon's side is control.py. Every failure becomes a PeerError; a daemon that is not there is exit code 3, with what
-the data directory knows about why.
+The daemon's side is control.py. Every failure becomes a PeerError. A daemon that does not run is exit code 3, with the
+reason if the data directory tells.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class ControlClient:
         return answer
 
     def unreachable(self) -> PeerError:
-        """Why nobody listens, as far as the data directory can tell."""
+        """Why no daemon answers, as far as the data directory can tell."""
         path, running = self.data.path, self.data.is_held()
         option = self._option
         if running:

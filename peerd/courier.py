@@ -1,8 +1,8 @@
-"""Takes a peer's messages to other peers and to keys: what piles up while frames are on their way travels together.
+"""Sends a peer's messages to other peers and to keys; what gathers while frames are in flight travels together.
 
-Each destination has a lane with a few frames in flight; the next one takes everything that waits, so a quiet peer
-answers at once and a busy one sends few, large frames. A message that fails comes back as an event. No lane grows
-without bound: what does not fit any more has failed.
+Each destination has a lane with a few frames in flight, and the next frame takes everything that waits. So a quiet peer
+answers at once, and a busy one sends few large frames. A failed message comes back as an event. Lanes are bounded: a
+message that does not fit has failed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROUTES_AT_ONCE: Final = 64
 
 @dataclass(slots=True)
 class _Lane:
-    """What waits for one peer, and how many frames are on their way to it."""
+    """What waits for one peer, and how many frames are in flight to it."""
 
     waiting: deque[tuple[Message, bytes]] = field(default_factory=deque)
     waiting_bytes: int = 0
@@ -63,7 +63,7 @@ class Courier:
         self._tasks = Tasks("courier")
 
     def send(self, peer: PeerId, message: Message) -> None:
-        """Take a message to a peer, with all that is sent to it in this turn of the event loop."""
+        """Send a message to a peer, together with everything sent to it in this turn of the event loop."""
         lane = self._lanes.setdefault(peer, _Lane())
         payload = MESSAGES.encode(message)
         assert len(payload) <= MESSAGE_BYTES_MAX, f"a {type(message).__name__} of {len(payload)} bytes fits no frame"
@@ -77,7 +77,7 @@ class Courier:
         self._flush_soon()
 
     def route(self, key: Key, message: Message) -> None:
-        """Take a message to the owner of a key."""
+        """Send a message to the owner of a key."""
         self._routed.append((key, message))
         self._flush_soon()
 

@@ -31,12 +31,12 @@ from peerd.errors import Exit, PeerError
 # The kernel's limit is 108 bytes on Linux and 104 elsewhere, with a closing zero.
 SOCKET_PATH_BYTES_MAX: Final = 100
 CONTACTS_MAX: Final = 32
-# A command that asks whether a daemon runs here holds the lock for an instant: that must not turn a daemon away.
+# A command that checks whether a daemon runs holds the lock for an instant; that must not turn a daemon away.
 LOCK_PATIENCE_S: Final = 0.1
 
 
 def default_data_dir(environ: Mapping[str, str]) -> Path:
-    """PEER_DATA_DIR, else the place where a desktop keeps data of programs."""
+    """PEER_DATA_DIR, otherwise the usual place for program data."""
     if chosen := environ.get("PEER_DATA_DIR"):
         return Path(chosen).expanduser()
     if base := environ.get("XDG_DATA_HOME"):
@@ -127,7 +127,7 @@ class DataDir:
         return [number for number in self.embedded_numbers() if self.embedded(number).is_held()]
 
     def prepare(self) -> None:
-        """Make the directory (0700), or check that an existing one is ours alone and can be written."""
+        """Create the directory (0700), or check that an existing one is ours alone and writable."""
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             mode = self.path.stat().st_mode
@@ -143,7 +143,7 @@ class DataDir:
             ) from error
 
     def _close_to_others(self, mode: int) -> None:
-        """Tighten a fresh or own directory; never the mode of somebody's folder of other things."""
+        """Tighten the mode of a new directory or of our own, never that of a folder with other things in it."""
         if self.lock_file.exists() or not any(self.path.iterdir()):
             self.path.chmod(0o700)
             return
@@ -155,7 +155,7 @@ class DataDir:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the directory as its one daemon; files of a daemon that died here are cleaned away first."""
+        """Hold the directory as its only daemon; files that a dead daemon left are removed first."""
         descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             self._lock(descriptor)
@@ -186,13 +186,13 @@ class DataDir:
             time.sleep(LOCK_PATIENCE_S / 10)
 
     def is_held(self) -> bool:
-        """Whether a daemon runs here. The lock tells the truth even when a process id has been used again."""
+        """Whether a daemon runs here. The lock is right even if a process id has been reused."""
         try:
             descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CLOEXEC)
         except OSError:
             return False
         try:
-            # Shared, so that two askers never take each other for a daemon.
+            # Shared, so that two askers never mistake each other for a daemon.
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except OSError:
             return True
@@ -226,7 +226,7 @@ class DataDir:
             )
 
     def read_contacts(self) -> list[str]:
-        """Addresses of members met before; nothing if there are none or the file is not what we wrote."""
+        """Addresses of members met before; none if the file is missing or malformed."""
         with suppress(OSError, ValueError):
             contacts = json.loads(self.contacts_file.read_text())
             if isinstance(contacts, list):
@@ -251,7 +251,7 @@ class DataDir:
 
 
 def _replace(path: Path, text: str) -> None:
-    """Write a small file whole or not at all."""
+    """Write a small file atomically."""
     scratch = path.with_name(path.name + ".new")
     scratch.write_text(text)
     scratch.replace(path)

@@ -1,4 +1,4 @@
-"""`peer leave` inside the daemon: hand over what this peer holds for the network, and say how far that is."""
+"""`peer leave` inside the daemon: hand over what this peer holds for the network, and report progress."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = structlog.get_logger("peerd")
 
 
 class Departure:
-    """One daemon's way out; idle until `drain()`."""
+    """The departure of one daemon; idle until `drain()`."""
 
     def __init__(self) -> None:
         self._is_over = asyncio.Event()
@@ -32,7 +32,7 @@ class Departure:
         log.info("handed over", entries=self._progress.entries, left=self._progress.left)
 
     async def news(self, within_s: float) -> dict[str, Any]:
-        """How far it is: at once when it is over, else after a while."""
+        """The progress: at once when it is over, otherwise after a while."""
         try:
             await asyncio.wait_for(self._is_over.wait(), within_s)
         except TimeoutError:

@@ -1,4 +1,4 @@
-"""The real files under the journal: appended to, synced together with their folder, cut back where a write fails."""
+"""The real files under the journal: appended to, synced together with their folder, cut back after a failed write."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Final
 from protocols.journal.disk import DiskFull
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
-_SCRATCH: Final = ".new"  # Ends the name of a file that is about to take another's place.
-# Where there is fdatasync, it saves the write of a modification time that nobody reads.
+_SCRATCH: Final = ".new"  # Suffix of a file that is about to replace another.
+# fdatasync, where it exists, saves writing a modification time that nobody reads.
 _sync_data = getattr(os, "fdatasync", os.fsync)
 
 
@@ -31,7 +31,7 @@ class FileDisk:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._path = path
         self._folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._open_name = ""  # The file last appended to is kept open; there is one writer, and it stays with one file.
+        self._open_name = ""  # The last file appended to stays open: there is one writer, and it stays with one file.
         self._open_file = -1
         self._linked: set[str] = set()  # Names known to survive a crash.
         for leftover in path.glob(f"*{_SCRATCH}"):
@@ -44,7 +44,7 @@ class FileDisk:
         self.close()
 
     def close(self) -> None:
-        """Give the files back to the system; nothing may be done with this disk afterwards."""
+        """Close the files; the disk cannot be used afterwards."""
         self._close_file()
         os.close(self._folder)
 
@@ -52,7 +52,7 @@ class FileDisk:
         return sorted(entry.name for entry in self._path.iterdir() if entry.is_file())
 
     def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
-        # Opened anew each time: a reader in another thread must not meet a file that was closed and its number reused.
+        # Opened anew each time: a reader in another thread must not meet a closed file whose number was reused.
         with (self._path / name).open("rb", buffering=0) as file:
             file.seek(offset)
             return file.read(-1 if size is None else size)
@@ -105,7 +105,7 @@ class FileDisk:
 
     @property
     def used_share(self) -> float:
-        """How full the file system is for us, between 0 and 1; what is reserved for others counts as used."""
+        """How full the file system is for us, between 0 and 1; space reserved for others counts as used."""
         found = os.fstatvfs(self._folder)
         return 1 - found.f_bavail / found.f_blocks if found.f_blocks else 0.0
 
@@ -122,7 +122,7 @@ class FileDisk:
             self._open_name = ""
 
     def _link(self, name: str) -> None:
-        """Make a name survive a crash: it is kept in the folder, not in the file."""
+        """Make a name survive a crash: it is stored in the folder, not in the file."""
         if name not in self._linked:
             os.fsync(self._folder)
             self._linked.add(name)

@@ -1,8 +1,8 @@
 """Runs a peer's machines in the real world: the only place where an effect meets asyncio.
 
-One event at a time: the machines answer it with effects, which are performed in order before the next event is taken.
-The network is the overlay's, the disk the journal's. What is appended within one turn of the event loop, and while the
-disk is busy with what came before, is committed together; whatever waits for it (AfterSync) is performed then.
+One event at a time: the machines answer it with effects, which are performed in order before the next event. The
+overlay is the network, the journal is the disk. Everything appended within one turn of the event loop, and while the
+disk is busy, is committed together (group commit). Effects inside AfterSync are performed after that.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ from protocols.placement.sight import LookAtNetwork
 from protocols.store.messages import Leave
 from protocols.wire import MESSAGES, RECORDS
 
-EVENTS_PER_TURN: Final = 256  # Then the network has its turn.
+EVENTS_PER_TURN: Final = 256  # After so many, the network has its turn.
 NEAREST_EVERY_S: Final = 10.0
 NEAREST_PEERS_MAX: Final = 32
 DISK_LOOK_EVERY_S: Final = 5.0
@@ -76,7 +76,7 @@ DISK_USED_MAX: Final = 0.90
 DISK_FULL_RETRY_S: Final = 1.0
 TRACE_EVENTS: Final = 32
 LIFE_FILE: Final = "life"
-OWN_REQUEST: Final[RequestId] = 0  # What the driver itself asks; clients count from 1.
+OWN_REQUEST: Final[RequestId] = 0  # Requests of the driver itself; clients count from 1.
 _TRACE_CHARACTERS: Final = 400
 
 log = structlog.get_logger("peerd.driver")
@@ -97,7 +97,7 @@ class Driver:
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.counters: Counter[str] = Counter()
         self.is_running = False
-        self.life = b""  # Names this journal, from its first use until it is lost.
+        self.life = b""  # Identifies this journal, from its first use until it is lost.
         self._overlay = overlay
         self._disk = disk
         self._loop = asyncio.get_running_loop()
@@ -115,13 +115,13 @@ class Driver:
         self._on_leaving: Callable[[Answer, bool], None] = lambda _answer, _last: None
         self._tasks = Tasks("driver")
         self._trace: deque[tuple[Millis, Event, list[Effect]]] = deque(maxlen=TRACE_EVENTS)
-        # One thread: what it writes is in order by itself.
+        # One thread, so writes are in order.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="journal")
 
     # From start to end.
 
     async def recover(self) -> None:
-        """Bring back what this peer has promised, from its journal. What arrives meanwhile waits for begin()."""
+        """Restore what this peer has promised, from its journal. What arrives meanwhile waits for begin()."""
         started_at = time.monotonic()
         self.life = _life(self._disk)
         recovered = await self._loop.run_in_executor(self._thread, self._journal.recover)
@@ -149,7 +149,7 @@ class Driver:
             self._turn_soon()
 
     async def leave(self, tell: Callable[[Answer], None]) -> None:
-        """Hand over what this peer holds for others, as far as they take it in time; tells how far that is."""
+        """Hand over what this peer holds for others, as far as they take it in time; `tell` reports progress."""
         if self.is_running:
             over: asyncio.Future[None] = self._loop.create_future()
 
@@ -163,7 +163,7 @@ class Driver:
             await asyncio.wait([over, self.failure], return_when=asyncio.FIRST_COMPLETED)
 
     async def stop(self) -> None:
-        """Finish what the disk has begun, and stop. Nothing acknowledged is lost, whenever this is called."""
+        """Finish the running write, and stop. Nothing acknowledged is lost, whenever this is called."""
         self.is_running = False
         for timer in self._timers.values():
             timer.cancel()
@@ -242,7 +242,7 @@ class Driver:
                     self._set_timer(name, after_ms)
                 case Route(key, message):
                     self._courier.route(key, message)
-                case Tell(event):  # From one role to another, once all before it is safe.
+                case Tell(event):  # From one role to another, once everything before it is safe.
                     self._handle(event)
                 case ReadLog(log_id, first, bytes_max):
                     self._tasks.spawn(self._read(log_id, first, journal.find(log_id, first, bytes_max)))
@@ -261,7 +261,7 @@ class Driver:
         self._on_leaving(answer, last)
 
     def _fail(self, error: Exception) -> None:
-        """A machine broke its own rules: stop before it promises anything more, and tell what led to it."""
+        """A machine broke its own rules: stop before it promises anything more, and report what led to it."""
         self.is_running = False
         for at, event, effects in self._trace:
             log.error("trace", at=at, happened=_shortened(event), effects=[_shortened(effect) for effect in effects])
@@ -289,12 +289,12 @@ class Driver:
                 self._commit = asyncio.create_task(self._commit_all(pending))
 
     def _release(self) -> None:
-        """Do what has waited for the disk; it may lead to more that need not wait."""
+        """Perform what waited for the disk; it may cause more that need not wait."""
         while released := self._gate.release(self._journal.synced):
             self._perform(released)
 
     async def _commit_all(self, pending: Pending | None) -> None:
-        """Write and sync, again while more has been appended meanwhile; then do what waited for it."""
+        """Write and sync, again while more was appended meanwhile; then perform what waited for it."""
         try:
             while pending is not None:
                 await self._write(pending)
@@ -339,7 +339,7 @@ class Driver:
         self.submit(Received(sender, message))
 
     def _neighbourhood_changed(self, *_: PeerRecord | str) -> None:
-        """Tell the machines who entered the neighbourhood and who is there no more."""
+        """Tell the machines who entered and who left the neighbourhood."""
         if not self.is_running:
             return
         now = {record.peer_id: None for record in self._overlay.neighbours()}
@@ -350,7 +350,7 @@ class Driver:
         self._neighbours = now
 
     async def _look_around(self) -> None:
-        """Tell the machines now and then who is near, and how the disk fills."""
+        """Tell the machines now and then who is near, and how full the disk is."""
         disk_was_low = False
         nearest_due_at = 0.0
         while True:
@@ -365,7 +365,7 @@ class Driver:
             await asyncio.sleep(DISK_LOOK_EVERY_S)
 
     async def _keep_links(self) -> None:
-        """A dial takes two round trips: the first query should not have to wait for it."""
+        """Dial early, because a dial takes two round trips and the first query should not wait for it."""
         while True:
             await self._overlay.keep_links()
             await asyncio.sleep(LINKS_LOOK_EVERY_S)
@@ -387,7 +387,7 @@ class Driver:
 
 
 def _life(disk: FileDisk) -> bytes:
-    """The name of a journal, made when the journal is."""
+    """The name of a journal, created together with it."""
     if LIFE_FILE not in disk.names():
         disk.replace(LIFE_FILE, secrets.token_bytes(16))
     return disk.read(LIFE_FILE)

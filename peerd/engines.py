@@ -24,14 +24,14 @@ from protocols.execution.engine import (
 from queries.plan import Operator
 from queries.schema import Row
 
-AGAIN_MIN_S: Final = 30.0  # After an engine could not be started.
+AGAIN_MIN_S: Final = 30.0  # After a failed start of the engine.
 AGAIN_MAX_S: Final = 300.0
 
 log = structlog.get_logger("peerd.engines")
 
 
 class Listener(Protocol):
-    """What an engine tells, on the event loop's thread."""
+    """Callbacks of an engine, on the event loop's thread."""
 
     def on_started(self, run: RunId) -> None: ...
 
@@ -47,7 +47,7 @@ class Listener(Protocol):
 
 
 class Engine(Protocol):
-    """Runs plans; nothing of it blocks. protocols/execution/engine.py says what each word means."""
+    """Runs plans; no method blocks. protocols/execution/engine.py says what each one means."""
 
     def start(self, run: RunId, plan: Operator, closed_until_us: int | None) -> None: ...
 
@@ -72,7 +72,7 @@ class Engine(Protocol):
 
 
 class Engines:
-    """Performs what machines ask of the engine, which is made when it is first needed."""
+    """Performs what machines ask of the engine, which is created when first needed."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Engines:
     ) -> None:
         self._make = make
         self._submit = submit
-        self._say = say  # To other peers, whether there is an engine here.
+        self._say = say  # Tells other peers whether there is an engine here.
         self._engine: Engine | None = None
         self._wait_s = AGAIN_MIN_S
         self._next_try: asyncio.TimerHandle | None = None
@@ -113,7 +113,7 @@ class Engines:
         return self._engine
 
     def status(self) -> dict[str, Any]:
-        """For people: whether there is a Spark, and how it is doing."""
+        """For display: whether there is a Spark, and how it is doing."""
         if self._make is None:
             return {"state": "none"}
         status: dict[str, Any] = msgspec.to_builtins(self._engine.status()) if self._engine else {"state": "off"}
@@ -125,7 +125,7 @@ class Engines:
         if self._engine is not None:
             await self._engine.close()
 
-    # What the engine tells.
+    # Called by the engine.
 
     def on_started(self, run: RunId) -> None:
         self._submit(RunStarted(run))
@@ -144,7 +144,7 @@ class Engines:
         log.info("Spark is starting", waits_for=what)
 
     def on_tried(self, reason: str) -> None:
-        """One that cannot be started is not offered to others, until it can."""
+        """An engine that cannot be started is not offered to others until it can."""
         self._say(not reason)
         self._submit(EngineTried(reason))
         if not reason:

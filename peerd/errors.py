@@ -1,4 +1,4 @@
-"""Errors that people read: what happened, the facts, the next step, and the exit code that goes with them."""
+"""Errors for people: what happened, the facts, the next step, and the exit code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """What the exit code of every command means."""
+    """The exit codes of all commands."""
 
     DONE = 0
     FAILED = 1
@@ -18,7 +18,7 @@ class Exit(IntEnum):
 
 
 class PeerError(Exception):
-    """A failure told as "error: … / detail: … / hint: …"; over the control socket it travels as JSON.
+    """A failure shown as "error: … / detail: … / hint: …"; over the control socket it travels as JSON.
 
     >>> print(PeerError('no peer starts with "3f"', hint='"peer members" lists them.', exit_code=Exit.NOT_FOUND))
     error: no peer starts with "3f"

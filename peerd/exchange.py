@@ -1,11 +1,11 @@
 """What travels over a peer's data socket, between the peer (gateway.py) and its clients (client/session.py).
 
 A frame is a length (u32, little-endian) and a msgpack array. The client sends [request id, command]; the peer answers
-[request id, answer, last], once for most commands and again and again for a subscription. An empty command takes a
-request back: the client is no longer interested in its answers. Requests are answered in any order.
+[request id, answer, last], once for most commands and repeatedly for a subscription. An empty command withdraws a
+request: the client ignores further answers. Requests are answered in any order.
 
-The peer speaks first: its answer to request 0 names the life of its disk. As long as that is the same, the peer
-remembers what it was asked; a client that comes back to another life cannot know what became of its last words.
+The peer speaks first: its answer to request 0 names the life of its disk. In the same life the peer remembers what it
+was asked; a client that comes back to another life cannot know the outcome of its last requests.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GREETING: Final = 0
 
 
 class MalformedFrame(ValueError):
-    """The other side does not speak as this page says; the connection is of no more use."""
+    """The other side does not follow this format; the connection is useless."""
 
 
 class Request(msgspec.Struct, array_like=True, frozen=True):
@@ -52,7 +52,7 @@ def frame(body: Request | Response) -> bytes:
 
 
 class FrameReader(Generic[Frame]):
-    """Cuts a flow of bytes into frames.
+    """Cuts a byte stream into frames.
 
     >>> reader = FrameReader(Request, REQUEST_BYTES_MAX)
     >>> sent = frame(Request(1, b"first")) + frame(Request(2, b"second"))

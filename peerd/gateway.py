@@ -1,7 +1,7 @@
 """The peer's side of its data socket: clients' commands go in to the machines, their answers come back out.
 
-exchange.py says how it looks on the wire. A client that asks faster than it is answered is read no further until it
-has its answers, so what one client can make a peer hold is bounded. The socket file is 0600, like the control socket.
+exchange.py has the wire format. The peer stops reading from a client that asks faster than it is answered
+(back-pressure), so the memory that one client can occupy is bounded. The socket file is 0600, like the control socket.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Gateway:
             os.umask(previous)
 
     def close(self) -> None:
-        """Take no more; what has been answered is still sent."""
+        """Take no more requests; answers that exist are still sent."""
         self._is_closed = True
         if self._server is not None:
             self._server.close()
@@ -71,7 +71,7 @@ class Gateway:
             connection.close()
 
     def reply(self, request: RequestId, answer: Answer, last: bool) -> None:
-        """Hand an answer to whoever asked, if it is still there."""
+        """Hand an answer to its client, if it is still there."""
         asker = self._askers.get(request)
         if asker is not None:
             connection, number = asker
@@ -79,23 +79,23 @@ class Gateway:
             if last:
                 del self._askers[request]
 
-    # What connections tell.
+    # Called by connections.
 
     def connected(self, connection: _Connection) -> None:
         self._connections[connection] = None
-        if self._is_closed:  # It knocked while we were closing.
+        if self._is_closed:  # It connected while we were closing.
             connection.close()
 
     def disconnected(self, connection: _Connection) -> None:
         self._connections.pop(connection, None)
 
     def requested(self, connection: _Connection, number: int, command: Command, size: int) -> None:
-        """Ask the machines, or answer in their place while they do not run."""
+        """Hand a command to the machines, or answer in their place while they do not run."""
         if not self._is_running():
             connection.respond(number, _NOT_YET, last=True)
             return
         request = next(self._numbers)
-        if not isinstance(command, Seen | Refuse):  # Which have no answer.
+        if not isinstance(command, Seen | Refuse):  # These two have no answer.
             self._askers[request] = (connection, number)
             connection.expect(number, request, size)
         self._submit(Requested(request, command))
@@ -118,7 +118,7 @@ class _Connection(asyncio.Protocol):
         self._is_full = False  # The client does not read what we send.
         self._unsent: list[bytes] = []
 
-    # What the transport tells.
+    # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -150,10 +150,10 @@ class _Connection(asyncio.Protocol):
         self._is_full = False
         self._look_for_room()
 
-    # What the gateway does with it.
+    # Called by the gateway.
 
     def expect(self, number: int, request: RequestId, size: int) -> None:
-        """There will be an answer to one of this client's requests."""
+        """One of this client's requests will be answered."""
         self._open[number] = (request, size)
         self._open_bytes += size
 

@@ -1,4 +1,4 @@
-"""The past of streams, read from the peers that keep it and written down as recordings."""
+"""The past of streams, read from the peers that keep it and written as recordings."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from spark_jobs.recordings import Recorder
 if TYPE_CHECKING:
     from peerd.client import Client
 
-QUIET_S: Final = 2.0  # Nothing came for so long: all that is kept has come.
+QUIET_S: Final = 2.0  # If nothing comes for so long, everything kept has come.
 
 
 def as_stream(definition: StreamDefinition) -> Stream:
-    """What queries know of a stream."""
+    """A stream as queries see it."""
     return Stream(
         definition.name, definition.schema, definition.event_time, definition.lateness_ms, definition.retention_ms
     )
 
 
 class Gathering:
-    """Reads streams as they were published from one time to another, each into a file of a folder."""
+    """Reads what streams published between two times, each into a file of a folder."""
 
     def __init__(self, client: Client, folder: Path, since: Literal["start"] | Stamp, until: Stamp) -> None:
         self._client, self._folder, self._since, self._until = client, folder, since, until
@@ -53,7 +53,7 @@ class Gathering:
         recorder.close()
 
     async def _record(self, name: str, recorder: Recorder) -> None:
-        """A publisher is done with the first batch that is too young; the others when nothing more comes."""
+        """A publisher is done with its first batch that is too young; the others when nothing more comes."""
         done: dict[Origin, None] = {}
         subscription = self._client.subscribe(name, since=self._since)
         subscription.on_missed = lambda missed: self._note_missed(name, missed)

@@ -1,8 +1,8 @@
 """Keeps the daemon small: it loads its libraries without what a peer has no use for, and gives memory back.
 
-Importing this module imports structlog and aiohttp, so service.py does it before anything else. structlog loads rich
-where it finds it, to draw tracebacks, and ours are plain. aiohttp reads every authority of the web into memory, twice,
-for clients that speak HTTPS, and the daemon only serves. Both together are 5 MB of a peer that has nothing to do.
+Importing this module imports structlog and aiohttp, so service.py does it before anything else. structlog loads rich,
+if it is installed, to draw tracebacks; ours are plain. aiohttp loads all certificate authorities of the web, twice, for
+HTTPS clients; the daemon only serves. Together they take 5 MB of an idle peer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def _without_module(name: str) -> Iterator[None]:
-    """For as long as this lasts, importing the module fails as if it were not installed."""
+    """Within this block, importing the module fails as if it were not installed."""
     if name in sys.modules:
         yield
         return
@@ -31,7 +31,7 @@ def _without_module(name: str) -> Iterator[None]:
 
 @contextmanager
 def _without_authorities() -> Iterator[None]:
-    """For as long as this lasts, OpenSSL finds no authorities where it looks by default."""
+    """Within this block, OpenSSL finds no certificate authorities."""
     before = os.environ.get("SSL_CERT_FILE")
     os.environ["SSL_CERT_FILE"] = os.devnull
     try:
@@ -44,20 +44,20 @@ def _without_authorities() -> Iterator[None]:
 
 
 def give_memory_back() -> None:
-    """Return to the system what was freed since the start; where the C library cannot, nothing happens.
+    """Return freed memory to the system, if the C library can.
 
-    Loading modules frees about 2 MB in places from which the C library returns nothing by itself.
+    Loading modules frees about 2 MB that the C library does not return by itself.
     """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # Of glibc alone.
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc only.
     if trim is not None:
         trim(0)
 
 
 def look_for_cycles_rarely() -> None:
-    """Let the collector leave alone what is there for good, and look at the rest less often.
+    """Exclude permanent objects from garbage collection, and collect the rest less often.
 
-    The machines make no cycles, and what they keep are millions of small things: to walk through all of them takes a
-    tenth of a second each time, in which nothing else happens.
+    The machines make no cycles and keep millions of small objects. A full collection visits all of them, which blocks
+    the loop for a tenth of a second.
     """
     gc.collect()
     gc.freeze()

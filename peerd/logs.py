@@ -19,7 +19,7 @@ _LIBRARY_LEVEL: Final = logging.WARNING
 
 
 class _Unbreakable:
-    """A stream that may go away: a closed terminal or a full disk silences the log, it does not stop the peer."""
+    """A stream that may go away: a closed terminal or a full disk silences the log, but does not stop the peer."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -66,7 +66,7 @@ def configure_logs(level: str, form: str) -> None:
 
 
 def _hide_secrets(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """A join token opens the network: it never enters a log, wherever it came from."""
+    """A join token opens the network, so it never enters a log, wherever it comes from."""
     for key, value in event.items():
         if isinstance(value, str) and "peer1-" in value:
             event[key] = _TOKEN.sub("peer1-(hidden)", value)

@@ -1,4 +1,4 @@
-"""What /metrics says, for Prometheus: the peer's counters, the members by status, and the process."""
+"""The text of /metrics, for Prometheus: the peer's counters, the members by status, and the process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["CONTENT_TYPE_LATEST", "metrics_text"]
 
 
 def metrics_text(daemon: Daemon) -> bytes:
-    """The metrics of one daemon as they are now."""
+    """The present metrics of one daemon."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_DaemonCollector(daemon))
     ProcessCollector(registry=registry)
@@ -44,7 +44,7 @@ class _DaemonCollector(Collector):
         yield members
         stats = {**daemon.overlay.stats(), **daemon.driver.stats(), "clients": daemon.gateway.clients}
         for name, value in sorted(stats.items()):
-            # The library adds the ending back that marks a counter.
+            # The library adds the suffix of a counter itself.
             if name.endswith("_total"):
                 yield CounterMetricFamily(f"peerd_{name.removesuffix('_total')}", _sentence(name), value)
             else:

@@ -1,4 +1,4 @@
-"""Values for the question marks of a query: written into its text, for a query that runs is known by its text alone."""
+"""Values for the question marks of a query, written into its text: a running query is known by its text alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from peerd.errors import Exit, PeerError
 
 
 def value_of(text: str) -> Any:
-    """A parameter as a number, true, false or null where it looks like one; text in quotes is text.
+    """A parameter as a number, true, false or null if it looks like one; quoted text is text.
 
     >>> value_of("12"), value_of("1.5"), value_of("null"), value_of("'12'"), value_of("N")
     (12, Decimal('1.5'), None, '12', 'N')
@@ -26,7 +26,7 @@ def value_of(text: str) -> Any:
 
 
 def filled(text: str, parameters: Sequence[Any]) -> str:
-    """SQL with its question marks replaced, in order; those in quotes and comments are none.
+    """SQL with its question marks replaced, in order, except those in quotes and comments.
 
     >>> filled("SELECT '?' FROM f WHERE name = ? AND n > ?", ["O'Hare", 3])
     "SELECT '?' FROM f WHERE name = 'O''Hare' AND n > 3"
@@ -39,7 +39,7 @@ def filled(text: str, parameters: Sequence[Any]) -> str:
     try:
         marks = [token.start for token in tokenize(text) if token.token_type == T.PLACEHOLDER]
     except QueryError:
-        return text  # Whoever plans it says what is wrong with it.
+        return text  # The planner will say what is wrong with it.
     if len(marks) != len(parameters):
         raise PeerError(
             f"the query has {len(marks)} question marks and {len(parameters)} parameters", exit_code=Exit.MISUSE

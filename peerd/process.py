@@ -1,4 +1,4 @@
-"""Daemons as processes of this machine: start one in the background, see it come up or learn why not, stop some."""
+"""Daemons as processes of this machine: start one in the background, wait until it is up, stop some."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from peerd.datadir import DataDir
 from peerd.errors import Exit, PeerError
 
 POLL_S: Final = 0.03
-START_TIMEOUT_S: Final = 60.0  # Until it listens: a busy machine takes long to load a program.
+START_TIMEOUT_S: Final = 60.0  # Until it listens; a busy machine loads programs slowly.
 STOP_TIMEOUT_S: Final = 30.0
 LOG_TAIL_LINES: Final = 15
 
@@ -29,7 +29,7 @@ class DaemonProcess:
 
     data: DataDir
     process: subprocess.Popen[bytes]
-    log_start: int  # Where its own lines begin: the log keeps those of earlier runs.
+    log_start: int  # Where its own lines begin; the log keeps earlier runs.
 
     @classmethod
     def start(
@@ -40,7 +40,7 @@ class DaemonProcess:
         lifeline: int | None = None,
         environ: dict[str, str] | None = None,
     ) -> DaemonProcess:
-        """Start a daemon in a session of its own, so that a Ctrl-C here does not reach it."""
+        """Start a daemon in its own session, so that Ctrl-C here does not reach it."""
         command = [sys.executable, "-P", "-m", "peerd.daemon", "--data-dir", str(data.path), *arguments]
         if lifeline is not None:
             command += ["--lifeline", str(lifeline)]
@@ -58,8 +58,8 @@ class DaemonProcess:
             return cls(data, process, log.tell())
 
     def status(self) -> dict[str, Any] | None:
-        """What the daemon says of itself, None while it does not answer yet; raise PeerError once it has died."""
-        # Asked first: a process that is alive now and silent below was alive when it was silent.
+        """The daemon's status, None while it does not answer yet; raises PeerError once it has died."""
+        # Checked first: a process that is alive now was alive when it does not answer below.
         code = self.process.poll()
         if code is not None:
             raise self._death(code)
@@ -74,11 +74,11 @@ class DaemonProcess:
         return answer
 
     def stop(self) -> None:
-        """Ask it to stop, whether it is ready or not. Asked a second time, it would go without a goodbye."""
+        """Ask it to stop, whether it is ready or not. Asking twice would end it without a goodbye."""
         self.process.terminate()
 
     def ended(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
-        """Wait for its end, kill it if the time is up; returns whether it went by itself."""
+        """Wait for its end, and kill it when the time is up; returns whether it ended by itself."""
         try:
             self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -95,7 +95,7 @@ class DaemonProcess:
         return []
 
     def _death(self, code: int) -> PeerError:
-        """Why it died: the error it printed last, else the end of its log."""
+        """Why it died: the last error it printed, otherwise the end of its log."""
         lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in self.log_lines()]
         last_error = max((place for place, line in enumerate(lines) if line.startswith("error: ")), default=None)
         if last_error is not None:
@@ -112,9 +112,9 @@ class DaemonProcess:
 
 
 def wait_until_member(daemon: DaemonProcess, timeout_s: float) -> dict[str, Any]:
-    """Wait until a daemon is a member of its network. The last status is returned, member or not; dying raises.
+    """Wait until a daemon is a member of its network. Returns its last status, member or not; raises if it dies.
 
-    The time counts from when the daemon answers: how long a machine takes to load it says nothing of its network.
+    The time counts from its first answer, because loading the program says nothing about its network.
     """
     deadline_at = time.monotonic() + START_TIMEOUT_S
     last: dict[str, Any] | None = None
@@ -152,7 +152,7 @@ def stop_daemons(directories: Sequence[DataDir], timeout_s: float = STOP_TIMEOUT
 
 
 def wait_until_gone(directories: Sequence[DataDir], timeout_s: float) -> list[DataDir]:
-    """Wait until no daemon holds any of these; returns those still held when the time is up."""
+    """Wait until no daemon holds these directories; returns those still held when the time is up."""
     deadline_at = time.monotonic() + timeout_s
     while held := [data for data in directories if data.is_held()]:
         if time.monotonic() > deadline_at:
@@ -162,7 +162,7 @@ def wait_until_gone(directories: Sequence[DataDir], timeout_s: float) -> list[Da
 
 
 def _signal(data: DataDir, number: signal.Signals) -> None:
-    # The process id is believed only while the lock is held: a stale one may belong to anybody.
+    # The process id counts only while the lock is held; a stale one may belong to any process.
     if data.is_held() and (pid := data.pid()) is not None:
         with suppress(ProcessLookupError):
             os.kill(pid, number)

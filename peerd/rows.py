@@ -1,4 +1,4 @@
-"""Rows as programs write them, and schemas as people do, turned into what travels; errors are told as PeerErrors."""
+"""Rows as programs write them, and schemas as people do, turned into wire format; errors are PeerErrors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Row = Mapping[str, Any] | Sequence[Any]
 
 
 def encode_rows(schema: Schema, rows: Sequence[Row]) -> bytes:
-    """Rows as they travel. Tuples are taken as they are, for the peer checks them; anything else is checked here.
+    """Rows in wire format. Tuples are passed unchecked, because the peer checks them; anything else is checked here.
 
     >>> encode_rows(Schema.parse("id int, delay float null"), [(1, 2.5), {"id": 2}]).hex(" ")
     '92 92 01 cb 40 04 00 00 00 00 00 00 92 02 c0'

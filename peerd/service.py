@@ -1,7 +1,7 @@
 """What a daemon does: one peer as a process, from the lock on its data directory to its goodbye.
 
-A peer whose seeds do not answer stays up and keeps trying: the network may be what is late. A stop, whoever asks, is
-announced to the others, so nobody has to find out by waiting; `peer leave` first hands over what the peer holds, and
+A peer whose seeds do not answer stays up and keeps trying, because the network may just be late. Every stop is
+announced to the others, so nobody has to find out by waiting. `peer leave` first hands over what the peer holds, and
 marks the data directory. A second signal ends the process at once.
 """
 
@@ -72,10 +72,10 @@ class Daemon:
         self._stop = asyncio.Event()
         self._leaving = False
         self.departure = Departure()
-        self._contacts_are_lost = False  # The last try to write them down failed; said once.
+        self._contacts_are_lost = False  # The last attempt to write them failed; logged once.
 
     async def run(self, lifeline: int | None = None) -> None:
-        """Run until asked to stop. With join_within_s, a network that does not answer in time is an error."""
+        """Run until asked to stop. With join_within_s, it is an error if the network does not answer in time."""
         self._listen_for_the_end(lifeline)
         token = await self._unless_stopped(admit(self.config, self.data))
         if token is None:
@@ -121,13 +121,13 @@ class Daemon:
 
     @property
     def http_port(self) -> int | None:
-        """The port for /healthz and /metrics, None for none. A peer on any free port has any free HTTP port."""
+        """The port for /healthz and /metrics; None for none. A peer on any free port has any free HTTP port."""
         if self.config.port == 0 and self.config.http_port is None:
             return 0
         return self.config.http_port_for(self.config.port) or None
 
     def token_for_others(self) -> JoinToken:
-        """A join token that works now: this peer first, then the seeds of old and live members."""
+        """A join token that works now: this peer first, then the original seeds and live members."""
         own = self.config.advertise_seed or self.overlay.address
         alive = [member.address for member in self.overlay.members() if member.status == "alive"]
         seeds = dict.fromkeys([own, *self._token.seeds, *alive])
@@ -142,7 +142,7 @@ class Daemon:
     # From start to membership.
 
     async def _start_overlay(self, disk: FileDisk) -> None:
-        """Recover what this peer knows, then listen: nobody is answered from half a memory."""
+        """Recover, then listen: a peer with half of its memory answers nobody."""
         config = self.config
         seeds = self._seeds()
         host = listening_host(config, seeds)
@@ -174,7 +174,7 @@ class Daemon:
             raise cannot_listen(error, host, config.port, key="port", origin=config.origin("port")) from error
 
     def _seeds(self) -> list[Address]:
-        """Whom to ask for a way in: seeds of the settings and the token, then members met before; never ourselves."""
+        """Whom to ask for a way in: seeds from settings and token, then members met before; never ourselves."""
         met = []
         for contact in self.data.read_contacts():
             with suppress(IdentityError):
@@ -182,7 +182,7 @@ class Daemon:
         asked = dict.fromkeys([*self.config.seeds, *self._token.seeds])
         own = (own_seed(self.config), (self.config.host, self.config.port))
         others = [seed for seed in asked if seed not in own]
-        # Nobody but ourselves to ask: we are the founder, and a network of one is a network.
+        # There is nobody else to ask: we are the founder, and one peer is a network.
         self.is_member = not others
         return list(dict.fromkeys([*others, *met]))
 
@@ -194,7 +194,7 @@ class Daemon:
             self.driver.begin()
 
     async def _belong(self) -> NoReturn:
-        """Join, then remember whom we meet. Until somebody answers, the overlay goes on asking the seeds by itself."""
+        """Join, then remember whom we meet. Until somebody answers, the overlay keeps asking the seeds."""
         try:
             known = await self.overlay.join(timeout_s=self._join_within_s or JOIN_TIMEOUT_S)
         except JoinError as error:
@@ -230,7 +230,7 @@ class Daemon:
             return
         try:
             self.data.write_contacts(contacts)
-        except OSError as error:  # A full disk, say: a peer can do without, and may be luckier next time.
+        except OSError as error:  # For instance a full disk; the peer can do without, and tries again later.
             if not self._contacts_are_lost:
                 log.warning("cannot write down the members met", file=str(self.data.contacts_file), reason=str(error))
             self._contacts_are_lost = True
@@ -256,7 +256,7 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(number, self._signalled, number)
         if lifeline is not None:
-            # The starter holds the other end: when it is gone, however it went, this becomes readable.
+            # The starter holds the other end: when it is gone, however it ended, this becomes readable.
             loop.add_reader(lifeline, self._lifeline_cut, lifeline)
 
     def _signalled(self, number: signal.Signals) -> None:
@@ -270,7 +270,7 @@ class Daemon:
         self.request_stop("the process that started this peer has gone")
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, Result]) -> Result | None:
-        """The result of the work, or None if the daemon is asked to stop before it is done."""
+        """The result of the work, or None if the daemon is asked to stop first."""
         task, stop = asyncio.ensure_future(work), asyncio.ensure_future(self._stop.wait())
         try:
             await asyncio.wait([task, stop], return_when=asyncio.FIRST_COMPLETED)
@@ -282,7 +282,7 @@ class Daemon:
 
 
 def _learn_languages() -> None:
-    """Load the languages of queries before the first one comes: that takes a second, and parsing a millisecond."""
+    """Load the query languages before the first query: loading takes a second, parsing a millisecond."""
     from queries.errors import QueryError
     from queries.query import parse
 
@@ -292,7 +292,7 @@ def _learn_languages() -> None:
 
 
 def _shaper(config: Config) -> Shaper | None:
-    """What holds back bytes to some addresses, where the settings ask for a network that is not there."""
+    """Delays bytes to some addresses, if the settings ask for an artificial network."""
     if not config.delays:
         return None
     shaper = Shaper(random.Random())

@@ -32,10 +32,10 @@ def run_command(command: click.Command, name: str, arguments: Sequence[str] | No
     except (click.Abort, KeyboardInterrupt):
         sys.exit(INTERRUPTED)
     except BrokenPipeError:
-        # The reader of our output has gone; the interpreter must not try to flush to it again.
+        # Nobody reads our output any more; the interpreter must not try to flush it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(Exit.FAILED)
-    # Without standalone mode click hands back the code of ctx.exit(), or what the command returned.
+    # Without standalone mode click returns the code of ctx.exit(), or what the command returned.
     sys.exit(result if isinstance(result, int) else Exit.DONE)
 
 
@@ -48,7 +48,7 @@ def show_error(error: PeerError) -> None:
 
 
 def _misuse(error: click.UsageError, name: str) -> PeerError:
-    """What click says, in our shape."""
+    """A click error in our form."""
     message = error.format_message().rstrip(".")
     path = error.ctx.command_path if error.ctx else name
     hint = getattr(error, "hint", None) or f'"{path} --help" shows how to use it.'

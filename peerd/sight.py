@@ -1,4 +1,4 @@
-"""The network as one peer sees it when it places operators: those it knows alive, and how far they are apart."""
+"""The network as one peer sees it when it places operators: the live peers it knows, and their distances."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from protocols.ids import PeerId
 from protocols.placement.sight import NetworkSeen
 
 CANDIDATES_MAX: Final = 64  # The nearest; a look at that many takes a few milliseconds.
-UNKNOWN_MS: Final = 250.0  # From or to a peer of which no coordinate is known: far away, but not out of the world.
+UNKNOWN_MS: Final = 250.0  # To or from a peer without a known coordinate: far away, but not excluded.
 
 
 def look_around(overlay: Overlay, placement: str, wanted: Iterable[PeerId]) -> NetworkSeen:
-    """This peer, the wanted ones unless they are gone, the nearest of the others; and the ways between them, in ms."""
+    """This peer, the wanted live ones and the nearest others, with the delays between them in ms."""
     known = overlay.members()
     alive = [member for member in known if member.status == "alive"]
     gone = [member.peer_id for member in known if member.status in ("dead", "left")]

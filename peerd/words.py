@@ -1,4 +1,4 @@
-"""Small things said the way people say them: times, durations, counts."""
+"""Times, durations and counts in words."""
 
 from __future__ import annotations
 

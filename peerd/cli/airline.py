@@ -63,7 +63,7 @@ class Clock(NamedTuple):
 
 
 def tuples(stream: str, clock: Clock, rng: random.Random) -> Iterator[tuple[float, tuple[Any, ...]]]:
-    """What a stream brings, each with the second of our clock at which it happens."""
+    """The tuples of a stream, each with the second of our clock at which it happens."""
     now_s = clock.began_s
     flights = itertools.cycle(range(1, FLIGHTS_MAX + 1))
     while True:

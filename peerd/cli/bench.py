@@ -115,7 +115,7 @@ async def _measure(writer: Client, reader: Client, names: list[str], batch: int,
 
 
 class _Arrivals:
-    """What the reader has got."""
+    """What the reader has received."""
 
     def __init__(self) -> None:
         self.count = 0

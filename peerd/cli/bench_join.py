@@ -36,7 +36,7 @@ COLUMNS: Final = (
 
 
 async def measure(writer: Client, reader: Client, algorithm: QueryEngine, batch: int, for_s: float) -> dict[str, Any]:
-    """About half of the time for each part."""
+    """Each part takes about half of the time."""
     orders, payments = (f"{name}_{time.time_ns():x}" for name in ("orders", "payments"))
     text = f"SELECT o.id, o.customer, p.paid FROM {orders} o, {payments} p WHERE o.id = p.order_id"  # noqa: S608 - ours
     publishers = {orders: writer, payments: reader}

@@ -1,4 +1,4 @@
-"""What the commands share: which peer they speak to, and their common options."""
+"""What commands share: which peer they speak to, and common options."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def client_for(data_dir: Path | None, number: int | None, *, patience_s: float |
 
 
 def target(data_dir: Path | None, number: int | None) -> ControlClient:
-    """The daemon to speak to: the one named, else this directory's own, else the first embedded peer that runs."""
+    """The daemon to speak to: the one named, else this directory's own, else the first running embedded peer."""
     base = base_dir(data_dir)
     option = "" if data_dir is None else f" --data-dir {data_dir}"
     embedded = base.embedded_numbers()

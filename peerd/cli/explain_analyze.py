@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 SHORT_ID: Final = 8
 LOOK_S: Final = 0.2
-START_S: Final = 60.0  # A query that has said nothing of itself for so long is not going to.
+START_S: Final = 60.0  # A query that has not reported for so long is not going to.
 
 _COLUMNS: Final = (
     Column("subgraph", lambda row: str(row["number"]), right=True),
@@ -89,7 +89,7 @@ async def _under_way(client: Client, query: str) -> QueryShown:
 
 
 def measured(before: QueryShown, after: QueryShown, took_s: float) -> dict[str, Any]:
-    """What happened between two looks at a query; of an attempt that began in between, all of it."""
+    """What happened between two looks at a query; all of an attempt that began in between."""
     is_same = before.attempt == after.attempt
     earlier = {each.subgraph.number: each.status for each in before.subgraphs} if is_same else {}
     results = after.results - before.results

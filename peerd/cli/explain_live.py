@@ -48,10 +48,10 @@ class Explained(NamedTuple):
 
     query: Query
     streams: Mapping[str, Stream]
-    hosted: tuple[Hosted, ...]  # Those that are read before those that read them.
+    hosted: tuple[Hosted, ...]  # In reading order: a subgraph comes after those it reads.
     known: Mapping[str, StreamStatistics]
-    why: str = ""  # They, if it is only planned.
-    in_index: str = ""  # What it costs in the join index, or where in it it is.
+    why: str = ""  # Why it would run there, if it is only planned.
+    in_index: str = ""  # Its cost in the join index, or its place there.
 
 
 async def planned(client: Client, text: str, engine: QueryEngine, peers: int) -> Explained:
@@ -118,7 +118,7 @@ def show(explained: Explained, form: str) -> None:
 
 
 def _below(vertex: _Vertex, by_number: Mapping[int, Hosted]) -> Sequence[_Vertex]:
-    """What an operator reads: where that is the flow of another subgraph, what makes it."""
+    """What an operator reads; for a flow of another subgraph, the operator that makes it."""
     flows = {each.alias: each.subgraph for each in vertex.of.subgraph.inputs if isinstance(each, FlowInput)}
     below = []
     for each in vertex.operator.inputs:
@@ -131,7 +131,7 @@ def _below(vertex: _Vertex, by_number: Mapping[int, Hosted]) -> Sequence[_Vertex
 
 
 def _with_flows(explained: Explained) -> dict[str, StreamStatistics]:
-    """What is known of the streams, and what that makes of the flows between subgraphs."""
+    """What is known of the streams, and the flows between subgraphs that follow from it."""
     known = dict(explained.known)
     by_number = {each.subgraph.number: each.subgraph for each in explained.hosted}
     for subgraph, _ in explained.hosted:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import click
 
 FORMATS: Final = ("table", "json", "jsonl", "csv")
-_PLAIN_WIDTH: Final = 240  # A table in a file is not cut at somebody's screen width.
+_PLAIN_WIDTH: Final = 240  # A table in a file is not cut to the width of a screen.
 _STYLES: Final = {
     "alive": "green",
     "running": "green",
@@ -63,7 +63,7 @@ def show_rows(rows: Sequence[Row], columns: Sequence[Column], form: str | None) 
 
 
 def show_record(record: Row, facts: Sequence[tuple[str, str]], form: str | None) -> None:
-    """Show one thing: its facts one below the other for people, else the record."""
+    """Show one thing: for people its facts one below the other, otherwise the record."""
     match chosen_form(form):
         case "table":
             width = max(len(name) for name, _ in facts)
@@ -79,7 +79,7 @@ def show_record(record: Row, facts: Sequence[tuple[str, str]], form: str | None)
 
 
 def chosen_form(form: str | None) -> str:
-    """The format asked for, else one that suits who is reading."""
+    """The format asked for, otherwise one that suits the reader."""
     return form or ("table" if sys.stdout.isatty() else "jsonl")
 
 

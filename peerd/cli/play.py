@@ -1,4 +1,4 @@
-"""What the scenes of `peer demo` share: a peer that is killed on the way, and results held against the reference."""
+"""What the scenes of `peer demo` share: a peer that is killed on the way, and results compared with the reference."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def say(text: str) -> None:
 
 @dataclass(slots=True)
 class Published:
-    """What was published to one stream: rows with their stamps; what a crash left uncertain has none."""
+    """What was published to one stream: rows with their stamps; a row that a crash left uncertain has none."""
 
     rows: list[tuple[int | None, Row]] = field(default_factory=list)
 
@@ -54,7 +54,7 @@ class Display:
     shown_at: float = 0.0
 
     def due(self, published: Mapping[str, Published], *, with_uncertain: bool) -> Counter[Row]:
-        """What the reference evaluator makes of what was published."""
+        """The reference evaluator's results for what was published."""
         from queries.expressions import EPOCH
         from queries.plan import sources
         from queries.query import parse
@@ -64,7 +64,7 @@ class Display:
         tuples = {}
         for name in dict.fromkeys(each.stream for each in sources(plan)):
             rows = published[name].since(self.inserted_at, with_uncertain=with_uncertain)
-            has_time = self.streams[name].event_time is not None  # The last column; else no window asks for it.
+            has_time = self.streams[name].event_time is not None  # The last column; otherwise no window needs it.
             tuples[name] = [Tuple(row[-1] if has_time else EPOCH, row, place) for place, row in enumerate(rows)]
         return Counter(tuple(result.row) for result in evaluate(plan, tuples))
 
@@ -98,7 +98,7 @@ class Stage:
         stamp = None
         try:
             stamp = (await client.publish(stream, rows)).stamp
-        except ConnectionLost:  # Nobody can tell whether these made it; they are not among the promised.
+        except ConnectionLost:  # Nobody can tell whether these were published, so they are not promised.
             pass
         self.published[stream].rows += [(stamp, each) for each in rows]
 
@@ -109,7 +109,7 @@ class Stage:
         publishing: list[asyncio.Task[None]],
         victim: int,
     ) -> None:
-        """Play, kill and restart a peer on the way, then wait until everything that is due has come."""
+        """Play, kill and restart a peer on the way, then wait until everything due has come."""
         deadline_at = time.monotonic() + CATCH_UP_S
         while not all(display.arrived for display in displays) and time.monotonic() < deadline_at:
             await asyncio.sleep(0.05)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from queries.schema import Schema
 
 BATCH_ROWS: Final = 100
-BATCHES_PER_S: Final = 20  # At least, with --rate: a slow flow is not held back until a batch is full.
+BATCHES_PER_S: Final = 20  # At least, with --rate: a slow flow does not wait for a full batch.
 CHUNK_BYTES: Final = 1 << 16
 PROGRESS_EVERY_S: Final = 0.25
 
@@ -147,7 +147,7 @@ async def _publish(
                 outcome.taken += 1
                 await publisher.send(row)
                 outcome.accepted = publisher.accepted
-        finally:  # Also before a bad line is reported: what came before it is on its way.
+        finally:  # Also before a bad line is reported: what came before it is in flight.
             await publisher.flush()
     finally:
         outcome.accepted = publisher.accepted

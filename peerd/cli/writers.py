@@ -19,7 +19,7 @@ _CELL_WIDTH_MIN: Final = 6
 
 
 def writer_for(schema: Schema, form: str | None, envelope: tuple[str, ...] = ()) -> Writer:
-    """Who shows rows of a schema; results of a WXQuery are XML unless another form is asked for."""
+    """The writer for rows of a schema; results of a WXQuery are XML unless another format is asked for."""
     if form is None and [(field.name, field.type) for field in schema.fields] == [("xml", "string")]:
         return _Xml(envelope)
     return _WRITERS[chosen_form(form)](schema)

@@ -10,7 +10,7 @@
             async for row in late:
                 print(row.flight)
 
-Every peer of the network will do. When publish() returns, the rows are as safe as the stream promises (in memory, on
+Any peer of the network will do. When publish() returns, the rows are as safe as the stream promises (in memory, on
 disk, on two disks). A subscription brings each row once, in the order in which each peer published, whatever breaks in
 between: the client comes back to its peer by itself. docs/examples/delays.py is a whole program.
 """

@@ -72,7 +72,7 @@ _Answer = TypeVar("_Answer", bound=Answer)
 class Client:
     """One program's way into the network, through the peer of a data directory.
 
-    `patience_s` is how long it waits for an answer, and for a peer that went away to come back.
+    `patience_s` is how long it waits for an answer, and for a lost peer to come back.
     """
 
     def __init__(self, where: Path | str | None = None, *, patience_s: float = PATIENCE_S) -> None:
@@ -89,7 +89,7 @@ class Client:
         self._publishes = itertools.count(1)
         self._turns = asyncio.Semaphore(PUBLISHES_IN_FLIGHT_MAX)
         self._subscriptions: dict[Subscription, None] = {}
-        self._latest: Stamp = 0  # The highest stamp seen: what we publish next is younger.
+        self._latest: Stamp = 0  # The highest stamp seen; our next tuples get a higher one.
 
     async def __aenter__(self) -> Self:
         await self._session.open()
@@ -118,7 +118,7 @@ class Client:
         lateness_ms: Millis = 0,
         policy: Policy = "block",
     ) -> Done:
-        """Make a stream; the answer tells how many peers keep its definition."""
+        """Create a stream; the answer tells how many peers keep its definition."""
         definition = StreamDefinition(
             name=name,
             schema=parse_schema(schema) if isinstance(schema, str) else schema,
@@ -140,7 +140,7 @@ class Client:
         return list((await self._ask(ListStreams(), StreamsListed, "always")).streams)
 
     async def derived_streams(self) -> list[DerivedEntry]:
-        """The streams that parts of running queries make for each other, at any peer."""
+        """The derived streams: what parts of running queries make for each other, at any peer."""
         return list((await self._ask(ListDerived(), DerivedListed, "always")).streams)
 
     async def stream(self, name: StreamName) -> StreamShown:
@@ -150,7 +150,7 @@ class Client:
         return shown
 
     async def schema(self, name: StreamName) -> Schema:
-        """The schema of a stream; asked for once."""
+        """The schema of a stream, cached after the first question."""
         return (await self._definition(name)).schema
 
     # Publishing.
@@ -158,16 +158,16 @@ class Client:
     async def publish(self, stream: StreamName, rows: Iterable[Row]) -> Published:
         """Publish rows, all together; once this returns, none of them will be lost.
 
-        Should the peer go away meanwhile, it is asked again when it is back, and publishes them once. ConnectionLost
-        means that nobody can tell any more: all of them were published, or none.
+        If the peer goes away meanwhile, the client asks again when it is back, and the rows are published once.
+        ConnectionLost means that the outcome is unknown: all of them were published, or none.
         """
         rows = list(rows)
         return await self.publish_encoded(stream, encode_rows(await self.schema(stream), rows), len(rows))
 
     async def publish_encoded(self, stream: StreamName, rows: bytes, count: int) -> Published:
-        """Publish rows that Schema.encode has made."""
+        """Publish rows that Schema.encode has encoded."""
         definition = await self._definition(stream)
-        # What a stream in memory has taken is forgotten with the process, and so is that it was asked before.
+        # A `memory` stream forgets its tuples with the process, and with them that it was asked before.
         repeat: Repeat = "never" if definition.durability == "memory" else "same life"
         async with self._turns:
             try:
@@ -178,7 +178,7 @@ class Client:
                 raise
 
     async def publish_unacknowledged(self, stream: StreamName, rows: Sequence[Row]) -> None:
-        """Hand rows to the peer, and never learn what became of them."""
+        """Hand rows to the peer without waiting for the outcome."""
         encoded = encode_rows(await self.schema(stream), rows)
         await self._session.post(self._publish_command(stream, encoded, len(rows)), lambda answer, last: None)
 
@@ -217,9 +217,10 @@ class Client:
         schema: Schema | None = None,
         known: tuple[Origin, ...] = (),
     ) -> Subscription:
-        """Read a stream. With a name the network keeps the place: whoever subscribes under that name goes on there.
+        """Read a stream. With a name the network keeps the position, and the next subscription of that name goes on
+        there.
 
-        Who knows the schema already, or who publishes to it, need not have it looked up.
+        A caller that knows the schema or the publishers can pass them and save the lookup.
         """
         subscription = Subscription(
             self._session,
@@ -236,7 +237,7 @@ class Client:
         return subscription
 
     async def unsubscribe(self, name: SubscriptionId) -> None:
-        """Forget a named subscription, and what is kept for it."""
+        """Forget a named subscription, and the tuples kept for it."""
         await self._ask(CloseSubscription(subscription=name), Done)
 
     async def dead_letters(self, stream: StreamName, name: SubscriptionId = "") -> tuple[SubscriptionLetters, ...]:
@@ -261,10 +262,10 @@ class Client:
     ) -> RunningQuery:
         """Run a continuous query in SQL or WXQuery and read its results: `async with client.query("SELECT …") as rows`.
 
-        No tuple published after it has begun is missed. It ends with the block, unless it is detached: then it goes on
-        at the peer, and attach() reads it. Parameters fill the question marks of SQL. `placement` says who decides
-        where its operators run, `within_ms` how long a tuple may be under way to this peer; `statistics` are of streams
-        that nobody publishes to yet, as `peer history --stats -o json` tells them.
+        It misses no tuple published after it has begun. It ends with the block, unless it is detached: then it goes on
+        at the peer, and attach() reads it. Parameters replace the question marks of SQL. `placement` says how its
+        operators are placed, `within_ms` bounds the delay of a tuple to this peer. `statistics` describe streams that
+        nobody publishes to yet, as `peer history --stats -o json` prints them.
         """
         return RunningQuery(
             self,
@@ -288,7 +289,7 @@ class Client:
         name: SubscriptionId | None = None,
         since: Literal["now", "start"] | Stamp = "start",
     ) -> RunningQuery:
-        """Read all kept results of a query that runs at this peer. With a name, go on where it was left."""
+        """Read all kept results of a query that runs at this peer. With a name, go on where that name stopped."""
         return RunningQuery(self, lambda: self.show_query(query), ends=False, name=name, since=since)
 
     async def submit(
@@ -303,7 +304,7 @@ class Client:
         statistics: str = "",
         on_starting: Callable[[QueryStarting], None] | None = None,
     ) -> QueryAccepted:
-        """Begin a query that goes on until it is stopped. `on_starting` hears what it waits for meanwhile."""
+        """Start a query that runs until it is stopped. `on_starting` hears what it waits for meanwhile."""
 
         def hear(news: Answer) -> None:
             if on_starting is not None and isinstance(news, QueryStarting):
@@ -326,7 +327,7 @@ class Client:
     async def plan_query(
         self, text: str, parameters: Sequence[Any] = (), *, engine: QueryEngine = "auto"
     ) -> QueryPlanned:
-        """Who would run the parts of a query, submitted at this peer now; nothing is begun."""
+        """Which peers would run the parts of a query if it were submitted here now; nothing is started."""
         command = SubmitQuery(text=filled(text, parameters), engine=engine, only_plan=True)
         return await self._ask(command, QueryPlanned, "always")
 
@@ -350,7 +351,7 @@ class Client:
 
     async def _definition(self, name: StreamName) -> StreamDefinition:
         if name not in self._definitions:
-            async with self._lookups[name]:  # Whoever asks meanwhile waits for the one answer.
+            async with self._lookups[name]:  # Concurrent callers wait for one answer.
                 if name not in self._definitions:
                     await self.stream(name)
         return self._definitions[name]
@@ -367,7 +368,7 @@ class Client:
 
 
 def _with_a_peer(data: DataDir) -> DataDir:
-    """The directory itself, or, where only embedded peers live in it, the first that runs."""
+    """The directory itself or, if it holds only embedded peers, the first one that runs."""
     if not data.network_file.exists() and (running := data.embedded_running()):
         return data.embedded(running[0])
     return data

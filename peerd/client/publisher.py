@@ -1,4 +1,4 @@
-"""Publishing rows that come one by one: they travel in batches, and several batches are on their way at a time."""
+"""Publishing rows that come one by one: they travel in batches, several of them in flight at a time."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ BATCHES_IN_FLIGHT_MAX: Final = 32
 class Publisher:
     """Made by Client.publisher(). Leaving its `async with` block waits until everything sent is safe.
 
-    The first error stops it: send() and flush() raise it from then on. Batches keep their order as long as the peer is
-    not so busy that it asks for one again.
+    The first error stops it: send() and flush() raise it from then on. Batches keep their order unless a busy peer asks
+    for one again.
     """
 
     def __init__(self, client: Client, stream: StreamName, *, batch_rows: int, linger_s: float) -> None:
@@ -35,11 +35,11 @@ class Publisher:
 
     @property
     def in_flight(self) -> int:
-        """How many batches are on their way."""
+        """How many batches are in flight."""
         return len(self._in_flight)
 
     async def __aenter__(self) -> Self:
-        await self._client.schema(self._stream)  # An unknown stream is told at once.
+        await self._client.schema(self._stream)  # So an unknown stream is reported at once.
         return self
 
     async def __aexit__(
@@ -51,7 +51,7 @@ class Publisher:
             self._linger.cancel()
 
     async def send(self, row: Row) -> None:
-        """Take a row; waits while too many batches are on their way."""
+        """Take a row; waits while too many batches are in flight."""
         self._rows.append(row)
         while len(self._rows) >= self._batch_rows and self._error is None:
             if not self._depart():
@@ -71,7 +71,7 @@ class Publisher:
             raise self._error
 
     def _depart(self) -> bool:
-        """Send what has gathered, unless too much is on its way: then what arrives first makes it depart."""
+        """Send what has gathered, unless too many batches are in flight; then the first answer triggers it."""
         if self._linger is not None:
             self._linger.cancel()
             self._linger = None
@@ -91,7 +91,7 @@ class Publisher:
             self._error = self._error or error
 
     async def _publish_parts(self, rows: list[Row]) -> None:
-        """Publish rows, in halves as long as they are too large to be published at once."""
+        """Publish rows, split in halves while they are too large for one publish."""
         encoded = encode_rows(await self._client.schema(self._stream), rows)
         if len(encoded) > PUBLISH_BYTES_MAX and len(rows) > 1:
             half = len(rows) // 2

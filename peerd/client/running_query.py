@@ -27,7 +27,7 @@ class RunningQuery:
     """The results of one query, as rows (`async for row in query`) or as batches()."""
 
     query: QueryId
-    stream: StreamName  # Of its results.
+    stream: StreamName  # The stream of its results.
     schema: Schema
     envelope: tuple[str, ...]  # XML elements around all results of a WXQuery.
     results: Subscription
@@ -96,5 +96,5 @@ class RunningQuery:
                 exit_code=Exit.TIMEOUT,
             ) from None
         except PeerRefused as error:
-            if error.code != "unknown":  # Somebody else has stopped it.
+            if error.code != "unknown":  # Unknown: somebody else has stopped it.
                 raise

@@ -1,7 +1,7 @@
 """A client's conversation with its peer over the data socket: requests, answers, and coming back after a break.
 
-When the connection breaks, every open request is told so; what becomes of it is for its owner to decide, for only the
-owner knows whether asking again is safe. Meanwhile the session tries to reach the peer again, until its patience ends.
+When the connection breaks, every open request hears of it. Its owner decides what to do, because only the owner knows
+whether asking again is safe. Meanwhile the session reconnects to the peer until its patience ends.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class PeerRefused(PeerError):
 
 
 class ConnectionLost(PeerError):
-    """The connection broke before the answer came: what was asked has been done once, or not at all."""
+    """The connection broke before the answer came: the command took effect once, or not at all."""
 
     def __init__(self, what: str = "the connection to the peer broke before it answered") -> None:
         super().__init__(
@@ -60,7 +60,7 @@ class Session:
     """One connection to one peer, made anew when it breaks."""
 
     def __init__(self, data: DataDir, socket_path: Path, *, patience_s: float) -> None:
-        self.patience_s = patience_s  # For an answer, and for a peer that has gone to come back.
+        self.patience_s = patience_s  # For an answer, and for a lost peer to come back.
         self._data = data
         self._path = socket_path
         self._numbers = itertools.count(1)
@@ -69,7 +69,7 @@ class Session:
         self._is_closed = False
 
     async def open(self) -> None:
-        """Connect for the first time: a peer that is not there is an error at once."""
+        """Connect for the first time; a missing peer is an error at once."""
         loop = asyncio.get_running_loop()
         try:
             line = await self._dial()
@@ -96,9 +96,9 @@ class Session:
     async def ask(
         self, command: Command, repeat: Repeat = "never", on_news: Callable[[Answer], None] | None = None
     ) -> Answer:
-        """Ask for one answer; refusals are raised, after trying again while the peer says that it may help.
+        """Ask for one answer. A refusal is raised, after retries as long as the peer says that retrying may help.
 
-        A command that takes long may bring news before its answer: then it is the peer's patience that counts.
+        A long command may bring news before its answer; then the peer decides how long it takes.
         """
         life: bytes | None = None
         try:
@@ -150,7 +150,7 @@ class Session:
         number = self._post(line, command, receive)
         try:
             return await answered
-        except asyncio.CancelledError:  # Whoever asked has gone, or waited long enough.
+        except asyncio.CancelledError:  # The caller is gone, or has waited long enough.
             line.take_back(number)
             raise
 
@@ -164,12 +164,12 @@ class Session:
         return number
 
     def tell(self, command: Command) -> None:
-        """Send a command that has no answer, unless the connection is down: then it is lost."""
+        """Send a command that has no answer; it is lost if the connection is down."""
         if (line := self._current()) is not None:
             self._post(line, command, None)
 
     def take_back(self, number: int) -> None:
-        """Want no more answers to a request."""
+        """Ignore further answers to a request."""
         if (line := self._current()) is not None:
             line.take_back(number)
 
@@ -215,7 +215,7 @@ class Session:
             except OSError:
                 if loop.time() > give_up_at:
                     returned.set_exception(ControlClient(self._data).unreachable())
-                    returned.exception()  # Perhaps nobody is waiting; that is no error.
+                    returned.exception()  # Perhaps nobody waits; that is no error.
                     return
                 await asyncio.sleep(wait_s)
                 wait_s = min(2 * wait_s, _RETRY_MAX_S)
@@ -231,7 +231,7 @@ class _Line(asyncio.Protocol):
         self.life = b""
         self.greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.is_lost = False
-        self.room = asyncio.Event()  # Set while the peer takes more; also when the line is lost, so that nobody waits.
+        self.room = asyncio.Event()  # Set while the peer takes more, and when the line is lost, so that nobody waits.
         self.room.set()
         self._on_lost = on_lost
         self._reader = FrameReader(Response, RESPONSE_BYTES_MAX)
@@ -257,7 +257,7 @@ class _Line(asyncio.Protocol):
         with suppress(asyncio.CancelledError):
             await self._gone
 
-    # What the transport tells.
+    # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -290,7 +290,7 @@ class _Line(asyncio.Protocol):
                     if response.last:
                         del self._receivers[response.id]
                     receive(ANSWERS.decode(response.answer), response.last)
-        except (MalformedFrame, RemoteProtocolError):  # Not a peer of our version; dialling again will tell.
+        except (MalformedFrame, RemoteProtocolError):  # Not a peer of our version; the next dial will tell.
             self._transport.abort()
 
     def _flush(self) -> None:

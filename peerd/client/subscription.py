@@ -1,8 +1,8 @@
 """A client's end of a subscription: rows in order, each once, across broken connections and restarts of the peer.
 
-The client knows where it stands with every origin. When the connection breaks it forgets what it has received and not
-handed out, comes back with its positions, and drops what it is sent twice. What the program has behind it is told to
-the peer (SEEN), which then keeps it no longer.
+The client keeps its position in every origin. When the connection breaks, it forgets what it received and did not hand
+out, comes back with its positions, and drops repetitions. It tells the peer what the program has processed (SEEN), and
+the peer then forgets it.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class ReceivedBatch:
 class Subscription:
     """What a stream brings, as rows (`async for row in subscription`) or as batches().
 
-    A row is behind the program once it asks for the next one, or closes the subscription without an error. A row that
-    it cannot process it may refuse(); leaving the `async with` by an exception does so too. A refused row comes again,
-    three times in all, and then goes to the dead letters of the subscription.
+    A row counts as processed once the program asks for the next one, or closes the subscription without an error. The
+    program may refuse() a row that it cannot process; leaving the `async with` by an exception refuses it too. A
+    refused row comes again, three times in all, and then goes to the dead letters of the subscription.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Subscription:
     ) -> None:
         self.name = name
         self.stream = stream
-        self.missed = 0  # Tuples that came and went while nobody read them.
+        self.missed = 0  # Tuples that expired before they were read.
         self.on_missed: Callable[[Missed], None] = lambda missed: None
         self.dead_lettered = 0  # Tuples in its dead letters.
         self.on_dead_lettered: Callable[[DeadLettered], None] = lambda letter: None
@@ -83,12 +83,12 @@ class Subscription:
         self._keep = keep
         self._witness = witness
         self._known = known  # Publishers, until they have been asked once.
-        self._positions = dict(positions)  # Behind the program.
-        self._arrived = dict(positions)  # Behind the program, in its hands, or waiting for it.
+        self._positions = dict(positions)  # Below: processed by the program.
+        self._arrived = dict(positions)  # Below: processed, in the program's hands, or waiting for it.
         self._waiting: deque[Batch | Missed] = deque()
-        self._current: Batch | None = None  # In the hands of the program, whole or row by row.
-        self._handed_from = self._handed_to = 0  # What of it was handed out last.
-        self._refused: dict[Origin, int] = {}  # Until it comes again, what follows is of no use.
+        self._current: Batch | None = None  # In the program's hands, whole or row by row.
+        self._handed_from = self._handed_to = 0  # The part of it that was handed out last.
+        self._refused: dict[Origin, int] = {}  # Until it comes again, what follows is useless.
         self._unseen: dict[Origin, None] = {}
         self._unseen_bytes = 0
         self._request: int | None = None
@@ -100,7 +100,7 @@ class Subscription:
 
     @property
     def positions(self) -> dict[Origin, int]:
-        """Where the program stands: everything below is behind it. A later subscription can go on from here."""
+        """The program's position in each origin: everything below is processed. A later subscription can start here."""
         return dict(self._positions)
 
     async def __aenter__(self) -> Self:
@@ -115,7 +115,7 @@ class Subscription:
         self.close(is_done=kind is None)
 
     async def open(self) -> None:
-        """Ask the peer to deliver; once this returns, nothing published later is missed."""
+        """Open the subscription; once this returns, it misses nothing published later."""
         if self._opened is None:
             schema = self._schema if isinstance(self._schema, Schema) else await self._schema(self.stream)
             self._decode = _row_maker(self.stream, schema)
@@ -124,7 +124,7 @@ class Subscription:
     def refuse(self, reason: str) -> None:
         """The row, or batch, handed out last could not be processed; it comes again, or goes to the dead letters.
 
-        Of a batch it is found out which row it is: it comes again in smaller ones.
+        A refused batch comes again in smaller ones, until it is clear which row is meant.
         """
         if self._current is None:
             raise ValueError("there is no row to refuse: none has been handed out, or the next one was asked for")
@@ -136,7 +136,7 @@ class Subscription:
         self._waiting = deque(each for each in self._waiting if each.origin != origin)
 
     def close(self, *, is_done: bool = True) -> None:
-        """Stop reading. With is_done, the row or batch handed out last is behind the program, else it is not."""
+        """Stop reading. With is_done, the row or batch handed out last counts as processed."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -190,11 +190,11 @@ class Subscription:
                 self._news = None
 
     def _overlap(self, batch: Batch) -> int:
-        """How many rows at the beginning of a batch are behind the program already."""
+        """How many rows at the beginning of a batch are already processed."""
         return max(0, self._positions.get(batch.origin, 0) - batch.first)
 
     def _put_down(self, *, is_done: bool) -> None:
-        """The program has its hands free again: note how far it has come."""
+        """The program is done with what it held: record its position."""
         if self._current is not None:
             self._positions[self._current.origin] = self._handed_to if is_done else self._handed_from
             self._unseen[self._current.origin] = None
@@ -217,7 +217,7 @@ class Subscription:
     # Between us and the peer.
 
     async def _ask(self) -> None:
-        """Open the subscription at the peer, again while it says that trying again may help."""
+        """Open the subscription at the peer, with retries while the peer says that they may help."""
         while True:
             self._opened = asyncio.get_running_loop().create_future()
             command = OpenSubscription(
@@ -242,7 +242,7 @@ class Subscription:
                     raise
 
     async def _come_back(self) -> None:
-        """The connection broke: go on where the program stands."""
+        """The connection broke: go on from the program's position."""
         try:
             await self._ask()
         except Exception as error:  # noqa: BLE001 - Whatever it is, it belongs to whoever reads.
@@ -270,7 +270,7 @@ class Subscription:
         self._wake()
 
     def _take(self, arrived: Batch | Missed) -> None:
-        """Keep what arrived for the program, unless all of it has arrived before."""
+        """Queue what arrived for the program, unless it has arrived before."""
         if arrived.first > self._refused.get(arrived.origin, arrived.first):
             return
         self._refused.pop(arrived.origin, None)
@@ -279,7 +279,7 @@ class Subscription:
             self._waiting.append(arrived)
 
     def _put_aside(self, letter: DeadLettered) -> None:
-        """A tuple has gone to the dead letters: go on behind it."""
+        """A tuple has become a dead letter: go on behind it."""
         origin, upto = letter.origin, letter.sequence + 1
         self._refused.pop(origin, None)
         self._positions[origin] = max(upto, self._positions.get(origin, 0))
@@ -292,7 +292,7 @@ class Subscription:
         self._witness(stamp)
         if not self.opened_at:
             self.opened_at = stamp
-            if self._since == "now":  # Should the peer forget us, we began here.
+            if self._since == "now":  # If the peer forgets us, this is where we began.
                 self._since = stamp
         if not self._opened.done():
             self._opened.set_result(None)
@@ -323,7 +323,7 @@ class Subscription:
 
 
 def _row_maker(stream: StreamName, schema: Schema) -> Callable[[bytes], list[Any]]:
-    """Rows as named tuples; a field whose name Python does not allow is reached by its place."""
+    """Rows as named tuples; a field whose name Python does not allow is reached by its index."""
     kind = namedtuple("Row", [field.name for field in schema.fields], rename=True)  # type: ignore[misc]
     decode = schema.decode
     return lambda rows: list(map(kind._make, decode(rows)))
