@@ -52,6 +52,9 @@ def test_the_repository_is_tidy():
             "imports protocols.execution.cut.Cut; of other protocols, join_index may import catalogue, delivery",
         ),
         ("protocols/store/table.py", "from protocols import wire", "imports protocols.wire; of other protocols, store"),
+        # Tests.
+        ("tests/sim/x.py", "from tests.sim." + "test_world import churn", "what tests share stands in a helper module"),
+        ("tests/sim/x.py", "code = 'import tests." + "test_tidy'", "what tests share stands in a helper module"),
         # The world outside a pure module.
         ("protocols/eddy/policy.py", "from random import randint", "imports random.randint; take a random.Random as"),
         ("protocols/eddy/policy.py", "import random as r\nr.choice([1])", "uses random.choice; take a random.Random"),

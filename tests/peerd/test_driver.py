@@ -3,72 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import itertools
-import random
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from overlay.overlay import Overlay
 from peerd import driver as driver_module
 from peerd.disk import FileDisk
-from peerd.driver import Driver
-from protocols.catalogue.messages import CreateStream
-from protocols.catalogue.streams import StreamDefinition
-from protocols.delivery.messages import OpenSubscription, Publish, Published, Rows
+from protocols.delivery.messages import OpenSubscription, Published, Rows
 from protocols.events import ClockCompared, Event, Requested
-from protocols.ids import PeerId, RequestId
+from protocols.ids import PeerId
 from protocols.journal.disk import DiskFull
-from protocols.limits import Limits
-from protocols.messages import Answer, Command, Done, Refused
-from queries.schema import Schema
+from protocols.messages import Answer, Done, Refused
 from tests.overlay.networks import PATIENCE_S, started, until
-
-SCHEMA = Schema.parse("n int")
-
-
-class Desk:
-    """Asks a driver and collects its answers, as the gateway does."""
-
-    def __init__(self, driver: Driver) -> None:
-        self.driver = driver
-        self.answers: dict[RequestId, list[Answer]] = {}
-        self._numbers = itertools.count(1)
-        driver.on_reply = self._reply
-
-    def ask(self, command: Command) -> RequestId:
-        number = next(self._numbers)
-        self.answers[number] = []
-        self.driver.submit(Requested(number, command))
-        return number
-
-    async def answer(self, command: Command) -> Answer:
-        number = self.ask(command)
-        await until(lambda: self.answers[number], f"an answer to {command}")
-        return self.answers[number][0]
-
-    def _reply(self, request: RequestId, answer: Answer, _last: bool) -> None:
-        self.answers[request].append(answer)
-
-
-@contextlib.asynccontextmanager
-async def running(overlay: Overlay, path: Path) -> AsyncIterator[Desk]:
-    with FileDisk(path) as disk:
-        driver = Driver(overlay, disk, random.Random(1), Limits())
-        await driver.recover()
-        driver.begin()
-        yield Desk(driver)
-        await driver.stop()
-
-
-def create(name: str) -> CreateStream:
-    return CreateStream(definition=StreamDefinition(name=name, schema=SCHEMA))
-
-
-def publish(name: str, *numbers: int) -> Publish:
-    return Publish(stream=name, rows=SCHEMA.encode([(number,) for number in numbers]), count=len(numbers))
+from tests.peerd.desk import SCHEMA, create, publish, running
 
 
 async def test_what_was_acknowledged_is_there_after_a_restart(tmp_path: Path):

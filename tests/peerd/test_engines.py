@@ -29,8 +29,8 @@ from protocols.execution.messages import (
 from protocols.limits import Limits
 from protocols.messages import Done, Refused
 from tests.overlay.networks import started, until
+from tests.peerd.desk import Desk, create, publish
 from tests.peerd.engine import TellingEngine
-from tests.peerd.test_driver import Desk, create, publish
 
 pytestmark = pytest.mark.slow
 

@@ -32,8 +32,8 @@ from protocols.limits import Limits
 from protocols.messages import Done
 from queries.schema import Schema
 from tests.overlay.networks import PATIENCE_S, started, until
+from tests.peerd.desk import Desk
 from tests.peerd.engine import TellingEngine
-from tests.peerd.test_driver import Desk
 
 pytestmark = pytest.mark.alone
 

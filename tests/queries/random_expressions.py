@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from functools import cache
+from typing import Any
 
 from hypothesis import strategies as st
 
@@ -176,3 +178,8 @@ def _calls(kind: ValueType, depth: int) -> list[st.SearchStrategy[Expression]]:
     every += [some(source).map(lambda given: cast(given, kind)) for source in sources[kind]]
     # Where arguments are the constant null, the result may have another type, or none.
     return [each.map(lambda made: made if made.type == kind else Constant.of(None)) for each in every]
+
+
+def same(a: Any, b: Any) -> bool:
+    """Whether two values are equal and of one type; nan equals nan."""
+    return type(a) is type(b) and (a == b or (isinstance(a, float) and math.isnan(a) and math.isnan(b)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -16,7 +15,7 @@ from queries.compile import on_batch, on_row, predicate_on_batch, project_on_bat
 from queries.expressions import Call, Column, Constant, Expression
 from queries.functions import call, value
 from queries.schema import Row
-from tests.queries.random_expressions import COLUMNS, COMPARED, TYPES, expressions, rows
+from tests.queries.random_expressions import COLUMNS, COMPARED, TYPES, expressions, rows, same
 
 IN_PYTHON = {
     "int": int,
@@ -42,10 +41,6 @@ def plain(expression: Expression, row: Row) -> Any:
     record, field = expression.path
     inside = row[[column.path[0] for column in COLUMNS].index(record)]
     return None if inside is None else inside[["lat", "name"].index(field)]
-
-
-def same(a: Any, b: Any) -> bool:
-    return type(a) is type(b) and (a == b or (isinstance(a, float) and math.isnan(a) and math.isnan(b)))
 
 
 any_expression = st.sampled_from(TYPES).flatmap(expressions)

@@ -16,8 +16,7 @@ from queries.expressions import Call, Constant, Expression
 from queries.functions import call
 from queries.predicates import implies, minimised
 from queries.simplify import simplified
-from tests.queries.random_expressions import COLUMNS, TYPES, expressions, rows
-from tests.queries.test_compile import same
+from tests.queries.random_expressions import COLUMNS, TYPES, expressions, rows, same
 
 any_expression = st.sampled_from(TYPES).flatmap(expressions)
 predicates = st.lists(expressions("bool", 2), min_size=1, max_size=4).map(lambda parts: call("and", *parts))

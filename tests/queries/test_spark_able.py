@@ -10,9 +10,9 @@ from queries import sql
 from queries.catalogue import Stream
 from queries.schema import Schema
 from queries.spark_able import formless
+from tests.queries.papers import FILES, planned
 from tests.queries.random_queries import Queries
 from tests.queries.random_sql import STREAMS
-from tests.queries.test_papers import FILES, planned
 
 KNOWN = {"r": Stream("r", Schema.parse("a float, b int, c decimal, s string, at timestamp"))}
 

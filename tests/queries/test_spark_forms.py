@@ -15,7 +15,7 @@ from queries.casts import read_timestamp
 from queries.expressions import Column, Constant, Expression
 from queries.functions import FUNCTIONS, call, cast, rendered
 from queries.spark_forms import TYPES, NoForm
-from tests.queries.test_functions import CASES, CASTED
+from tests.queries.function_cases import CASES, CASTED
 
 
 class Example(NamedTuple):

@@ -13,8 +13,8 @@ import pytest
 from queries import wxquery
 from queries.errors import QueryError
 from queries.plan import Operator
-from tests.queries.test_wxquery import Q1, Q3, Q4
 from tests.queries.wx_streams import ALERT, PHOTON, STREAMS, alert, photon, results
+from tests.queries.wx_texts import Q1, Q3, Q4
 
 TEXTS = (
     Q1,

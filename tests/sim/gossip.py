@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from overlay.sim.faults import FAULT_NAMES, FaultRule, Faults
+from overlay.sim.trace import Trace
 from overlay.sim.world import World
 from protocols.effects import AfterSync, Append, Effect, Reply, Send, SetTimer
 from protocols.events import (
@@ -120,3 +122,17 @@ class GossipWorld(World):
 
     def knows(self, index: int) -> dict[int, None]:
         return self.machines[self.peers[index].peer_id].known
+
+
+def churn(seed: int, *, peers: int = 15, syncs: bool = True, trace: Trace | None = None) -> GossipWorld:
+    """Rumours under every fault there is; afterwards everything is healed."""
+    world = GossipWorld(seed, peers, syncs=syncs, trace=trace, segment_bytes=512)
+    rules = [FaultRule(name=name) for name in FAULT_NAMES if name != "disk-loss"]
+    faults = Faults(world, rules, span_ms=20_000)
+    faults.plan()
+    for number in range(200):
+        world.agenda.at(100 * number, world.say, number % peers, number)
+    world.run_for(20_000)
+    faults.heal()
+    world.run_for(30_000)
+    return world

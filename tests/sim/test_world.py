@@ -10,29 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from overlay.sim.faults import FAULT_NAMES, FaultRule, Faults
 from overlay.sim.network import TIMEOUT_MS, Conditions
 from overlay.sim.peer import PeerFailed
 from overlay.sim.trace import Trace
 from protocols.events import NEIGHBOURS_MAX, Started
 from protocols.ids import Key, distance
-from tests.sim.gossip import GossipWorld, Say
+from tests.sim.gossip import GossipWorld, Say, churn
 
 ROOT = Path(__file__).parents[2]
-
-
-def churn(seed: int, *, peers: int = 15, syncs: bool = True, trace: Trace | None = None) -> GossipWorld:
-    """Rumours under every fault there is; afterwards everything is healed."""
-    world = GossipWorld(seed, peers, syncs=syncs, trace=trace, segment_bytes=512)
-    rules = [FaultRule(name=name) for name in FAULT_NAMES if name != "disk-loss"]
-    faults = Faults(world, rules, span_ms=20_000)
-    faults.plan()
-    for number in range(200):
-        world.agenda.at(100 * number, world.say, number % peers, number)
-    world.run_for(20_000)
-    faults.heal()
-    world.run_for(30_000)
-    return world
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -64,7 +49,7 @@ def test_a_seed_repeats_itself_and_another_does_not():
 
 
 def test_the_order_of_sets_does_not_matter():
-    program = "from tests.sim.test_world import churn; print(churn(3).trace.hash)"
+    program = "from tests.sim.gossip import churn; print(churn(3).trace.hash)"
 
     def run(hash_seed: str) -> str:
         environment = os.environ | {"PYTHONHASHSEED": hash_seed}

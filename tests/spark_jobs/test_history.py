@@ -25,9 +25,9 @@ from queries.spark_forms import NoForm
 from spark_jobs.history import PARQUET, batch, prepared, read_results
 from spark_jobs.recordings import NoRecording, Recorder, Recording, open_all
 from spark_jobs.runner import INTERPRETED
+from tests.queries.papers import FILES, planned, streams_of, tuples_of
 from tests.queries.random_queries import Queries
 from tests.queries.random_sql import STREAMS, data
-from tests.queries.test_papers import FILES, planned, streams_of, tuples_of
 from tests.spark_jobs.frames import held, session
 
 PLANS, ROWS = 25, 16

@@ -23,7 +23,7 @@ from queries.reference import Streams, Tuple, evaluate, same_rows
 from queries.schema import Schema
 from spark_jobs.compile import compiled
 from spark_jobs.runner import INTERPRETED
-from tests.queries.test_papers import FILES, planned, tuples_of
+from tests.queries.papers import FILES, planned, tuples_of
 from tests.spark_jobs.frames import held, session, source_frames, told
 
 SCHEMA = Schema.parse("v decimal null, g int, f float null, spot record(x int, y int null) null")

@@ -15,7 +15,7 @@ from peerd.cluster import Cluster
 from peerd.errors import Exit
 from spark_jobs.recordings import Recording
 from spark_jobs.session import NoSession, find_java
-from tests.system.test_streams import client, peer
+from tests.system.clients import client, peer
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
 SPARK_S = 240.0  # To start and to run, on a machine that does other things too.

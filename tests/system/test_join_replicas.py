@@ -15,9 +15,8 @@ from protocols.ids import PeerId, distance
 from protocols.join_index.keys import attribute_key
 from protocols.join_index.messages import Attribute
 from protocols.subgraphs import RewriterStatus
-from tests.system.test_joins import PATIENCE_S, met_once
-from tests.system.test_queries import nothing_left, publish_for
-from tests.system.test_streams import DEADLINE_S, client, peer, until
+from tests.system.clients import DEADLINE_S, client, peer, until
+from tests.system.publishing import PATIENCE_S, met_once, nothing_left, publish_for
 
 NAMES = 2000  # Of streams, to find one by.
 

@@ -12,10 +12,9 @@ import pytest
 
 from peerd.client import PeerRefused, QueryEngine
 from peerd.cluster import Cluster
-from tests.system.test_queries import nothing_left, publish_for
-from tests.system.test_streams import DEADLINE_S, client, peer, until
+from tests.system.clients import DEADLINE_S, client, peer, until
+from tests.system.publishing import PATIENCE_S, met_once, nothing_left, publish_for
 
-PATIENCE_S = 180.0  # For what a kill has cut off, on a slow machine.
 T2 = "SELECT R.A, S.D FROM R, S WHERE 4 * R.B + R.C + 8 = 5 * S.E + S.D * S.F"
 
 
@@ -130,10 +129,6 @@ async def test_a_join_is_watched_while_it_runs(network: Cluster, is_running: boo
         if is_running:
             await one.stop_query("watched")
         await nothing_left(one, *names)
-
-
-def met_once(number: int) -> tuple[int, int]:
-    return number, number % 1_000_000
 
 
 @pytest.mark.slow

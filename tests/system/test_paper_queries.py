@@ -24,9 +24,9 @@ from queries import query, sql_streams
 from queries.catalogue import Stream
 from queries.plan import Restructure
 from queries.reference import Tuple, evaluate
-from tests.queries.test_papers import PAPERS, read, tuples_of
+from tests.queries.papers import PAPERS, read, tuples_of
+from tests.system.clients import client, peer, until
 from tests.system.ports import PORTS
-from tests.system.test_streams import client, peer, until
 
 LAST_AT = datetime(2026, 1, 31, 9, tzinfo=UTC)
 SPARK_S = 400.0  # To start, and to plan what it has never seen, on a machine that does other things too.

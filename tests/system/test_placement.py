@@ -12,9 +12,9 @@ from peerd.client import PeerRefused
 from peerd.cluster import Cluster
 from peerd.datadir import DataDir
 from protocols.execution.messages import PlacementName
+from tests.system.clients import DEADLINE_S, client, peer
 from tests.system.ports import PORTS
-from tests.system.test_queries import nothing_left
-from tests.system.test_streams import DEADLINE_S, client, peer
+from tests.system.publishing import nothing_left
 
 pytestmark = pytest.mark.system
 

@@ -22,8 +22,8 @@ from peerd.client import Client, RunningQuery
 from peerd.cluster import TOPOLOGY_SEED, Cluster
 from peerd.datadir import DataDir
 from protocols.execution.messages import PlacementName
+from tests.system.clients import DEADLINE_S, client, until
 from tests.system.ports import PORTS
-from tests.system.test_streams import DEADLINE_S, client, until
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 

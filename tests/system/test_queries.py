@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import itertools
 import json
 import os
 import random
@@ -14,34 +12,17 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from peerd.client import Client, ConnectionLost, PeerRefused
+from peerd.client import PeerRefused
 from peerd.cluster import Cluster
-from protocols.limits import Limits
-from tests.system.test_streams import DEADLINE_S, client, peer, until
+from tests.system.clients import DEADLINE_S, client, peer, until
+from tests.system.publishing import PATIENCE_S, nothing_left, publish_for
 
 FIRST_RESULT_S = 0.1
-PATIENCE_S = 180.0  # For what a crash delays.
 FLIGHTS = "id int, flight string, delay float null"
-
-
-async def nothing_left(one: Client, *streams: str) -> None:
-    """Wait until a peer keeps nothing for queries: neither themselves, nor streams of theirs, nor subscriptions."""
-
-    async def left() -> list[str]:
-        queries = [each.query for each in await one.queries()]
-        derived = [each.name for each in await one.streams() if "." in each.name]
-        return queries + derived + [f"readers of {each}" for each in streams if (await one.stream(each)).subscriptions]
-
-    deadline_at = time.monotonic() + DEADLINE_S + Limits().passing_life_ms / 1000  # Of a host that was killed.
-    while found := await left():
-        assert time.monotonic() < deadline_at, found
-        await asyncio.sleep(0.05)
 
 
 # The client.
@@ -220,21 +201,6 @@ def test_a_query_ends_with_the_command_that_began_it_and_its_document_is_closed(
 
 def wordy(number: int) -> tuple[int, str]:
     return number, "some words that nobody asks for"
-
-
-async def publish_for(
-    cluster: Cluster, number: int, stream: str, stop: asyncio.Event, sent: dict[int, bool], row: Callable[[int], Any]
-) -> None:
-    """Publish numbers through one peer, and note which were acknowledged; of what a crash cut off nobody knows."""
-    numbers = itertools.count(number * 1_000_000)
-    async with client(cluster, number, patience_s=PATIENCE_S) as one:
-        while not stop.is_set():
-            batch = list(itertools.islice(numbers, 5))
-            sent.update(dict.fromkeys(batch, False))
-            with contextlib.suppress(ConnectionLost):
-                await one.publish(stream, [row(n) for n in batch])
-                sent.update(dict.fromkeys(batch, True))
-            await asyncio.sleep(0.05)
 
 
 @pytest.mark.slow

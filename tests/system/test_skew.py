@@ -24,7 +24,7 @@ from queries.expressions import EPOCH
 from queries.query import parse
 from queries.reference import Tuple, evaluate
 from queries.schema import Row, Schema
-from tests.system.test_streams import client, peer, until
+from tests.system.clients import client, peer, until
 
 PATIENCE_S = 180.0
 STREAMS = {

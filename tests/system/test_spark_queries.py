@@ -19,9 +19,9 @@ import pytest
 from peerd.client import Client, ConnectionLost, RunningQuery
 from peerd.cluster import Cluster
 from peerd.datadir import DataDir
+from tests.system.clients import client, until
 from tests.system.ports import PORTS
-from tests.system.test_queries import nothing_left
-from tests.system.test_streams import client, until
+from tests.system.publishing import nothing_left
 
 SPARK_S = 300.0  # To start, on a machine that does other things too.
 READER = 5

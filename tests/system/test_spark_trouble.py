@@ -10,8 +10,8 @@ import pytest
 
 from peerd.cluster import Cluster
 from peerd.datadir import DataDir
+from tests.system.clients import peer, until
 from tests.system.ports import PORTS
-from tests.system.test_streams import peer, until
 
 
 def says_it_has_spark(cluster: Cluster, number: int) -> bool:

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,13 @@ from typing import Any
 import pytest
 
 from peerd.admission import store_token, stored_token
-from peerd.client import Client, ConnectionLost, PeerError, PeerRefused
+from peerd.client import ConnectionLost, PeerError, PeerRefused
 from peerd.cluster import Cluster
 from peerd.datadir import DataDir
 from peerd.errors import Exit
 from protocols.catalogue.streams import Durability
+from tests.system.clients import DEADLINE_S, client, peer, until
 from tests.system.ports import PORTS
-
-DEADLINE_S = 60.0  # A busy machine makes a test slow, not wrong.
 
 
 @pytest.fixture(scope="module")
@@ -48,36 +47,6 @@ def fragile(tmp_path: Path) -> Iterator[Cluster]:
     cluster.wait_until_up()
     yield cluster
     cluster.stop()
-
-
-def client(cluster: Cluster, number: int, patience_s: float = DEADLINE_S) -> Client:
-    return Client(cluster.base.embedded(number).path, patience_s=patience_s)
-
-
-def peer(
-    cluster: Cluster, *arguments: str, code: int = 0, typed: str = "", within_s: float = 300.0
-) -> subprocess.CompletedProcess[str]:
-    """Type a command."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("PEER_")}
-    done = subprocess.run(
-        [sys.executable, "-m", "peerd.cli", *arguments],
-        env={**environ, "PEER_DATA_DIR": str(cluster.base.path)},
-        input=typed,
-        capture_output=True,
-        text=True,
-        timeout=within_s,
-        check=False,
-    )
-    assert "Traceback" not in done.stderr, done.stderr
-    assert done.returncode == code, done.stderr
-    return done
-
-
-async def until(condition: Callable[[], object], what: str, within_s: float = DEADLINE_S) -> None:
-    deadline_at = time.monotonic() + within_s
-    while not condition():
-        assert time.monotonic() < deadline_at, f"not within {within_s:g} s: {what}"
-        await asyncio.sleep(0.02)
 
 
 # The client.

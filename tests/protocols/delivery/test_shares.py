@@ -15,7 +15,7 @@ from protocols.effects import Effect, Send
 from protocols.events import PeerDown, Received, Requested
 from protocols.ids import ID_BYTES, PeerId
 from protocols.messages import Refused
-from tests.protocols.test_peer import ALONE, SCHEMA, Lone
+from tests.protocols.lone import ALONE, SCHEMA, Lone
 
 MINE, OTHERS = (PublisherShare(number, 2) for number in (ALONE.number % 2, 1 - ALONE.number % 2))
 SECOND, THIRD, COPY = (PeerId(bytes([1] * 19 + [last])) for last in (2, 3, 9))  # Of shares 0 and 1, and their backup.

@@ -18,7 +18,7 @@ from queries.expressions import EPOCH
 from queries.plan import sources
 from queries.query import parse
 from queries.schema import Row, Schema
-from tests.protocols.test_peer import Lone
+from tests.protocols.lone import Lone
 
 PROXY, NORTH, SOUTH, WORKER = (PeerId(letter * 20) for letter in (b"p", b"n", b"s", b"w"))
 SCHEMA = Schema.parse("number int, part int, at timestamp")

@@ -8,7 +8,7 @@ from protocols.execution.derived import LIFE_MS, RENEW_MS, DerivedStreams
 from protocols.execution.running import Running
 from protocols.subgraphs import Progress, SubgraphStatus
 from tests.protocols.execution.parts import JOIN, NORTH, PUBLISHERS, SOUTH, WORKER, cut_of
-from tests.protocols.test_peer import Lone
+from tests.protocols.lone import Lone
 
 
 def listed(lone: Lone) -> tuple[DerivedEntry, ...]:

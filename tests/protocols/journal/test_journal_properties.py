@@ -2,31 +2,9 @@
 
 from __future__ import annotations
 
-import random
-
 from hypothesis import settings
 
-from overlay.sim.disk import SimDisk
-from tests.protocols.journal.model import JournalMachine
-
-
-class FaultyDiskMachine(JournalMachine):
-    """On a simulated disk, which loses and tears what was not synced, and fills up."""
-
-    disk: SimDisk
-
-    def new_disk(self, luck: random.Random) -> SimDisk:
-        return SimDisk(luck, capacity_bytes=1 << 20)
-
-    def lose_power(self) -> None:
-        self.disk.crash()
-
-    def fill(self, room_bytes: int) -> None:
-        self.disk.fill(1 - self.disk.used_share - room_bytes / self.disk.capacity_bytes)
-
-    def empty(self) -> None:
-        self.disk.fill(0)
-
+from tests.protocols.journal.faulty_disk import FaultyDiskMachine
 
 TestFaultyDisk = FaultyDiskMachine.TestCase
 TestFaultyDisk.settings = settings(max_examples=150, stateful_step_count=40)

@@ -18,7 +18,7 @@ from protocols.journal.index import LogIndex
 from protocols.journal.journal import Journal
 from protocols.journal.pending import Pending, Remove, Replace, Step, Write, segment_name
 from protocols.journal.recovery import Scanner
-from tests.protocols.journal.test_journal_properties import FaultyDiskMachine
+from tests.protocols.journal.faulty_disk import FaultyDiskMachine
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 

@@ -27,8 +27,8 @@ from protocols.placement.messages import (
 )
 from protocols.placement.place import Placement, place
 from protocols.placement.tree import ProcessingTree, Vertex, overlay_cost, path_delay
-from protocols.placement.view import NetworkView
 from protocols.placement.zone import zones_of
+from tests.protocols.placement.asking import LONG_MS, ask, at_hosts, hosts_of, terms_of
 from tests.protocols.placement.network import PlacementNetwork
 from tests.protocols.placement.trees import peer, random_tree, random_view
 from tests.protocols.things import make
@@ -36,34 +36,6 @@ from tests.protocols.things import make
 pytestmark = pytest.mark.slow
 
 SEED = 21
-LONG_MS = 50_000
-
-
-def terms_of(tree: ProcessingTree, view: NetworkView, algorithm: Distributed, bound_ms: float | None = None) -> Terms:
-    if algorithm == "edge" and bound_ms is None:
-        return Terms(algorithm, tree.proxy)
-    known = view if algorithm == "in-network" else view.among((*tree.source_peers, tree.proxy))
-    candidates = view.peers if algorithm == "in-network" else ()
-    return Terms(algorithm, tree.proxy, bound_ms, known.peers, tuple(map(tuple, known.rows)), candidates)
-
-
-def ask(network: PlacementNetwork, tree: ProcessingTree, terms: Terms, attempt: int = 1, levels: int = 1) -> None:
-    network.give(tree.proxy, PlacementAsked("q", attempt, tree.vertices, terms, levels))
-
-
-def hosts_of(network: PlacementNetwork, attempt: int = 1) -> tuple[PeerId, ...]:
-    (placed,) = [each for each in network.placed if each.attempt == attempt]
-    return placed.hosts
-
-
-def at_hosts(network: PlacementNetwork, attempt: int) -> dict[int, list[PeerId]]:
-    """Which live peers think that they host an operator."""
-    found: dict[int, list[PeerId]] = {}
-    for host, machine in network.machines.items():
-        for (_, operator), row in machine.mapped.items():
-            if row.configuration is not None and row.attempt == attempt:
-                found.setdefault(operator, []).append(host)
-    return found
 
 
 @pytest.mark.parametrize("block", range(10))

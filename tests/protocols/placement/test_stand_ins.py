@@ -14,8 +14,8 @@ from protocols.placement.messages import Distributed, Terms
 from protocols.placement.place import Algorithm, Placement, place
 from protocols.placement.tree import ProcessingTree
 from protocols.placement.view import NetworkView
+from tests.protocols.placement.asking import LONG_MS, ask, hosts_of
 from tests.protocols.placement.network import PlacementNetwork
-from tests.protocols.placement.test_distributed import LONG_MS, ask, hosts_of
 from tests.protocols.placement.trees import random_tree, random_view
 
 SEED = 29

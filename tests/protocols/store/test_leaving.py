@@ -17,7 +17,7 @@ from protocols.store.messages import (
     StoreReplicate,
 )
 from protocols.store.table import version_of
-from tests.protocols.store.test_store_machine import LIMITS, NOW, A, B, C, entry, give, meet, sent, store
+from tests.protocols.store.stores import LIMITS, NOW, A, B, C, entry, give, meet, sent, store
 
 
 def leaving(*neighbours: PeerId) -> tuple[StoreMachine, list[Effect]]:
