@@ -188,8 +188,8 @@ class Driver:
             **self._courier.counters,
             "events_waiting": len(self._events),
             "store_entries": self._peer.store.entries,
-            "join_stored": self._peer.joins.values.tables.stored,
-            "join_taken_total": self._peer.joins.values.tables.taken,
+            "join_stored": self._peer.joins.evaluator.tables.stored,
+            "join_taken_total": self._peer.joins.evaluator.tables.taken,
         }
 
     # One event after the other.

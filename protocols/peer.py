@@ -65,8 +65,8 @@ from protocols.execution.proxy import QueryProxy
 from protocols.execution.weigher import Weigher
 from protocols.ids import LogId, Millis, PeerId
 from protocols.inside import Inside
-from protocols.join_index.role import MESSAGES as JOIN_MESSAGES
-from protocols.join_index.role import Joins
+from protocols.join_index.machine import MESSAGES as JOIN_MESSAGES
+from protocols.join_index.machine import JoinIndex
 from protocols.limits import Limits
 from protocols.messages import Command, Message, Record
 from protocols.placement.events import OperatorsPlaced, PlacementAsked, PlacementStopped
@@ -124,7 +124,7 @@ class Peer:
         self.queries = QueryProxy(peer_id, self.inside, self.clock, self.publisher, limits)
         self.weigher = Weigher(peer_id, self.inside)
         self.placement = PlacementMachine(peer_id)
-        self.joins = Joins(peer_id, self.inside, lambda: self.store.neighbours, limits.late_join_ms)
+        self.joins = JoinIndex(peer_id, self.inside, lambda: self.store.neighbours, limits.late_join_ms)
         self._store_alone: tuple[Role, ...] = (self.store,)
         self._busy: dict[type[Role], Role] = {}  # Who has had anything to do since it stated what must hold.
         self._by_name: dict[str, tuple[Role, ...]] = {

@@ -25,10 +25,10 @@ from protocols.effects import Effect, Send, Tell
 from protocols.events import Requested
 from protocols.ids import Millis, PeerId, RequestId
 from protocols.inside import Inside
-from protocols.join_index.attribute_level import AttributeLevel
+from protocols.join_index.evaluator import Evaluator
 from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import LEFT, RIGHT, JoinQuery, JoinResults, Notified, Parcel, Query, Receipt
-from protocols.join_index.value_level import ValueLevel
+from protocols.join_index.rewriter import Rewriter
 from protocols.messages import Message
 from protocols.wire import MESSAGES
 from queries import sql
@@ -69,8 +69,8 @@ class Index:
 
     def __init__(self, plans: Iterable[Operator]) -> None:
         limits = JoinLimits(late_ms=DAY_MS, queries_max=1_000_000)
-        self._rewriters = [AttributeLevel(peer, limits, Inside()) for peer in PEERS[:2]]
-        self._evaluators = {peer: ValueLevel(peer, limits) for peer in PEERS}
+        self._rewriters = [Rewriter(peer, limits, Inside()) for peer in PEERS[:2]]
+        self._evaluators = {peer: Evaluator(peer, limits) for peer in PEERS}
         self._requests: list[RequestId] = []
         self._now: Millis = 1000
         self.results = 0

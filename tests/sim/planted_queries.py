@@ -15,12 +15,12 @@ from protocols.execution.messages import ResultsNoted
 from protocols.execution.proxy import QueryProxy
 from protocols.execution.run import Run as ExecutionRun
 from protocols.ids import Millis, PeerId
-from protocols.join_index.attribute_level import AttributeLevel
 from protocols.join_index.condition import Meeting
+from protocols.join_index.evaluator import Evaluator
 from protocols.join_index.messages import LEFT, Covered, Query
-from protocols.join_index.proxy_side import IndexedQueries
+from protocols.join_index.rewriter import Rewriter
 from protocols.join_index.stays import Stays
-from protocols.join_index.value_level import ValueLevel
+from protocols.join_index.subscriber import Subscriber
 from protocols.messages import Record
 from protocols.subgraphs import Reach, ResultsReady, Vector, merged
 from tests.sim.bugs import Patch, bug
@@ -193,37 +193,37 @@ def old_pairs_taken_for_new() -> Patch:
 @bug("join-restarts", seeds=60)
 def covered_though_results_are_missing() -> Patch:
     """How far both sides are is believed before the results of it are here."""
-    covered = IndexedQueries.covered
+    covered = Subscriber.covered
 
-    def believe(queries: IndexedQueries, sender: PeerId, message: Covered, now: Millis) -> list[Effect]:
+    def believe(queries: Subscriber, sender: PeerId, message: Covered, now: Millis) -> list[Effect]:
         heard = tuple(msgspec.structs.replace(each, sequence=0) for each in message.heard)
         return covered(queries, sender, msgspec.structs.replace(message, heard=heard), now)
 
-    return patch.object(IndexedQueries, "covered", believe)
+    return patch.object(Subscriber, "covered", believe)
 
 
 @bug("join-restarts", seeds=40)
 def a_restarted_evaluator_takes_itself_for_the_same() -> Patch:
     """An evaluator that has lost everything says nothing of it."""
 
-    def forget(level: ValueLevel, now: Millis) -> None:
-        level.life = 1
+    def forget(evaluator: Evaluator, now: Millis) -> None:
+        evaluator.life = 1
 
-    return patch.object(ValueLevel, "begin", forget)
+    return patch.object(Evaluator, "begin", forget)
 
 
 @bug("join-sai", seeds=40)
 def parcels_not_sent_again() -> Patch:
     """What goes to an evaluator is sent once."""
-    carry = AttributeLevel._carry
+    carry = Rewriter._carry
 
-    def once(level: AttributeLevel, reader: Any, reading: Any, parts: Any, now: Millis) -> list[Effect]:
-        effects = carry(level, reader, reading, parts, now)
-        level._carried.clear()
+    def once(rewriter: Rewriter, reader: Any, reading: Any, parts: Any, now: Millis) -> list[Effect]:
+        effects = carry(rewriter, reader, reading, parts, now)
+        rewriter._carried.clear()
         reading.parcels = 0
         return effects
 
-    return patch.object(AttributeLevel, "_carry", once)
+    return patch.object(Rewriter, "_carry", once)
 
 
 @bug("join-restarts", seeds=40)
@@ -235,7 +235,7 @@ def pairs_of_before_told_again() -> Patch:
 @bug("join-restarts", seeds=30)
 def covered_before_the_state_is_back() -> Patch:
     """The next attempt says how far it is though tuples that the last one had are still to be read again."""
-    return patch.object(IndexedQueries, "_has_all", lambda queries, attempt, now: True)
+    return patch.object(Subscriber, "_has_all", lambda queries, attempt, now: True)
 
 
 @bug("join-windows", seeds=10)
@@ -247,13 +247,13 @@ def tuples_too_late_pass_unnoticed() -> Patch:
 @bug("join-skew", seeds=10)
 def one_side_does_not_know_of_heavy_values() -> Patch:
     """The rewriter of the right side takes all values for light ones."""
-    index = AttributeLevel.index
+    index = Rewriter.index
 
-    def ignorant(level: AttributeLevel, sender: PeerId, message: Query, now: Millis) -> list[Effect]:
+    def ignorant(rewriter: Rewriter, sender: PeerId, message: Query, now: Millis) -> list[Effect]:
         heavy = message.heavy if message.side == LEFT else ()
-        return index(level, sender, msgspec.structs.replace(message, heavy=heavy), now)
+        return index(rewriter, sender, msgspec.structs.replace(message, heavy=heavy), now)
 
-    return patch.object(AttributeLevel, "index", ignorant)
+    return patch.object(Rewriter, "index", ignorant)
 
 
 @bug("join-replicas", seeds=10)

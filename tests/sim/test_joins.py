@@ -12,10 +12,10 @@ from overlay.sim.run import Run, Verdict, run, run_many
 from overlay.sim.scenario import Scenario, parse_scenario, scenario_text
 from protocols.execution.messages import StopQuery
 from protocols.ids import Millis
-from protocols.join_index.attribute_level import OVER_MS
+from protocols.join_index.evaluator import LAPSE_MS
 from protocols.join_index.messages import Load
+from protocols.join_index.rewriter import OVER_MS
 from protocols.join_index.tables import Tables
-from protocols.join_index.value_level import LAPSE_MS
 from protocols.messages import Answer, Done
 from protocols.peer import Peer
 
@@ -52,10 +52,10 @@ def left_behind(peer: Peer) -> dict[str, object]:
     joins = peer.joins
     tables: dict[str, object] = {
         "queries of its clients": peer.queries.running,
-        "attempts": joins.queries.attempts,
-        "readers": joins.attributes.readers,
-        "queries of others": joins.values.tables.queries,
-        "tuples and triggers": joins.values.tables.stored,
+        "attempts": joins.subscriber.attempts,
+        "readers": joins.rewriter.readers,
+        "queries of others": joins.evaluator.tables.queries,
+        "tuples and triggers": joins.evaluator.tables.stored,
         "all of the index": not joins.is_empty(),
         "derived streams and results": [name for name in peer.publisher.outboxes if not name.endswith("_side")],
         "questions": [role for role in peer.inside.roles.values() if role in ("joins", "queries")],

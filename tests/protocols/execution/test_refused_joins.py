@@ -15,7 +15,7 @@ from protocols.catalogue.messages import CreateStream, ListStreams, StreamsListe
 from protocols.catalogue.streams import StreamDefinition
 from protocols.execution import submission
 from protocols.execution.messages import EngineName, ListQueries, QueriesListed, QueryStarting, SubmitQuery
-from protocols.join_index.value_level import LAPSE_MS
+from protocols.join_index.evaluator import LAPSE_MS
 from protocols.messages import Done, Refused
 from queries.schema import Schema
 from tests.protocols.execution.parts import Engined
@@ -90,8 +90,8 @@ def test_a_peer_with_as_many_queries_as_it_may_have_says_so(monkeypatch: pytest.
 
 def test_a_query_that_a_rewriter_has_no_room_for_is_refused_and_taken_back():
     alone = asker()
-    attributes = alone.peer.joins.attributes
-    attributes.limits = replace(attributes.limits, queries_max=1)  # One of the two sides finds no room.
+    rewriter = alone.peer.joins.rewriter
+    rewriter.limits = replace(rewriter.limits, queries_max=1)  # One of the two sides finds no room.
     request = alone.ask(SubmitQuery(text="SELECT R.A FROM R, S WHERE R.B = S.E", name="q"), within_ms=10_000)
     starting, answer = alone.answers[request]
     assert isinstance(starting, QueryStarting)

@@ -17,7 +17,7 @@ from protocols.join_index.condition import Prepared
 from protocols.join_index.keys import value_text
 from protocols.join_index.known import BOUND_SHARE, EQUAL_SHARE, SideKnown
 from protocols.join_index.messages import LEFT, RIGHT
-from protocols.join_index.proxy_side import IndexedQueries
+from protocols.join_index.subscriber import Subscriber
 from protocols.subgraphs import Algorithm, Deploy, Indexed, Progress, StreamInput, Subgraph
 from queries import sql
 from tests.protocols.join_index.things import EQUI_JOIN, EVALUATOR, PUBLISHER, R_B, S_E, STREAMS, SUBSCRIBER, query
@@ -96,7 +96,7 @@ def test_a_join_that_others_have_shares_their_algorithm():
     assert chosen(Prepared.of(query(T2, "dai-v")), statistics, 5, shared={"sai": 3}).algorithm == "dai-v"
 
 
-def deploy(queries: IndexedQueries, name: str, engine: Algorithm, *, is_open: bool) -> None:
+def deploy(queries: Subscriber, name: str, engine: Algorithm, *, is_open: bool) -> None:
     """A query, whose streams have been looked up."""
     inputs = tuple(StreamInput(each, each, 0, None, 0) for each in ("R", "S"))
     subgraph = Subgraph(0, sql.plan(EQUI_JOIN, STREAMS).plan, inputs, Indexed(engine, is_open=is_open))
@@ -118,7 +118,7 @@ def deploy(queries: IndexedQueries, name: str, engine: Algorithm, *, is_open: bo
 
 @pytest.mark.parametrize(("is_open", "by"), [(True, "dai-t"), (False, "sai")])
 def test_an_attempt_is_by_the_algorithm_that_was_chosen(is_open: bool, by: Algorithm):
-    queries = IndexedQueries(SUBSCRIBER, Inside(), lambda: (EVALUATOR,))
+    queries = Subscriber(SUBSCRIBER, Inside(), lambda: (EVALUATOR,))
     deploy(queries, "p", "dai-t", is_open=False)
     deploy(queries, "q", "sai", is_open=is_open)
     attempt = queries.attempts["q~1"]

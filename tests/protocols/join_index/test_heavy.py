@@ -14,13 +14,13 @@ from protocols.catalogue.statistics import StatisticsSketch, StreamStatistics
 from protocols.delivery.messages import Origin
 from protocols.ids import PeerId
 from protocols.inside import Inside
-from protocols.join_index.attribute_level import AttributeLevel
 from protocols.join_index.condition import Prepared
 from protocols.join_index.heavy import HEAVY_PER_S, Spread, heavy_values
 from protocols.join_index.keys import value_text
 from protocols.join_index.known import SideKnown, both
 from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import LEFT, RIGHT, Attribute, Heavy, Load, Query, Side
+from protocols.join_index.rewriter import Rewriter
 from protocols.subgraphs import Algorithm, Skew
 from tests.protocols.join_index.things import PUBLISHER, R_B, S_E, STREAMS, SUBSCRIBER, query
 
@@ -121,12 +121,12 @@ def test_what_publishers_say_of_their_values_is_said_of_those_that_meet():
 
 
 def test_readings_are_shared_only_by_those_who_agree_on_heavy_values():
-    level = AttributeLevel(PUBLISHER, JoinLimits(), Inside())
+    rewriter = Rewriter(PUBLISHER, JoinLimits(), Inside())
     for number, heavy in enumerate(((), (Heavy(S_E, HOT, 2, 2),), ())):
-        level.index(
+        rewriter.index(
             SUBSCRIBER, Query(query=query(name=f"q{number}~1"), side=0, replica=0, evaluators=PEERS, heavy=heavy), 0
         )
-    assert sorted(len(each.held) for each in level.readers.values()) == [1, 2]
+    assert sorted(len(each.held) for each in rewriter.readers.values()) == [1, 2]
 
 
 def zipf(count: int, values: int, luck: Random) -> list[int]:

@@ -14,8 +14,8 @@ from protocols.errors import RemoteProtocolError
 from protocols.events import Received, Requested
 from protocols.ids import Millis, PeerId, RequestId
 from protocols.inside import Inside
-from protocols.join_index.attribute_level import LEASE_MS, OVER_MS, SILENT_MS, AttributeLevel
 from protocols.join_index.condition import Prepared
+from protocols.join_index.evaluator import LAPSE_MS, RESEND_MS, Evaluator
 from protocols.join_index.heavy import evaluators_of
 from protocols.join_index.keys import attribute_key, value_key, value_text
 from protocols.join_index.limits import JoinLimits
@@ -37,9 +37,9 @@ from protocols.join_index.messages import (
     Results,
     Told,
 )
-from protocols.join_index.proxy_side import AWAIT_MS, SAY_MS, IndexedQueries
+from protocols.join_index.rewriter import LEASE_MS, OVER_MS, SILENT_MS, Rewriter
 from protocols.join_index.selections import Member
-from protocols.join_index.value_level import LAPSE_MS, RESEND_MS, ValueLevel
+from protocols.join_index.subscriber import AWAIT_MS, SAY_MS, Subscriber
 from protocols.messages import Refused
 from protocols.subgraphs import (
     AttemptLost,
@@ -73,13 +73,13 @@ ORIGIN = Origin(PUBLISHER, "R", 1)
 LIFE = 100
 
 
-# The value level.
+# The evaluator.
 
 
-def value_level(limits: JoinLimits = LIMITS) -> ValueLevel:
-    level = ValueLevel(EVALUATOR, limits)
-    level.begin(LIFE)
-    return level
+def an_evaluator(limits: JoinLimits = LIMITS) -> Evaluator:
+    evaluator = Evaluator(EVALUATOR, limits)
+    evaluator.begin(LIFE)
+    return evaluator
 
 
 def load(stream: str, row: tuple[int, int], value: int, *, group: bytes = b"", sequence: int = 0, at: int = 1) -> Load:
@@ -104,63 +104,63 @@ def vl_part(sequence: int = 0) -> Load:
 Q_1 = query(name="q~1", life=9)
 
 
-def meeting(level: ValueLevel) -> tuple[JoinResults, list[Effect]]:
+def meeting(evaluator: Evaluator) -> tuple[JoinResults, list[Effect]]:
     """A rewritten query and a tuple meet."""
     rewritten = parcel(trigger(Q_1), queries=(Q_1,))
-    assert level.unpack(REWRITER, rewritten, now=LIFE) == [Send(REWRITER, Receipt(number=1, life=LIFE))]
-    effects = level.unpack(REWRITER, parcel(vl_part(), number=2), now=LIFE)
+    assert evaluator.unpack(REWRITER, rewritten, now=LIFE) == [Send(REWRITER, Receipt(number=1, life=LIFE))]
+    effects = evaluator.unpack(REWRITER, parcel(vl_part(), number=2), now=LIFE)
     assert isinstance(effects[0], Send)
     assert isinstance(effects[0].message, JoinResults)
     return effects[0].message, effects
 
 
 def test_a_receipt_says_how_many_results_had_left_by_then():
-    level = value_level()
-    told, effects = meeting(level)
+    evaluator = an_evaluator()
+    told, effects = meeting(evaluator)
     (results,) = told.results
     assert (told.life, told.subscriber_life, told.sequence, results.query) == (LIFE, 9, 1, "q~1")
     assert [results.origins[place] for place in results.made_of[::2]] == [ORIGIN, Origin(PUBLISHER, "S", 1)]
     receipt = Receipt(number=2, life=LIFE, told=(Told(SUBSCRIBER, 9, 1),))
     assert effects == [Send(SUBSCRIBER, told), Send(REWRITER, receipt)]
-    again = level.unpack(REWRITER, parcel(vl_part(), number=2), now=LIFE)
+    again = evaluator.unpack(REWRITER, parcel(vl_part(), number=2), now=LIFE)
     assert again == [Send(REWRITER, receipt)], "a parcel that comes twice tells nothing twice, and says the same"
 
 
 def test_results_are_told_until_they_have_arrived():
-    level = value_level()
-    told, _ = meeting(level)
-    assert level.sweep(LIFE + RESEND_MS - 1) == []
-    assert level.sweep(LIFE + RESEND_MS) == [Send(SUBSCRIBER, told)]
-    level.notified(SUBSCRIBER, Notified(subscriber_life=9, sequence=1))
-    assert level.sweep(LIFE + 2 * RESEND_MS) == []
+    evaluator = an_evaluator()
+    told, _ = meeting(evaluator)
+    assert evaluator.sweep(LIFE + RESEND_MS - 1) == []
+    assert evaluator.sweep(LIFE + RESEND_MS) == [Send(SUBSCRIBER, told)]
+    evaluator.notified(SUBSCRIBER, Notified(subscriber_life=9, sequence=1))
+    assert evaluator.sweep(LIFE + 2 * RESEND_MS) == []
 
 
 def test_a_parcel_waits_for_the_queries_it_is_for():
-    level = value_level()
-    assert level.unpack(REWRITER, parcel(trigger(Q_1), number=2, after=1), now=LIFE) == []
-    level.unpack(REWRITER, parcel(vl_part(), queries=(Q_1,)), now=LIFE)
-    told, receipt = level.unpack(REWRITER, parcel(trigger(Q_1), number=2, after=1), now=LIFE)
+    evaluator = an_evaluator()
+    assert evaluator.unpack(REWRITER, parcel(trigger(Q_1), number=2, after=1), now=LIFE) == []
+    evaluator.unpack(REWRITER, parcel(vl_part(), queries=(Q_1,)), now=LIFE)
+    told, receipt = evaluator.unpack(REWRITER, parcel(trigger(Q_1), number=2, after=1), now=LIFE)
     assert isinstance(told, Send)
     assert isinstance(told.message, JoinResults)
     assert receipt == Send(REWRITER, Receipt(number=2, life=LIFE, told=(Told(SUBSCRIBER, 9, 1),)))
 
 
 def test_nobody_may_send_more_while_a_subscriber_is_slow(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("protocols.join_index.value_level.UNHEARD_BYTES_MAX", 1)
-    level = value_level()
-    level.unpack(REWRITER, parcel(trigger(Q_1), queries=(Q_1,)), now=LIFE)
-    (told,) = level.unpack(REWRITER, parcel(vl_part(), number=2), now=LIFE)
+    monkeypatch.setattr("protocols.join_index.evaluator.UNHEARD_BYTES_MAX", 1)
+    evaluator = an_evaluator()
+    evaluator.unpack(REWRITER, parcel(trigger(Q_1), queries=(Q_1,)), now=LIFE)
+    (told,) = evaluator.unpack(REWRITER, parcel(vl_part(), number=2), now=LIFE)
     assert isinstance(told, Send)
     assert isinstance(told.message, JoinResults)
-    assert level.unpack(REWRITER, Parcel(number=0), now=LIFE) == [Send(REWRITER, Receipt(number=0, life=LIFE))]
+    assert evaluator.unpack(REWRITER, Parcel(number=0), now=LIFE) == [Send(REWRITER, Receipt(number=0, life=LIFE))]
     receipt = Receipt(number=2, life=LIFE, told=(Told(SUBSCRIBER, 9, 1),))
-    assert level.notified(SUBSCRIBER, Notified(subscriber_life=9, sequence=1)) == [Send(REWRITER, receipt)]
+    assert evaluator.notified(SUBSCRIBER, Notified(subscriber_life=9, sequence=1)) == [Send(REWRITER, receipt)]
 
 
 def test_a_full_evaluator_says_so():
-    level = value_level(JoinLimits(tuples_max=1))
-    level.unpack(REWRITER, parcel(vl_part(), queries=(Q_1,)), now=LIFE)
-    (effect,) = level.unpack(REWRITER, parcel(vl_part(sequence=1), number=2), now=LIFE)
+    evaluator = an_evaluator(JoinLimits(tuples_max=1))
+    evaluator.unpack(REWRITER, parcel(vl_part(), queries=(Q_1,)), now=LIFE)
+    (effect,) = evaluator.unpack(REWRITER, parcel(vl_part(sequence=1), number=2), now=LIFE)
     assert isinstance(effect, Send)
     assert isinstance(effect.message, Receipt)
     assert "no room" in effect.message.refused
@@ -168,70 +168,70 @@ def test_a_full_evaluator_says_so():
 
 def test_a_query_that_its_subscriber_has_ended_or_begun_anew_leaves_nothing():
     for end in (Parcel(number=0, over=("q~1",)), parcel(number=3, queries=(query(name="q~2", life=9),))):
-        level = value_level()
-        meeting(level)
-        level.unpack(REWRITER, end, now=LIFE)
-        assert "q~1" not in level.tables.queries
-        assert all(not each.message.results for each in level.sweep(LIFE + RESEND_MS))  # type: ignore[attr-defined]
-        level.validate()
+        evaluator = an_evaluator()
+        meeting(evaluator)
+        evaluator.unpack(REWRITER, end, now=LIFE)
+        assert "q~1" not in evaluator.tables.queries
+        assert all(not each.message.results for each in evaluator.sweep(LIFE + RESEND_MS))  # type: ignore[attr-defined]
+        evaluator.validate()
 
 
 def test_what_comes_late_of_a_query_that_has_ended_is_not_kept():
-    level = value_level()
-    meeting(level)
-    level.unpack(REWRITER, Parcel(number=0, over=("q~1",)), now=LIFE)
-    stored = level.tables.stored
+    evaluator = an_evaluator()
+    meeting(evaluator)
+    evaluator.unpack(REWRITER, Parcel(number=0, over=("q~1",)), now=LIFE)
+    stored = evaluator.tables.stored
     late = parcel(trigger(Q_1, sequence=1), number=3, queries=(Q_1,))
-    assert level.unpack(REWRITER, late, now=LIFE + 1) == [Send(REWRITER, Receipt(number=3, life=LIFE))]
-    assert level.tables.stored == stored
+    assert evaluator.unpack(REWRITER, late, now=LIFE + 1) == [Send(REWRITER, Receipt(number=3, life=LIFE))]
+    assert evaluator.tables.stored == stored
 
 
 def test_a_query_whose_rewriters_are_gone_ends_the_life_of_the_evaluator():
     """Somebody may count on it still, and would not notice if the query alone were forgotten."""
-    level = value_level()
-    meeting(level)
-    level.unpack(REWRITER, Parcel(number=0, counts_on=True), now=LIFE + 1000)
-    level.unpack(SUBSCRIBER, Parcel(number=0), now=LIFE + LAPSE_MS)
-    level.sweep(LIFE + LAPSE_MS + 1000)
-    assert level.life == LIFE
-    level.sweep(LIFE + LAPSE_MS + 1001)
-    assert level.life == LIFE + LAPSE_MS + 1001
-    assert level.is_empty()
+    evaluator = an_evaluator()
+    meeting(evaluator)
+    evaluator.unpack(REWRITER, Parcel(number=0, counts_on=True), now=LIFE + 1000)
+    evaluator.unpack(SUBSCRIBER, Parcel(number=0), now=LIFE + LAPSE_MS)
+    evaluator.sweep(LIFE + LAPSE_MS + 1000)
+    assert evaluator.life == LIFE
+    evaluator.sweep(LIFE + LAPSE_MS + 1001)
+    assert evaluator.life == LIFE + LAPSE_MS + 1001
+    assert evaluator.is_empty()
 
 
 def test_a_query_that_one_rewriter_has_let_go_is_kept_for_another():
     """It was posed at two, for who is nearest to an attribute may change, and only one of them counts."""
-    level = value_level()
-    meeting(level)
-    level.unpack(PUBLISHER, parcel(queries=(Q_1,)), now=LIFE)
-    level.unpack(REWRITER, Parcel(number=0, released=("q~1",)), now=LIFE)
-    assert "q~1" in level.tables.queries
-    level.unpack(PUBLISHER, Parcel(number=0, released=("q~1",)), now=LIFE)
-    assert "q~1" not in level.tables.queries
-    (answer,) = level.unpack(PUBLISHER, parcel(number=2, queries=(Q_1,)), now=LIFE)
-    assert "q~1" not in level.tables.queries
+    evaluator = an_evaluator()
+    meeting(evaluator)
+    evaluator.unpack(PUBLISHER, parcel(queries=(Q_1,)), now=LIFE)
+    evaluator.unpack(REWRITER, Parcel(number=0, released=("q~1",)), now=LIFE)
+    assert "q~1" in evaluator.tables.queries
+    evaluator.unpack(PUBLISHER, Parcel(number=0, released=("q~1",)), now=LIFE)
+    assert "q~1" not in evaluator.tables.queries
+    (answer,) = evaluator.unpack(PUBLISHER, parcel(number=2, queries=(Q_1,)), now=LIFE)
+    assert "q~1" not in evaluator.tables.queries
     assert isinstance(answer, Send)
     assert isinstance(answer.message, Receipt)
     assert answer.message.refused, "what came of it before is gone, in this very life"
 
 
 def test_a_rewriter_that_is_gone_harms_nobody_once_its_queries_are_over():
-    level = value_level()
-    meeting(level)
-    level.unpack(SUBSCRIBER, Parcel(number=0, over=("q~1",)), now=LIFE + LAPSE_MS)
-    level.sweep(LIFE + LAPSE_MS + 1)
-    assert level.life == LIFE
+    evaluator = an_evaluator()
+    meeting(evaluator)
+    evaluator.unpack(SUBSCRIBER, Parcel(number=0, over=("q~1",)), now=LIFE + LAPSE_MS)
+    evaluator.sweep(LIFE + LAPSE_MS + 1)
+    assert evaluator.life == LIFE
 
 
 def test_tuples_go_with_the_last_query_that_waits_for_them():
-    level = value_level(JoinLimits(late_ms=10 * LAPSE_MS))
-    meeting(level)
-    assert level.tables.stored > 0
-    level.unpack(REWRITER, Parcel(number=0, over=("q~1",)), now=LIFE)
-    assert level.is_empty()
+    evaluator = an_evaluator(JoinLimits(late_ms=10 * LAPSE_MS))
+    meeting(evaluator)
+    assert evaluator.tables.stored > 0
+    evaluator.unpack(REWRITER, Parcel(number=0, over=("q~1",)), now=LIFE)
+    assert evaluator.is_empty()
 
 
-# The attribute level.
+# The rewriter.
 
 
 def posed(name: str = "q~1", at: int = 0, rewrites: bool = True, algorithm: Any = "sai", side: Any = 0) -> Query:
@@ -244,16 +244,16 @@ def posed(name: str = "q~1", at: int = 0, rewrites: bool = True, algorithm: Any 
     )
 
 
-def opened(level: AttributeLevel, message: Query) -> RequestId:
+def opened(rewriter: Rewriter, message: Query) -> RequestId:
     """Pose a query, and have its stream opened."""
-    (effect,) = level.index(SUBSCRIBER, message, now=0)
+    (effect,) = rewriter.index(SUBSCRIBER, message, now=0)
     assert isinstance(effect, Tell)
     assert isinstance(effect.event, Requested)
     assert isinstance(effect.event.command, OpenSubscription)
     request = effect.event.request
     name = effect.event.command.subscription
     indexed = QueryIndexed(query=message.query.id, side=message.side, replica=0, reader=name, report=1)
-    assert level.answered(request, Opened(subscription=name, stamp=0), now=0) == [Send(SUBSCRIBER, indexed)]
+    assert rewriter.answered(request, Opened(subscription=name, stamp=0), now=0) == [Send(SUBSCRIBER, indexed)]
     return request
 
 
@@ -272,54 +272,57 @@ def covers_of(effects: list[Effect]) -> list[Covered]:
 
 
 def test_what_is_read_is_covered_once_everything_of_it_is_unpacked():
-    level = AttributeLevel(REWRITER, LIMITS, Inside())
-    request = opened(level, posed())
-    sent = parcels(level.answered(request, rows(7, 8, 9, 10), now=1))
+    rewriter = Rewriter(REWRITER, LIMITS, Inside())
+    request = opened(rewriter, posed())
+    sent = parcels(rewriter.answered(request, rows(7, 8, 9, 10), now=1))
     places = {
         value: evaluators_of(value_key(S_E, value_text(value)), (EVALUATOR, REWRITER))[0] for value in (7, 8, 9, 10)
     }
     assert {each.peer for each in sent} == set(places.values())
     loads = [each for send in sent for each in send.message.loads]  # type: ignore[attr-defined]
     assert sorted(sequence for each in loads for sequence in each.sequences) == [0, 1, 2, 3]
-    (report,) = covers_of(level.sweep(2))
+    (report,) = covers_of(rewriter.sweep(2))
     assert (report.tuples, report.messages, report.covers) == (4, 4, ())
     for each in sent:
         assert isinstance(each.message, Parcel)
         told = (Told(SUBSCRIBER, 0, 3),)
-        level.received(each.peer, Receipt(number=each.message.number, life=LIFE, told=told), now=3)
-    (report,) = covers_of(level.sweep(4))
+        rewriter.received(each.peer, Receipt(number=each.message.number, life=LIFE, told=told), now=3)
+    (report,) = covers_of(rewriter.sweep(4))
     assert report.covers == (Position(ORIGIN, 4),)
     assert {each.peer: each for each in report.heard} == {each.peer: Heard(each.peer, LIFE, 3) for each in sent}
 
 
 def test_a_parcel_is_sent_again_until_there_is_a_receipt():
-    level = AttributeLevel(REWRITER, LIMITS, Inside())
-    request = opened(level, posed())
-    (sent,) = parcels(level.answered(request, rows(7), now=1))
-    assert sent in level.sweep(1 + RESEND_MS)
+    rewriter = Rewriter(REWRITER, LIMITS, Inside())
+    request = opened(rewriter, posed())
+    (sent,) = parcels(rewriter.answered(request, rows(7), now=1))
+    assert sent in rewriter.sweep(1 + RESEND_MS)
 
 
 def test_a_parcel_waits_only_for_queries_that_are_still_on_their_way(monkeypatch: pytest.MonkeyPatch):
     """Of three readings the one between has ended: its parcel may never have arrived, the first one's still will."""
     monkeypatch.setattr("protocols.join_index.reader.RECENT_BYTES", 0)
-    level = AttributeLevel(REWRITER, LIMITS, Inside())
-    (first,) = parcels(level.answered(opened(level, posed()), rows(7, at=10), now=10))
-    (second,) = parcels(level.answered(opened(level, posed("q2~1", at=5)), rows(7, at=10), now=10))
-    (third,) = parcels(level.answered(opened(level, posed("q3~1", at=3)), rows(7, at=10), now=10))
+    rewriter = Rewriter(REWRITER, LIMITS, Inside())
+    (first,) = parcels(rewriter.answered(opened(rewriter, posed()), rows(7, at=10), now=10))
+    (second,) = parcels(rewriter.answered(opened(rewriter, posed("q2~1", at=5)), rows(7, at=10), now=10))
+    (third,) = parcels(rewriter.answered(opened(rewriter, posed("q3~1", at=3)), rows(7, at=10), now=10))
     assert isinstance(first.message, Parcel)
     assert isinstance(second.message, Parcel)
     assert isinstance(third.message, Parcel)
     assert first.peer == second.peer == third.peer
     assert (second.message.after, third.message.after) == (first.message.number, second.message.number)
-    level.remove(RemoveQuery(query="q2~1"), now=11)
-    assert after_again(level, 10 + RESEND_MS) == {first.message.number: 0, third.message.number: first.message.number}
-    level.remove(RemoveQuery(query="q~1"), now=11)
-    assert after_again(level, 10 + 2 * RESEND_MS) == {third.message.number: 0}
+    rewriter.remove(RemoveQuery(query="q2~1"), now=11)
+    assert after_again(rewriter, 10 + RESEND_MS) == {
+        first.message.number: 0,
+        third.message.number: first.message.number,
+    }
+    rewriter.remove(RemoveQuery(query="q~1"), now=11)
+    assert after_again(rewriter, 10 + 2 * RESEND_MS) == {third.message.number: 0}
 
 
-def after_again(level: AttributeLevel, now: Millis) -> dict[int, int]:
+def after_again(rewriter: Rewriter, now: Millis) -> dict[int, int]:
     """What the parcels wait for that are sent again."""
-    again = [send.message for send in parcels(level.sweep(now))]
+    again = [send.message for send in parcels(rewriter.sweep(now))]
     return {each.number: each.after for each in again if isinstance(each, Parcel) and each.loads}
 
 
@@ -327,29 +330,29 @@ def test_a_large_batch_goes_in_several_parcels_and_a_tuple_that_fits_none_ends_t
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr("protocols.join_index.reader.PIECE_BYTES", 10)
-    monkeypatch.setattr("protocols.join_index.attribute_level.PARCEL_BYTES", 1)
-    level = AttributeLevel(REWRITER, LIMITS, Inside())
-    request = opened(level, posed())
-    sent = parcels(level.answered(request, rows(*[7] * 8), now=1))
+    monkeypatch.setattr("protocols.join_index.rewriter.PARCEL_BYTES", 1)
+    rewriter = Rewriter(REWRITER, LIMITS, Inside())
+    request = opened(rewriter, posed())
+    sent = parcels(rewriter.answered(request, rows(*[7] * 8), now=1))
     assert [len(load.sequences) for each in sent for load in each.message.loads] == [3, 3, 2]  # type: ignore[attr-defined]
     assert [len(each.message.queries) for each in sent] == [1, 0, 0, 0]  # type: ignore[attr-defined]
     monkeypatch.setattr("protocols.join_index.reader.TUPLE_BYTES_MAX", 2)
-    lost = level.answered(request, rows(*[7] * 8, first=8), now=1)
+    lost = rewriter.answered(request, rows(*[7] * 8, first=8), now=1)
     reason = "a tuple of 3 bytes is too large for the join index"
     assert lost[0] == Send(SUBSCRIBER, QueryLost(query="q~1", reason=reason))
 
 
 def test_an_evaluator_in_another_life_or_silent_or_full_ends_the_attempt():
-    def read() -> tuple[AttributeLevel, Send, int]:
-        level = AttributeLevel(REWRITER, LIMITS, Inside())
-        request = opened(level, posed())
-        (sent,) = parcels(level.answered(request, rows(7), now=1))
+    def read() -> tuple[Rewriter, Send, int]:
+        rewriter = Rewriter(REWRITER, LIMITS, Inside())
+        request = opened(rewriter, posed())
+        (sent,) = parcels(rewriter.answered(request, rows(7), now=1))
         assert isinstance(sent.message, Parcel)
-        level.received(sent.peer, Receipt(number=sent.message.number, life=LIFE), now=1)
-        return level, sent, request
+        rewriter.received(sent.peer, Receipt(number=sent.message.number, life=LIFE), now=1)
+        return rewriter, sent, request
 
-    level, sent, _ = read()
-    restarted = level.received(sent.peer, Receipt(number=0, life=LIFE + 1), now=2)
+    rewriter, sent, _ = read()
+    restarted = rewriter.received(sent.peer, Receipt(number=0, life=LIFE + 1), now=2)
     level_2, sent_2, _ = read()
     silent = level_2.sweep(2 + SILENT_MS)
     level_3, _, request_3 = read()
@@ -362,96 +365,96 @@ def test_an_evaluator_in_another_life_or_silent_or_full_ends_the_attempt():
         (full, "full", None),
     ):
         assert Send(SUBSCRIBER, QueryLost(query="q~1", reason=reason, culprit=culprit)) in effects
-    assert not level.readers
-    assert level.keep(SUBSCRIBER, KeepQueries(queries=(("q~1", 0, 0),)), now=3) == [
+    assert not rewriter.readers
+    assert rewriter.keep(SUBSCRIBER, KeepQueries(queries=(("q~1", 0, 0),)), now=3) == [
         Send(SUBSCRIBER, QueryLost(query="q~1", reason=f"peer {REWRITER.short} has forgotten it"))
     ]
 
 
 def test_queries_share_a_reading_and_what_one_missed_is_done_again_for_it():
-    level = AttributeLevel(REWRITER, LIMITS, Inside())
-    request = opened(level, posed())
-    (first,) = parcels(level.answered(request, rows(7, at=10), now=10))
-    (reader,) = level.readers.values()
-    young = level.index(SUBSCRIBER, posed("q2~1", at=11), now=11)
+    rewriter = Rewriter(REWRITER, LIMITS, Inside())
+    request = opened(rewriter, posed())
+    (first,) = parcels(rewriter.answered(request, rows(7, at=10), now=10))
+    (reader,) = rewriter.readers.values()
+    young = rewriter.index(SUBSCRIBER, posed("q2~1", at=11), now=11)
     assert young == [
         Send(SUBSCRIBER, QueryIndexed(query="q2~1", side=0, replica=0, reader=reader.name, report=reader.report + 1))
     ]
-    (again,) = level.index(SUBSCRIBER, posed("q3~1", at=10), now=11)
+    (again,) = rewriter.index(SUBSCRIBER, posed("q3~1", at=10), now=11)
     assert isinstance(again, Send)
     assert isinstance(again.message, Parcel)
     assert isinstance(first.message, Parcel)
     assert again.message.loads == first.message.loads, "it wants the tuple that was read"
     assert [each.id for each in again.message.queries] == ["q2~1", "q3~1"]
     assert again.message.after == first.message.number
-    assert level.received(again.peer, Receipt(number=again.message.number, life=LIFE), now=12) == []
-    done = level.received(first.peer, Receipt(number=first.message.number, life=LIFE), now=12)
+    assert rewriter.received(again.peer, Receipt(number=again.message.number, life=LIFE), now=12) == []
+    done = rewriter.received(first.peer, Receipt(number=first.message.number, life=LIFE), now=12)
     indexed = [each.message for each in done if isinstance(each, Send) and isinstance(each.message, QueryIndexed)]
     assert [(each.query, each.report) for each in indexed] == [("q3~1", 1)]
-    assert len(level.readers) == 1
-    level.validate()
+    assert len(rewriter.readers) == 1
+    rewriter.validate()
 
 
 def test_a_query_of_long_ago_reads_for_itself_until_it_has_caught_up(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("protocols.join_index.reader.RECENT_BYTES", 0)
-    level = AttributeLevel(REWRITER, LIMITS, Inside())
-    request = opened(level, posed())
-    received_all(level, level.answered(request, rows(7, at=10), now=10))
-    late = opened(level, posed("q2~1", at=5))
-    assert len(level.readers) == 2
-    level.sweep(11)
-    assert len(level.readers) == 2, "it has not read what the other has"
-    received_all(level, level.answered(late, rows(7, at=10), now=11))
-    effects = level.sweep(12)
-    (reader,) = level.readers.values()
+    rewriter = Rewriter(REWRITER, LIMITS, Inside())
+    request = opened(rewriter, posed())
+    received_all(rewriter, rewriter.answered(request, rows(7, at=10), now=10))
+    late = opened(rewriter, posed("q2~1", at=5))
+    assert len(rewriter.readers) == 2
+    rewriter.sweep(11)
+    assert len(rewriter.readers) == 2, "it has not read what the other has"
+    received_all(rewriter, rewriter.answered(late, rows(7, at=10), now=11))
+    effects = rewriter.sweep(12)
+    (reader,) = rewriter.readers.values()
     assert reader.request == request
     indexed = [each.message for each in effects if isinstance(each, Send) and isinstance(each.message, QueryIndexed)]
     assert [(each.query, each.reader) for each in indexed] == [("q2~1", reader.name)]
     assert [each.report for each in covers_of(effects)] == [indexed[0].report]
-    level.validate()
+    rewriter.validate()
 
 
-def received_all(level: AttributeLevel, effects: list[Effect]) -> None:
+def received_all(rewriter: Rewriter, effects: list[Effect]) -> None:
     for each in parcels(effects):
         assert isinstance(each.message, Parcel)
-        level.received(each.peer, Receipt(number=each.message.number, life=LIFE), now=11)
+        rewriter.received(each.peer, Receipt(number=each.message.number, life=LIFE), now=11)
 
 
 def test_a_query_without_a_lease_or_removed_is_read_for_no_longer():
     for end in ("lease", "removal"):
-        level = AttributeLevel(REWRITER, LIMITS, Inside())
-        opened(level, posed())
+        rewriter = Rewriter(REWRITER, LIMITS, Inside())
+        opened(rewriter, posed())
         if end == "lease":
-            level.sweep(LEASE_MS + 1)
+            rewriter.sweep(LEASE_MS + 1)
         else:
-            level.remove(RemoveQuery(query="q~1"), now=1)
-        assert not level.readers
-        (refused,) = level.index(SUBSCRIBER, posed(), now=LEASE_MS + 2)
+            rewriter.remove(RemoveQuery(query="q~1"), now=1)
+        assert not rewriter.readers
+        (refused,) = rewriter.index(SUBSCRIBER, posed(), now=LEASE_MS + 2)
         assert isinstance(refused, Send)
         assert isinstance(refused.message, QueryLost), "evaluators are being told to forget it"
-        level.sweep(LEASE_MS + OVER_MS + 2)
-        assert level.is_empty()
+        rewriter.sweep(LEASE_MS + OVER_MS + 2)
+        assert rewriter.is_empty()
 
 
 def test_a_subscriber_hears_what_was_forgotten_without_its_word():
-    level = AttributeLevel(REWRITER, LIMITS, Inside())
-    opened(level, posed())
-    level.index(SUBSCRIBER, posed("q2~1"), now=LEASE_MS)
-    (report,) = covers_of(level.sweep(LEASE_MS + 1))
+    rewriter = Rewriter(REWRITER, LIMITS, Inside())
+    opened(rewriter, posed())
+    rewriter.index(SUBSCRIBER, posed("q2~1"), now=LEASE_MS)
+    (report,) = covers_of(rewriter.sweep(LEASE_MS + 1))
     assert report.forgotten == ("q~1",)
-    level.remove(RemoveQuery(query="q~1"), now=LEASE_MS + 2)
-    (report,) = covers_of(level.sweep(LEASE_MS + 3))
+    rewriter.remove(RemoveQuery(query="q~1"), now=LEASE_MS + 2)
+    (report,) = covers_of(rewriter.sweep(LEASE_MS + 3))
     assert report.forgotten == ()
 
 
 def test_a_query_is_refused_where_there_is_no_room_or_no_evaluator():
-    full = AttributeLevel(REWRITER, JoinLimits(queries_max=0), Inside())
+    full = Rewriter(REWRITER, JoinLimits(queries_max=0), Inside())
     (effect,) = full.index(SUBSCRIBER, posed(), now=0)
     assert effect == Send(
         SUBSCRIBER, QueryRefused(query="q~1", reason=f"peer {REWRITER.short} has 0 join queries already")
     )
     nobody = Query(query=query(name="q~1"), side=0, replica=0)
-    (effect,) = AttributeLevel(REWRITER, LIMITS, Inside()).index(SUBSCRIBER, nobody, now=0)
+    (effect,) = Rewriter(REWRITER, LIMITS, Inside()).index(SUBSCRIBER, nobody, now=0)
     assert effect == Send(SUBSCRIBER, QueryRefused(query="q~1", reason="it names no evaluators"))
 
 
@@ -460,7 +463,7 @@ def test_a_peer_does_not_understand_a_query_of_an_algorithm_that_only_experiment
         MESSAGES.decode(MESSAGES.encode(posed(algorithm="cells")))
 
 
-# The proxy's part.
+# The subscriber.
 
 
 def deployment(attempt: int = 1, resume: Progress | None = None) -> Deploy:
@@ -470,7 +473,7 @@ def deployment(attempt: int = 1, resume: Progress | None = None) -> Deploy:
     return Deploy(query="q", attempt=attempt, subgraph=subgraph, consumer_host=None, resume=resume or Progress())
 
 
-def routed(queries: IndexedQueries, asked: list[Effect]) -> list[Query]:
+def routed(queries: Subscriber, asked: list[Effect]) -> list[Query]:
     """What becomes of a query when nobody knows the rates of its streams."""
     effects: list[Effect] = []
     for each in asked:
@@ -482,9 +485,9 @@ def routed(queries: IndexedQueries, asked: list[Effect]) -> list[Query]:
     return [each.message for each in effects if isinstance(each, Route) and isinstance(each.message, Query)]
 
 
-def in_place(resume: Progress | None = None, late_ms: Millis = 0) -> IndexedQueries:
+def in_place(resume: Progress | None = None, late_ms: Millis = 0) -> Subscriber:
     """A query whose rewriters have it."""
-    queries = IndexedQueries(SUBSCRIBER, Inside(), lambda: (EVALUATOR, REWRITER), late_ms)
+    queries = Subscriber(SUBSCRIBER, Inside(), lambda: (EVALUATOR, REWRITER), late_ms)
     asked = queries.deploy(deployment(resume=resume), now=0)
     assert [each.rewrites for each in routed(queries, asked)] == [True, False]
     assert queries.indexed(REWRITER, indexed_by(0), now=0) == []
@@ -529,7 +532,7 @@ def test_a_result_is_handed_on_once():
 
 
 def test_an_evaluator_hears_that_results_have_arrived_once_there_is_room(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("protocols.join_index.proxy_side.UNSAFE_MAX", 0)
+    monkeypatch.setattr("protocols.join_index.subscriber.UNSAFE_MAX", 0)
     queries = in_place()
     (effect,) = queries.results(EVALUATOR, notify(), now=1)
     assert isinstance(effect, Tell)
@@ -613,9 +616,9 @@ def test_the_next_attempt_says_nothing_before_it_has_what_the_last_one_had():
 
 
 def test_pairs_of_which_both_tuples_were_covered_are_not_told_again():
-    level = value_level()
+    evaluator = an_evaluator()
     resumed = query(name="q~2", life=9, known=reaches(0) + reaches(1))
-    level.unpack(REWRITER, parcel(trigger(resumed), vl_part(), queries=(resumed,)), now=LIFE)
-    effects = level.unpack(REWRITER, parcel(vl_part(sequence=1), number=2), now=LIFE)
+    evaluator.unpack(REWRITER, parcel(trigger(resumed), vl_part(), queries=(resumed,)), now=LIFE)
+    effects = evaluator.unpack(REWRITER, parcel(vl_part(sequence=1), number=2), now=LIFE)
     told = [each.message for each in effects if isinstance(each, Send) and isinstance(each.message, JoinResults)]
     assert [(each.sequence, each.results[0].made_of) for each in told] == [(1, (0, 0, 1, 1))], "neither the first pair"

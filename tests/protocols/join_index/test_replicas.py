@@ -17,7 +17,6 @@ from protocols.effects import Effect, Route, Send, Tell
 from protocols.events import Received, Requested
 from protocols.ids import PeerId
 from protocols.inside import Inside
-from protocols.join_index.attribute_level import LEASE_MS, OVER_MS, SILENT_MS, AttributeLevel
 from protocols.join_index.keys import attribute_key
 from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import (
@@ -29,7 +28,8 @@ from protocols.join_index.messages import (
     RemoveQuery,
     Side,
 )
-from protocols.join_index.proxy_side import KEEP_MS, SAY_MS, IndexedQueries
+from protocols.join_index.rewriter import LEASE_MS, OVER_MS, SILENT_MS, Rewriter
+from protocols.join_index.subscriber import KEEP_MS, SAY_MS, Subscriber
 from protocols.messages import Answer, Refused
 from protocols.subgraphs import (
     AttemptLost,
@@ -53,7 +53,7 @@ SELF_JOIN = "SELECT a.A, b.A AS other FROM R a, R b WHERE a.B = b.B"
 PLACES: dict[tuple[Side, int], PeerId] = {(0, 0): REWRITER, (0, 1): OTHER, (1, 0): EVALUATOR, (1, 1): REWRITER}
 
 
-# The proxy's part.
+# The subscriber.
 
 
 def deployment(replicas: int, resume: Progress | None = None) -> Deploy:
@@ -62,7 +62,7 @@ def deployment(replicas: int, resume: Progress | None = None) -> Deploy:
     return Deploy(query="q", attempt=1, subgraph=subgraph, consumer_host=None, resume=resume or Progress())
 
 
-def posed(queries: IndexedQueries, deploy: Deploy, *shown: Answer) -> list[Effect]:
+def posed(queries: Subscriber, deploy: Deploy, *shown: Answer) -> list[Effect]:
     """Deploy a query, with what is known of its streams."""
     answers = shown or (Refused(code="unavailable", error=""),) * 2
     effects: list[Effect] = []
@@ -78,9 +78,9 @@ def indexed(side: Side, replica: int) -> QueryIndexed:
     return QueryIndexed(query="q~1", side=side, replica=replica, reader=f"reader {side} {replica}", report=1)
 
 
-def in_place(resume: Progress | None = None) -> IndexedQueries:
+def in_place(resume: Progress | None = None) -> Subscriber:
     """A query that two rewriters of each side have."""
-    queries = IndexedQueries(SUBSCRIBER, Inside(), lambda: (EVALUATOR, REWRITER, OTHER))
+    queries = Subscriber(SUBSCRIBER, Inside(), lambda: (EVALUATOR, REWRITER, OTHER))
     posed(queries, deployment(2, resume))
     for (side, replica), peer in PLACES.items():
         queries.indexed(peer, indexed(side, replica), now=0)
@@ -111,7 +111,7 @@ def said(effects: list[Effect]) -> list[Progress | None]:
 
 
 def test_a_query_is_posed_at_every_replica_of_both_sides_and_again_where_it_is_not_in_place():
-    queries = IndexedQueries(SUBSCRIBER, Inside(), lambda: (EVALUATOR, REWRITER))
+    queries = Subscriber(SUBSCRIBER, Inside(), lambda: (EVALUATOR, REWRITER))
     effects = posed(queries, deployment(2))
     asked = [(each.key, each.message) for each in effects if isinstance(each, Route)]
     assert [key for key, _ in asked] == [attribute_key(at, replica) for at in (R_B, S_E) for replica in (0, 1)]
@@ -182,13 +182,13 @@ def test_streams_of_many_fast_publishers_have_several_rewriters_unasked(
     fast = PublisherShown(**msgspec.structs.asdict(entry))
     definition = StreamDefinition(name="R", schema=STREAMS["R"].schema)
     shown = StreamShown(definition=definition, publishers=(fast,) * publishers, subscriptions=0)
-    queries = IndexedQueries(SUBSCRIBER, Inside(), lambda: (EVALUATOR, REWRITER, OTHER, PUBLISHER))
+    queries = Subscriber(SUBSCRIBER, Inside(), lambda: (EVALUATOR, REWRITER, OTHER, PUBLISHER))
     effects = posed(queries, deployment(0), shown, Refused(code="unavailable", error=""))
     asked = [each.message for each in effects if isinstance(each, Route)]
     assert [each.side for each in asked if isinstance(each, Query)] == [0] * replicas + [1]
 
 
-# The attribute level.
+# The rewriter.
 
 
 def at_replica(replica: int, replicas: int = 2, side: Side = 0, **more: Any) -> Query:
@@ -207,57 +207,57 @@ def opens(effects: list[Effect]) -> list[PublisherShare]:
 
 
 def test_each_replica_reads_its_share_also_where_one_peer_has_two():
-    level = AttributeLevel(REWRITER, JoinLimits(), Inside())
-    assert opens(level.index(SUBSCRIBER, at_replica(0), now=0)) == [PublisherShare(0, 2)]
-    assert opens(level.index(SUBSCRIBER, at_replica(1), now=0)) == [PublisherShare(1, 2)]
+    rewriter = Rewriter(REWRITER, JoinLimits(), Inside())
+    assert opens(rewriter.index(SUBSCRIBER, at_replica(0), now=0)) == [PublisherShare(0, 2)]
+    assert opens(rewriter.index(SUBSCRIBER, at_replica(1), now=0)) == [PublisherShare(1, 2)]
     replies = [
         effect
-        for reader in list(level.readers.values())
-        for effect in level.answered(reader.request, Opened(subscription=reader.name, stamp=0), now=0)
+        for reader in list(rewriter.readers.values())
+        for effect in rewriter.answered(reader.request, Opened(subscription=reader.name, stamp=0), now=0)
     ]
     names = [(each.message.side, each.message.replica) for each in replies]  # type: ignore[attr-defined]
     assert names == [(0, 0), (0, 1)]
-    level.keep(SUBSCRIBER, KeepQueries(queries=(("q~1", 0, 1),)), now=LEASE_MS)
-    level.sweep(LEASE_MS + 1)
-    (left,) = level.readers.values()
+    rewriter.keep(SUBSCRIBER, KeepQueries(queries=(("q~1", 0, 1),)), now=LEASE_MS)
+    rewriter.sweep(LEASE_MS + 1)
+    (left,) = rewriter.readers.values()
     assert left.share == PublisherShare(1, 2), "the other has lapsed"
-    assert not level._released, "evaluators still need the query"
-    level.validate()
-    level.remove(RemoveQuery(query="q~1"), now=LEASE_MS + 2)
-    assert not level.readers
-    level.sweep(LEASE_MS + OVER_MS + 3)
-    assert level.is_empty()
+    assert not rewriter._released, "evaluators still need the query"
+    rewriter.validate()
+    rewriter.remove(RemoveQuery(query="q~1"), now=LEASE_MS + 2)
+    assert not rewriter.readers
+    rewriter.sweep(LEASE_MS + OVER_MS + 3)
+    assert rewriter.is_empty()
 
 
 def test_queries_share_a_reading_only_with_those_of_their_share():
-    level = AttributeLevel(REWRITER, JoinLimits(), Inside())
-    level.index(SUBSCRIBER, at_replica(0), now=0)
+    rewriter = Rewriter(REWRITER, JoinLimits(), Inside())
+    rewriter.index(SUBSCRIBER, at_replica(0), now=0)
     other = msgspec.structs.replace(at_replica(0), query=join_query(name="r~1"))
-    assert opens(level.index(SUBSCRIBER, other, now=0)) == []
+    assert opens(rewriter.index(SUBSCRIBER, other, now=0)) == []
     whole = msgspec.structs.replace(at_replica(0, replicas=1), query=join_query(name="s~1"))
-    assert opens(level.index(SUBSCRIBER, whole, now=0)) == [PublisherShare(0, 1)]
-    first, last = level.readers.values()
+    assert opens(rewriter.index(SUBSCRIBER, whole, now=0)) == [PublisherShare(0, 1)]
+    first, last = rewriter.readers.values()
     assert not first.can_take_over(last)
-    level.validate()
+    rewriter.validate()
 
 
 def test_both_sides_of_a_stream_joined_with_itself_are_of_one_reading_in_each_share():
-    level = AttributeLevel(REWRITER, JoinLimits(), Inside())
+    rewriter = Rewriter(REWRITER, JoinLimits(), Inside())
     for replica in (0, 1):
         for side in (0, 1):
-            level.index(SUBSCRIBER, at_replica(replica, side=side, text=SELF_JOIN), now=0)  # type: ignore[arg-type]
-    assert [sorted(each.held) for each in level.readers.values()] == [
+            rewriter.index(SUBSCRIBER, at_replica(replica, side=side, text=SELF_JOIN), now=0)  # type: ignore[arg-type]
+    assert [sorted(each.held) for each in rewriter.readers.values()] == [
         [("q~1", 0, replica), ("q~1", 1, replica)] for replica in (0, 1)
     ]
-    level.validate()
-    level.remove(RemoveQuery(query="q~1"), now=1)
-    assert not level.readers
+    rewriter.validate()
+    rewriter.remove(RemoveQuery(query="q~1"), now=1)
+    assert not rewriter.readers
 
 
 def test_a_replica_that_cannot_be_is_refused():
-    level = AttributeLevel(REWRITER, JoinLimits(), Inside())
+    rewriter = Rewriter(REWRITER, JoinLimits(), Inside())
     for replica, replicas in ((2, 2), (-1, 2), (0, 0)):
         reason = f"it names replica {replica} of {replicas}"
-        assert level.index(SUBSCRIBER, at_replica(replica, replicas), now=0) == [
+        assert rewriter.index(SUBSCRIBER, at_replica(replica, replicas), now=0) == [
             Send(SUBSCRIBER, QueryRefused(query="q~1", reason=reason))
         ]

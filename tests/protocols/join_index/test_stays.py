@@ -13,12 +13,12 @@ from protocols.clock import COUNT_BITS
 from protocols.delivery.messages import Origin
 from protocols.effects import Send, Tell
 from protocols.ids import Millis
+from protocols.join_index.evaluator import Evaluator
 from protocols.join_index.keys import value_text
 from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import LEFT, RIGHT, JoinQuery, JoinResults, Load, Parcel, Receipt, Side, Told
 from protocols.join_index.selections import Member
 from protocols.join_index.tables import Tables
-from protocols.join_index.value_level import ValueLevel
 from protocols.subgraphs import ALGORITHMS, Algorithm, AttemptLost
 from tests.protocols.join_index.test_levels import deployment, in_place, routed
 from tests.protocols.join_index.things import EVALUATOR, PUBLISHER, R_B, REWRITER, S_E, STREAMS, SUBSCRIBER, query
@@ -47,8 +47,8 @@ def loads(member: Member, side: Side, number: int, value: int, at: Millis) -> li
     return [Load(attributes[side], b"", LEFT, *of), Load(attributes[1 - side], group, side, *of)]
 
 
-class Evaluator:
-    """The tables of a value level, and what they tell."""
+class Kept:
+    """The tables of an evaluator, and what they tell."""
 
     def __init__(self, *queries: JoinQuery) -> None:
         self.tables = Tables(JoinLimits(late_ms=DAY_MS))
@@ -74,7 +74,7 @@ def test_for_hours_a_window_is_kept_and_no_more(algorithm: Algorithm):
     """A tuple in five seconds on each side, some of them late, for three hours: all pairs, in tables of one size."""
     seed = 6
     luck = Random(seed)
-    evaluator = Evaluator(asked(algorithm))
+    evaluator = Kept(asked(algorithm))
     tuples = [(side, number, luck.randrange(3), 5000 * number) for number in range(3 * 720) for side in SIDES]
     delays_ms = (5, 300, LATE_MS - 2000)
     arrivals = sorted((each[-1] + luck.choice(delays_ms), each) for each in tuples)
@@ -107,7 +107,7 @@ def pairs(tuples: list[tuple[Side, int, int, Millis]]) -> Counter[tuple[Any, ...
 @pytest.mark.parametrize("first", SIDES)
 def test_a_tuple_too_late_for_what_it_might_have_met_is_noticed(algorithm: Algorithm, first: Side):
     second = RIGHT if first == LEFT else LEFT
-    evaluator = Evaluator(asked(algorithm))
+    evaluator = Kept(asked(algorithm))
     evaluator.take(first, 0, 7, at=1000, now=1000)
     gone_at = 1000 + WINDOWS_MS[first] + LATE_MS
     evaluator.tables.sweep(gone_at - 1)
@@ -122,29 +122,29 @@ def test_a_tuple_too_late_for_what_it_might_have_met_is_noticed(algorithm: Algor
 
 
 def test_that_a_tuple_was_late_is_told_with_a_number_that_the_receipt_names():
-    level = ValueLevel(EVALUATOR, JoinLimits())
-    level.begin(0)
+    evaluator = Evaluator(EVALUATOR, JoinLimits())
+    evaluator.begin(0)
     asked_for = asked(late_ms=0)
     member = Member(asked_for)
 
     def parcel(number: int, load: Load) -> Parcel:
         return Parcel(number=number, loads=(load,), queries=(asked_for,), counts_on=True, settled=1)
 
-    level.unpack(REWRITER, parcel(1, *loads(member, LEFT, 0, 7, at=0)), now=0)
-    level.sweep(WINDOWS_MS[LEFT])
-    effects = level.unpack(REWRITER, parcel(2, *loads(member, RIGHT, 0, 7, at=0)), now=WINDOWS_MS[LEFT])
+    evaluator.unpack(REWRITER, parcel(1, *loads(member, LEFT, 0, 7, at=0)), now=0)
+    evaluator.sweep(WINDOWS_MS[LEFT])
+    effects = evaluator.unpack(REWRITER, parcel(2, *loads(member, RIGHT, 0, 7, at=0)), now=WINDOWS_MS[LEFT])
     assert effects == [
         Send(SUBSCRIBER, JoinResults(life=1, subscriber_life=0, sequence=1, results=(), late=("q~1",))),
         Send(REWRITER, Receipt(number=2, life=1, told=(Told(SUBSCRIBER, 0, 1),))),
     ]
-    effects = level.unpack(EVALUATOR, parcel(1, *loads(member, RIGHT, 0, 7, at=0)), now=WINDOWS_MS[LEFT])
+    effects = evaluator.unpack(EVALUATOR, parcel(1, *loads(member, RIGHT, 0, 7, at=0)), now=WINDOWS_MS[LEFT])
     assert Send(EVALUATOR, Receipt(number=1, life=1, told=(Told(SUBSCRIBER, 0, 2),))) in effects, "another rewriter"
-    level.validate()
+    evaluator.validate()
 
 
 def test_what_is_gone_since_before_a_query_was_known_does_not_concern_it():
     """It comes again for this query. An attempt would never come to an end of it otherwise."""
-    evaluator = Evaluator(asked(), asked(name="p~1"))
+    evaluator = Kept(asked(), asked(name="p~1"))
     evaluator.take(LEFT, 0, 7, at=1000, now=1000)
     evaluator.tables.sweep(1000 + WINDOWS_MS[LEFT] + LATE_MS)
     now = DAY_MS // 2
@@ -156,7 +156,7 @@ def test_what_is_gone_since_before_a_query_was_known_does_not_concern_it():
 
 
 def test_a_query_that_allows_for_more_has_its_tuples_kept_for_longer():
-    evaluator = Evaluator(asked(), asked(name="p~1", late_ms=4 * LATE_MS))
+    evaluator = Kept(asked(), asked(name="p~1", late_ms=4 * LATE_MS))
     evaluator.take(LEFT, 0, 7, at=1000, now=1000)
     evaluator.take(RIGHT, 0, 7, at=1000, now=1000 + WINDOWS_MS[LEFT] + 4 * LATE_MS - 1)
     assert (evaluator.late, evaluator.pairs) == ([], Counter({(0, 0): 2}))

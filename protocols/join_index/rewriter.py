@@ -65,7 +65,7 @@ class _Carried:
 
 
 @dataclass(slots=True)
-class AttributeLevel:
+class Rewriter:
     """Rewriters among peers that come and go.
 
     In:        QUERY, KEEP_QUERIES, REMOVE_QUERY from subscribers; tuples of streams; RECEIPT from value levels

@@ -41,7 +41,7 @@ class _Telling:
 
 
 @dataclass(slots=True)
-class ValueLevel:
+class Evaluator:
     """An evaluator among peers that come and go.
 
     In:        PARCEL from attribute levels, NOTIFIED from subscribers

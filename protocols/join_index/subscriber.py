@@ -22,7 +22,6 @@ from protocols.effects import Effect, Route, Send, Tell
 from protocols.events import Received
 from protocols.ids import Millis, PeerId, RequestId, StreamName
 from protocols.inside import Inside
-from protocols.join_index.attribute_level import ROLE
 from protocols.join_index.choice import Chosen, chosen, rewriting
 from protocols.join_index.condition import NotIndexed, Prepared
 from protocols.join_index.expiry import less
@@ -50,6 +49,7 @@ from protocols.join_index.messages import (
 )
 from protocols.join_index.reader import HeldName
 from protocols.join_index.replicas import replicas_for
+from protocols.join_index.rewriter import ROLE
 from protocols.messages import Answer
 from protocols.subgraphs import (
     ALGORITHMS,
@@ -162,7 +162,7 @@ class _Attempt:
 
 
 @dataclass(slots=True)
-class IndexedQueries:
+class Subscriber:
     """The queries of one proxy that run through the join index.
 
     In:        DEPLOY, UNDEPLOY of this same peer; QUERY_INDEXED, QUERY_REFUSED, QUERY_LOST, COVERED; JOIN_RESULTS

@@ -12,7 +12,7 @@ from protocols.events import Answered, Event, Received, Started, TimerFired
 from protocols.ids import Millis, PeerId
 from protocols.inside import Inside
 from protocols.join_index import messages
-from protocols.join_index.attribute_level import ROLE, AttributeLevel
+from protocols.join_index.evaluator import Evaluator
 from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import (
     Covered,
@@ -27,8 +27,8 @@ from protocols.join_index.messages import (
     Receipt,
     RemoveQuery,
 )
-from protocols.join_index.proxy_side import IndexedQueries
-from protocols.join_index.value_level import ValueLevel
+from protocols.join_index.rewriter import ROLE, Rewriter
+from protocols.join_index.subscriber import Subscriber
 from protocols.messages import Message
 from protocols.subgraphs import Deploy, Indexed, ResultsSafe, Undeploy
 
@@ -42,7 +42,7 @@ MESSAGES: Final = tuple(
 
 
 @dataclass(slots=True)
-class Joins:
+class JoinIndex:
     """Every part of the join index at one peer.
 
     In:        what its parts take; Started and its own timer
@@ -56,15 +56,15 @@ class Joins:
     neighbours: Callable[[], tuple[PeerId, ...]]
     late_ms: Millis
     limits: JoinLimits = LIMITS
-    attributes: AttributeLevel = field(init=False)
-    values: ValueLevel = field(init=False)
-    queries: IndexedQueries = field(init=False)
+    rewriter: Rewriter = field(init=False)
+    evaluator: Evaluator = field(init=False)
+    subscriber: Subscriber = field(init=False)
     _is_ticking: bool = False
 
     def __post_init__(self) -> None:
-        self.attributes = AttributeLevel(self.peer_id, self.limits, self.inside)
-        self.values = ValueLevel(self.peer_id, self.limits)
-        self.queries = IndexedQueries(self.peer_id, self.inside, self.neighbours, self.late_ms)
+        self.rewriter = Rewriter(self.peer_id, self.limits, self.inside)
+        self.evaluator = Evaluator(self.peer_id, self.limits)
+        self.subscriber = Subscriber(self.peer_id, self.inside, self.neighbours, self.late_ms)
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:
         effects = [self._shortened(effect) for effect in self._handle(event, now)]
@@ -76,16 +76,16 @@ class Joins:
     def _handle(self, event: Event, now: Millis) -> list[Effect]:
         match event:
             case Started():
-                self.attributes.begin(now)
-                self.values.begin(now)
-                self.queries.life = now
+                self.rewriter.begin(now)
+                self.evaluator.begin(now)
+                self.subscriber.life = now
             case TimerFired():
                 self._is_ticking = False
-                return [*self.attributes.sweep(now), *self.values.sweep(now), *self.queries.sweep(now)]
+                return [*self.rewriter.sweep(now), *self.evaluator.sweep(now), *self.subscriber.sweep(now)]
             case ResultsSafe():
-                return self.queries.safe(event)
+                return self.subscriber.safe(event)
             case Answered(request=request, answer=answer):
-                return self.attributes.answered(request, answer, now) + self.queries.answered(request, answer, now)
+                return self.rewriter.answered(request, answer, now) + self.subscriber.answered(request, answer, now)
             case Received(sender=sender, message=message):
                 return self._received(sender, message, now)
         return []
@@ -93,31 +93,31 @@ class Joins:
     def _received(self, sender: PeerId, message: Message, now: Millis) -> list[Effect]:  # noqa: C901 - one for each kind
         match message:
             case Deploy() if isinstance(message.subgraph.engine, Indexed) and sender == self.peer_id:
-                return self.queries.deploy(message, now)
+                return self.subscriber.deploy(message, now)
             case Undeploy() if sender == self.peer_id:
-                return self.queries.undeploy(message)
+                return self.subscriber.undeploy(message)
             case QueryIndexed():
-                return self.queries.indexed(sender, message, now)
+                return self.subscriber.indexed(sender, message, now)
             case QueryRefused():
-                return self.queries.refused(message, now)
+                return self.subscriber.refused(message, now)
             case QueryLost():
-                return self.queries.lost(message, now)
+                return self.subscriber.lost(message, now)
             case Covered():
-                return self.queries.covered(sender, message, now)
+                return self.subscriber.covered(sender, message, now)
             case JoinResults():
-                return self.queries.results(sender, message, now)
+                return self.subscriber.results(sender, message, now)
             case Query():
-                return self.attributes.index(sender, message, now)
+                return self.rewriter.index(sender, message, now)
             case KeepQueries():
-                return self.attributes.keep(sender, message, now)
+                return self.rewriter.keep(sender, message, now)
             case RemoveQuery():
-                return self.attributes.remove(message, now)
+                return self.rewriter.remove(message, now)
             case Receipt():
-                return self.attributes.received(sender, message, now)
+                return self.rewriter.received(sender, message, now)
             case Parcel():
-                return self.values.unpack(sender, message, now)
+                return self.evaluator.unpack(sender, message, now)
             case Notified():
-                return self.values.notified(sender, message)
+                return self.evaluator.notified(sender, message)
         return []
 
     def _shortened(self, effect: Effect) -> Effect:
@@ -128,9 +128,9 @@ class Joins:
 
     def is_empty(self) -> bool:
         """Whether there is nothing to look after."""
-        return self.attributes.is_empty() and self.values.is_empty() and self.queries.is_empty()
+        return self.rewriter.is_empty() and self.evaluator.is_empty() and self.subscriber.is_empty()
 
     def validate(self) -> None:
-        self.attributes.validate()
-        self.values.validate()
-        self.queries.validate()
+        self.rewriter.validate()
+        self.evaluator.validate()
+        self.subscriber.validate()
