@@ -42,9 +42,7 @@ async def crawl(dht: _Walker, peers_max: int) -> list[Member]:
         record = reply.record
         known = members.get(record.peer_id)
         if known is None or known.status in ("left", "dead"):
-            members[record.peer_id] = Member(
-                record.peer_id, record.address, record.version, "alive", time.time(), None, record.has_engine
-            )
+            members[record.peer_id] = Member.of(record, "alive", time.time())
         for candidate in hints:
             hear_of(candidate)
 
@@ -63,4 +61,6 @@ async def crawl(dht: _Walker, peers_max: int) -> list[Member]:
     async with asyncio.TaskGroup() as visits:
         for contact in dht.table.contacts():
             hear_of(contact.candidate)
+    for member in dht.members():  # Some may have been refused on the way.
+        members.setdefault(member.peer_id, member)
     return list(members.values())

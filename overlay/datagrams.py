@@ -111,6 +111,13 @@ Message = Ping | Pong | FindNode | ListPeers | Found | Obituary
 Answer = Pong | Found
 
 
+class Outside(msgspec.Struct, array_like=True, frozen=True):
+    """What is read first of every datagram. It never changes: the record says whether the rest can be read."""
+
+    call: _Count
+    record: _Record
+
+
 class Envelope(msgspec.Struct, array_like=True, frozen=True):
     """One datagram, opened."""
 
@@ -122,6 +129,7 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
 
 encode = msgspec.msgpack.Encoder().encode
 decode = msgspec.msgpack.Decoder(Envelope).decode
+decode_outside = msgspec.msgpack.Decoder(Outside).decode
 
 
 @lru_cache(maxsize=4096)

@@ -13,6 +13,7 @@ import random
 import socket
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -44,6 +45,7 @@ from overlay.rpc import Reply, SealedProtocol
 from overlay.shaping import Shaper
 from overlay.table import Candidate, Contact, Table
 from overlay.tasks import Tasks
+from overlay.understanding import Understanding
 from protocols.events import ClockCompared
 from protocols.ids import Key, PeerId
 
@@ -73,8 +75,8 @@ class Dht(Server):
         identity: Identity,
         network: Network,
         *,
-        version: str,
         has_engine: bool = False,
+        understanding: Understanding | None = None,
         seeds: Sequence[Address] = (),
         shaper: Shaper | None = None,
         rng: random.Random | None = None,
@@ -86,6 +88,7 @@ class Dht(Server):
         self.on_up: list[Callable[[PeerRecord], None]] = []
         self.on_down: list[Callable[[PeerRecord, str], None]] = []
         self.gone = Gone()
+        self.understanding = understanding or Understanding()
         self.vivaldi = Vivaldi(rng or random.Random())
         self._clocks = Clocks()
         self.protocol: SealedProtocol
@@ -93,7 +96,6 @@ class Dht(Server):
         self._own: OwnRecord
         self._identity = identity
         self._network = network
-        self._version = version
         self._has_engine = has_engine
         self._rng = rng or random.Random()
         self._since_at = time.time()
@@ -123,11 +125,12 @@ class Dht(Server):
             # Set up before the first datagram, which may arrive before this coroutine continues.
             self._own = OwnRecord(
                 self._identity,
-                self._version,
+                self.understanding.release,
                 endpoint.getsockname()[:2],
                 advertise,
                 time.time(),
                 has_engine=self._has_engine,
+                versions=self.understanding.versions,
             )
             self.protocol = SealedProtocol(self._network, self.table, self, self.shaper)
             self.transport, _ = await self._loop.create_datagram_endpoint(lambda: self.protocol, sock=endpoint)
@@ -202,29 +205,16 @@ class Dht(Server):
 
     def members(self) -> list[Member]:
         """Everybody this peer knows of, itself first."""
-        own = Member(
-            self.peer_id,
-            self.record.address,
-            self._version,
-            "alive",
-            self._since_at,
-            None,
-            self._has_engine,
-            is_self=True,
-        )
+        own = replace(Member.of(self.record, "alive", self._since_at), is_self=True)
         known = [
-            Member(
-                contact.peer_id,
-                contact.record.address,
-                contact.record.version,
-                "suspect" if contact.is_suspect else "alive",
-                contact.since_at,
-                contact.rtt_ms,
-                contact.record.has_engine,
-            )
+            Member.of(contact.record, "suspect" if contact.is_suspect else "alive", contact.since_at, contact.rtt_ms)
             for contact in self.table.contacts()
         ]
-        return [own, *known, *self.gone.members()]
+        refused = [
+            Member(peer, apart.address, apart.release, "incompatible", apart.since_at, None, versions=apart.versions)
+            for peer, apart in self.understanding.refused()
+        ]
+        return [own, *known, *refused, *self.gone.members()]
 
     async def crawl(self, limit: int = 10_000) -> list[Member]:
         """All peers of the network, found by asking from peer to peer."""
@@ -275,6 +265,16 @@ class Dht(Server):
 
     def own_coordinate(self) -> Coordinate:
         return self.vivaldi.coordinate
+
+    def admits(self, record: PeerRecord) -> bool:
+        """Whether a peer speaks what a member must; one that no longer does, after an upgrade, loses its place."""
+        is_admitted = self.understanding.admits(record)
+        if not is_admitted and not self._stopping:
+            self.gone.rise(record.peer_id)
+            if (contact := self.table.get(record.peer_id)) is not None:
+                self.table.remove_contact(contact)
+                self._went_down(contact, "it speaks other versions now")
+        return is_admitted
 
     def heard(self, record: PeerRecord, source: Address, message: Message) -> Answer | None:
         """Somebody asks or tells us something."""
@@ -461,6 +461,11 @@ class Dht(Server):
         for callback in self.on_down:
             callback(contact.record, why)
 
+    def _is_outdated(self, candidate: Candidate) -> bool:
+        """Whether a hint is no newer than the end of that peer, or than its refusal."""
+        refused = self.understanding.refuses(candidate.peer_id, candidate.incarnation)
+        return refused or self.gone.knows(candidate)
+
     def _has_left(self, record: PeerRecord) -> bool:
         gone = self.gone.record(record.peer_id)
         has_left = gone is not None and self.gone.status(record.peer_id) == "left"
@@ -525,7 +530,7 @@ class Dht(Server):
                 lookup.answered(peer)
                 for hint in reply.message.hints:
                     candidate = hint.candidate()
-                    if not self.gone.knows(candidate):
+                    if not self._is_outdated(candidate):
                         lookup.learn(candidate)
                         self._hearsay(candidate)
             step()

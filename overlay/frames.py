@@ -11,6 +11,8 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 
+from overlay.identity import VERSION_CHARS_MAX, StatedVersions
+
 # HELLO greets, in both directions, before anything else. CONTROL carries a message to the peer. OPEN, DATA, CREDIT and
 # CLOSE make up a channel. PING asks for PONG. GOODBYE says that its sender starts nothing new on this link.
 HELLO, CONTROL, OPEN, DATA, CREDIT, CLOSE, PING, PONG, GOODBYE = range(1, 10)
@@ -26,7 +28,7 @@ FRAME_OVERHEAD_BYTES: Final = 64
 HEADER: Final = struct.Struct("<IBBH")
 U32: Final = struct.Struct("<I")
 U64: Final = struct.Struct("<Q")
-_STRUCTURED_BYTES_MAX: Final = 512
+_STRUCTURED_BYTES_MAX: Final = 1024
 # The least and the most body bytes, by type; there is no type 0.
 BODY_BYTES: Final = (
     (1, 0),
@@ -46,14 +48,19 @@ class RemoteProtocolError(Exception):
     """The other side sent something malformed or out of turn."""
 
 
-class Hello(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """Where the sender listens; an empty host means "where this connection comes from"."""
+class Hello(msgspec.Struct, array_like=True, frozen=True):
+    """Where the sender listens, and what it speaks; an empty host means "where this connection comes from".
+
+    This frame and its first four fields never change: by them peers of any two releases learn what they share.
+    """
 
     host: Annotated[str, msgspec.Meta(max_length=255)]
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)]
+    versions: StatedVersions = {}
+    release: Annotated[str, msgspec.Meta(max_length=VERSION_CHARS_MAX)] = ""
 
 
-class OpenChannel(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
+class OpenChannel(msgspec.Struct, array_like=True, frozen=True):
     """A new channel: the service it is for, and the window it starts with in both directions."""
 
     service: Annotated[str, msgspec.Meta(min_length=1, max_length=100)]

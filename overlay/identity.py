@@ -16,20 +16,26 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from protocols.ids import PeerId
+from protocols.versions import VERSIONS, Span, Versions
 
 Address = tuple[str, int]
 
 RECORD_LIFE_S: Final = 3600
 CLOCK_SKEW_MAX_S: Final = 60
 VERSION_CHARS_MAX: Final = 24
+FAMILIES_MAX: Final = 16
 _RECORD_CONTEXT: Final = b"peerd record 1\0"
+StatedVersions = Annotated[
+    dict[Annotated[str, msgspec.Meta(max_length=24)], Span], msgspec.Meta(max_length=FAMILIES_MAX)
+]
+"""The versions of a peer as they travel: by the name of the family, so that older peers skip those they do not know."""
 _TOKEN_PREFIX: Final = "peer1-"
 _NETWORK_KEY_BYTES: Final = 32
 
@@ -88,7 +94,9 @@ class Network:
         return f"Network({self.name!r}, key hidden)"
 
 
-class _Token(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
+class TokenBody(msgspec.Struct, array_like=True):
+    """What a join token says."""
+
     name: str
     key: bytes
     seeds: list[tuple[str, int]]
@@ -107,7 +115,7 @@ class JoinToken:
     seeds: tuple[Address, ...]
 
     def __str__(self) -> str:
-        body = msgspec.msgpack.encode(_Token(self.network.name, self.network.key, list(self.seeds)))
+        body = msgspec.msgpack.encode(TokenBody(self.network.name, self.network.key, list(self.seeds)))
         return _TOKEN_PREFIX + base64.urlsafe_b64encode(body + _checksum(body)).decode().rstrip("=")
 
     @classmethod
@@ -124,7 +132,7 @@ class JoinToken:
         if _checksum(body) != checksum:
             raise IdentityError("the join token is damaged: its checksum does not match; was it cut when copied?")
         try:
-            token = msgspec.msgpack.decode(body, type=_Token)
+            token = msgspec.msgpack.decode(body, type=TokenBody)
         except msgspec.DecodeError as error:
             raise IdentityError("the join token was made by a version this one cannot read") from error
         if len(token.key) != _NETWORK_KEY_BYTES:
@@ -136,8 +144,11 @@ def _checksum(body: bytes) -> bytes:
     return hashlib.sha256(body).digest()[:4]
 
 
-class RecordBody(msgspec.Struct, array_like=True, forbid_unknown_fields=True, frozen=True):
-    """What a peer signs about itself. Of two records of one peer the higher incarnation counts."""
+class RecordBody(msgspec.Struct, array_like=True, frozen=True):
+    """What a peer signs about itself. Of two records of one peer the higher incarnation counts.
+
+    The signature is over the bytes: a newer release may add fields, and an older one still verifies them.
+    """
 
     public_key: bytes
     host: str
@@ -147,6 +158,7 @@ class RecordBody(msgspec.Struct, array_like=True, forbid_unknown_fields=True, fr
     version: str
     left: bool
     has_engine: bool
+    versions: StatedVersions = {}
 
 
 _encode_body = msgspec.msgpack.Encoder().encode
@@ -164,6 +176,7 @@ class PeerRecord:
     version: str
     left: bool
     has_engine: bool  # It can run operators with state.
+    versions: Versions  # The protocol versions it speaks.
     raw: bytes  # The signed bytes, then the signature: what travels.
 
     @classmethod
@@ -177,14 +190,16 @@ class PeerRecord:
         version: str,
         left: bool = False,
         has_engine: bool = False,
+        versions: Versions = VERSIONS,
         life_s: int = RECORD_LIFE_S,
     ) -> PeerRecord:
         version = version[:VERSION_CHARS_MAX]
         expires_at = int(now_s) + life_s
-        body = RecordBody(identity.public_key, *address, incarnation, expires_at, version, left, has_engine)
+        dates = (incarnation, expires_at)
+        body = RecordBody(identity.public_key, *address, *dates, version, left, has_engine, dict(versions))
         signed = _encode_body(body)
         raw = signed + identity.private_key.sign(_RECORD_CONTEXT + signed)
-        return cls(identity.peer_id, address, incarnation, expires_at, version, left, has_engine, raw)
+        return cls(identity.peer_id, address, *dates, version, left, has_engine, versions, raw)
 
     @classmethod
     def verify(cls, raw: bytes, now_s: float) -> PeerRecord:
@@ -205,7 +220,7 @@ class PeerRecord:
         peer_id = PeerId.of_public_key(body.public_key)
         address = (body.host, body.port)
         dates = (body.incarnation, body.expires_at)
-        return cls(peer_id, address, *dates, body.version, body.left, body.has_engine, raw)
+        return cls(peer_id, address, *dates, body.version, body.left, body.has_engine, body.versions, raw)
 
 
 def highest_incarnation(now_s: float, ahead_s: float) -> int:

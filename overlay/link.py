@@ -1,8 +1,9 @@
 """One link: control messages and channels over one connection to one peer.
 
-Both sides greet with HELLO. Control messages need no credit and overtake queued data; channels carry bulk. GOODBYE
-promises that its sender starts nothing new here. Once both have said it and no channel is left, the link closes without
-loss. Anything malformed or out of turn is a RemoteProtocolError: it is counted, and ends only this link.
+Both sides greet with HELLO, which states the versions they speak; without a common one the link ends there. Control
+messages need no credit and overtake queued data; channels carry bulk. GOODBYE promises that its sender starts nothing
+new here. Once both have said it and no channel is left, the link closes without loss. Anything malformed or out of turn
+is a RemoteProtocolError: it is counted, and ends only this link.
 """
 
 from __future__ import annotations
@@ -59,6 +60,7 @@ class LinkEvents:
     """Callbacks for what happens to a link."""
 
     identify: Callable[[asyncio.BaseTransport], PeerId]  # The peer at the other end; raises NotAMember.
+    greeted: Callable[[Link, Hello], str]  # Why a peer that greets like this gets no link; empty if it does.
     ready: Callable[[Link], None]
     control: Callable[[Link, bytes], None]
     channel: Callable[[Channel], None]
@@ -307,8 +309,12 @@ class Link(asyncio.BufferedProtocol):
         if not self.dialled:
             assert self._transport is not None
             self.address = (hello.host or str(self._transport.get_extra_info("peername")[0]), hello.port)
-            self._greet()
-        if not self.ready.done():
+            self._greet()  # Whatever the other side said: it shall know what we speak.
+        refusal = self._events.greeted(self, hello)
+        if refusal:
+            self._reason = refusal
+            self.close()
+        elif not self.ready.done():
             self.ready.set_result(None)
             self._events.ready(self)
 

@@ -25,6 +25,7 @@ from overlay.link import CHANNEL_BYTES_MAX, Link, LinkEvents
 from overlay.outbox import LinkCounters, LinkError
 from overlay.shaping import Shaper
 from overlay.tls import ALPN, LinkCredentials, NotAMember, peer_id_of
+from overlay.understanding import Understanding
 from protocols.ids import PeerId
 
 __all__ = ["Channel", "ChannelClosed", "Link", "LinkError", "LinkLimits", "Links"]
@@ -75,7 +76,12 @@ class Links:
     """The links of one peer. Set the callbacks, then listen(); send() and link() dial as needed."""
 
     def __init__(
-        self, credentials: LinkCredentials, *, shaper: Shaper | None = None, limits: LinkLimits = LinkLimits()
+        self,
+        credentials: LinkCredentials,
+        understanding: Understanding,
+        *,
+        shaper: Shaper | None = None,
+        limits: LinkLimits = LinkLimits(),
     ) -> None:
         self.on_control: Callable[[PeerId, bytes], None] = _ignore
         self.on_channel: Callable[[Channel], None] = lambda channel: channel.close()
@@ -84,12 +90,14 @@ class Links:
         self.address: Address = ("", 0)  # Where we say we listen: set by listen(), corrected by whoever knows better.
         self.peer_id = credentials.peer_id
         self._credentials = credentials
+        self._understanding = understanding
         self._shaper = shaper
         self._limits = limits
         self._rng = random.Random()
         self._counters = LinkCounters()
         self._sent: Counter[PeerId] = Counter()  # Bytes sent over links that are gone.
         self._dialled = self._dials_failed = self._accepted = self._refused = self._broken = 0
+        self._no_common_version = 0
         self._links: dict[PeerId, list[Link]] = {}  # Links in use; we send on the last, the newest.
         self._leaving: dict[Link, None] = {}  # Links that said goodbye and are not closed yet.
         self._dials: dict[PeerId, _Dial] = {}
@@ -190,6 +198,7 @@ class Links:
             "links_lost_total": self._broken,
             "link_dials_failed_total": self._dials_failed,
             "link_accepts_refused_total": self._refused,
+            "links_no_common_version_total": self._no_common_version,
             "link_protocol_errors_total": counters.protocol_errors,
             "link_channels_refused_total": counters.channels_refused,
             "link_bytes_in_total": counters.bytes_in,
@@ -334,6 +343,7 @@ class Links:
     def _new_link(self, identify: Callable[[asyncio.BaseTransport], PeerId], *, dialled: Address | None) -> Link:
         events = LinkEvents(
             identify=identify,
+            greeted=self._on_greeted,
             ready=self._on_ready,
             control=lambda link, body: self.on_control(link.peer, body),
             channel=lambda channel: self.on_channel(channel),  # noqa: PLW0108  Set later than this is made.
@@ -344,11 +354,19 @@ class Links:
         return Link(
             events,
             self._counters,
-            Hello(*self.address),
+            Hello(*self.address, dict(self._understanding.versions), self._understanding.release),
             dialled=dialled,
             shaper=self._shaper,
             channel_bytes_max=self._limits.channel_bytes_max,
         )
+
+    def _on_greeted(self, link: Link, hello: Hello) -> str:
+        assert link.address is not None, "HELLO says where its sender listens"
+        apart = self._understanding.learn(link.peer, link.address, hello.release, hello.versions)
+        if apart is None or not apart.refusal:
+            return ""
+        self._no_common_version += 1
+        return f"no common version: {apart.refusal}"
 
     def _on_ready(self, link: Link) -> None:
         peer = link.peer

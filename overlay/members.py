@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
-from typing import Final, Literal
+from dataclasses import dataclass, field
+from typing import Final, Literal, get_args
 
 from overlay.identity import Address, PeerRecord
 from overlay.table import Candidate
 from protocols.ids import PeerId
+from protocols.versions import Versions
 
-Status = Literal["alive", "suspect", "left", "dead"]
-STATUSES: Final[tuple[Status, ...]] = ("alive", "suspect", "left", "dead")
+Status = Literal["alive", "suspect", "incompatible", "left", "dead"]
+STATUSES: Final[tuple[Status, ...]] = get_args(Status)
 
 GONE_MAX: Final = 1024
 GONE_LIFE_S: Final = 24 * 3600
@@ -21,7 +22,7 @@ RETRY_MAX_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One row of `peer members`."""
+    """One row of `peer members`; an incompatible peer is none, but would like to be."""
 
     peer_id: PeerId
     address: Address
@@ -31,6 +32,13 @@ class Member:
     rtt_ms: float | None
     has_engine: bool = False  # It can run operators with state.
     is_self: bool = False
+    versions: Versions = field(default_factory=dict)  # That it speaks, by protocol family.
+
+    @classmethod
+    def of(cls, record: PeerRecord, status: Status, since_at: float, rtt_ms: float | None = None) -> Member:
+        """What a peer's record says, and what we know of it beyond that."""
+        stated = (record.peer_id, record.address, record.version)
+        return cls(*stated, status, since_at, rtt_ms, record.has_engine, versions=record.versions)
 
 
 @dataclass(slots=True)
@@ -85,7 +93,4 @@ class Gone:
         return chosen
 
     def members(self) -> list[Member]:
-        return [
-            Member(gone.record.peer_id, gone.record.address, gone.record.version, gone.status, gone.since_at, None)
-            for gone in self._gone.values()
-        ]
+        return [Member.of(gone.record, gone.status, gone.since_at) for gone in self._gone.values()]

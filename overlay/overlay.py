@@ -16,8 +16,10 @@ from overlay.members import Member
 from overlay.router import Router, Unreachable
 from overlay.shaping import Shaper
 from overlay.tls import LinkCredentials
+from overlay.understanding import Understanding
 from protocols.events import ClockCompared
 from protocols.ids import Key, PeerId
+from protocols.versions import VERSIONS, Versions
 
 _PORT_TRIES: Final = 20
 _JOIN_RETRY_S: Final = 0.3
@@ -27,9 +29,9 @@ KEPT_LINKS: Final = 16  # To the nearest neighbours.
 class JoinError(ConnectionError):
     """No seed let us in; says what to look at."""
 
-    def __init__(self, seeds: Sequence[Address], timeout_s: float) -> None:
+    def __init__(self, seeds: Sequence[Address], timeout_s: float, trouble: str) -> None:
         places = ", ".join(format_address(seed) for seed in seeds)
-        super().__init__(f"could not join: no seed answered within {timeout_s:g} s")
+        super().__init__(f"could not join: {trouble or f'no seed answered within {timeout_s:g} s'}")
         self.detail = f"Asked {places}."
         self.hint = (
             "check that a seed runs, that its UDP and TCP port is open to this machine, that the token is of that "
@@ -50,13 +52,17 @@ class Overlay:
         advertise: str | None = None,
         version: str = "0",
         has_engine: bool = False,
+        versions: Versions = VERSIONS,
         seeds: Sequence[Address] = (),
         shaper: Shaper | None = None,
     ) -> None:
         self.network = network
         self.peer_id = identity.peer_id
-        self.dht = Dht(identity, network, version=version, has_engine=has_engine, seeds=seeds, shaper=shaper)
-        self.links = Links(LinkCredentials(identity, network), shaper=shaper)
+        self.understanding = understanding = Understanding(versions, version)
+        self.dht = Dht(
+            identity, network, has_engine=has_engine, understanding=understanding, seeds=seeds, shaper=shaper
+        )
+        self.links = Links(LinkCredentials(identity, network), understanding, shaper=shaper)
         self.router = Router(self.dht, self.links)
         self.on_up = self.dht.on_up
         self.on_down = self.dht.on_down
@@ -95,7 +101,7 @@ class Overlay:
                 while not await self.dht.bootstrap():
                     await asyncio.sleep(_JOIN_RETRY_S)
         except TimeoutError:
-            raise JoinError(self.dht.seeds, timeout_s) from None
+            raise JoinError(self.dht.seeds, timeout_s, self.understanding.trouble()) from None
         return len(self.dht.table)
 
     async def leave(self) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 
 from overlay.identity import CLOCK_SKEW_MAX_S, RECORD_LIFE_S, Address, Identity, PeerRecord, highest_incarnation
 from protocols.ids import PeerId
+from protocols.versions import VERSIONS, Versions
 
 _VOTERS_MAX: Final = 8
 
@@ -29,10 +30,12 @@ class OwnRecord:
         now_s: float,
         *,
         has_engine: bool = False,
+        versions: Versions = VERSIONS,
     ) -> None:
         self._identity = identity
         self._version = version
         self._has_engine = has_engine
+        self._versions = versions
         self._incarnation = 0
         self._voters: OrderedDict[PeerId, str] = OrderedDict()  # Which peer saw us at which host, latest last.
         is_wildcard = ipaddress.ip_address(bound[0]).is_unspecified
@@ -88,6 +91,7 @@ class OwnRecord:
             version=self._version,
             left=left,
             has_engine=self._has_engine,
+            versions=self._versions,
         )
 
 

@@ -59,21 +59,25 @@ class Delivery:
     looked_up: bool  # Whether the DHT was asked; False if the cache knew.
 
 
-class _Deliver(msgspec.Struct, array_like=True, frozen=True, tag=1):
+class Deliver(msgspec.Struct, array_like=True, frozen=True, tag=1):
+    """A frame of messages, each for a key or for the peer itself."""
+
     # Identifies one run of the sender; its numbers begin anew with each run.
     boot: Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
     number: Annotated[int, msgspec.Meta(ge=0)]
     items: Annotated[list[tuple[bytes, bytes]], msgspec.Meta(max_length=FRAME_ITEMS_MAX)]  # Key (or empty), payload.
 
 
-class _Receipt(msgspec.Struct, array_like=True, frozen=True, tag=2):
+class Receipt(msgspec.Struct, array_like=True, frozen=True, tag=2):
+    """What became of one frame of messages."""
+
     boot: Annotated[bytes, msgspec.Meta(min_length=8, max_length=8)]
     number: Annotated[int, msgspec.Meta(ge=0)]
     nearer: list[Hint | None]  # For each item None if it was accepted, else who should have it.
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Deliver | _Receipt).decode
+_decode = msgspec.msgpack.Decoder(Deliver | Receipt).decode
 
 
 @dataclass(slots=True)
@@ -239,7 +243,7 @@ class Router:
         peer = target.peer_id
         remote = self._remotes.setdefault(peer, _Remote())
         number, self._next_number = self._next_number, self._next_number + 1
-        body = _encode(_Deliver(self._boot, number, items))
+        body = _encode(Deliver(self._boot, number, items))
         receipt: asyncio.Future[list[Hint | None]] = loop.create_future()
         remote.waiting[number] = receipt
         why = "no receipt in time"
@@ -292,7 +296,7 @@ class Router:
         except (msgspec.DecodeError, RecursionError):
             self.counters["frames_malformed_total"] += 1
             return
-        if isinstance(message, _Receipt):
+        if isinstance(message, Receipt):
             remote = self._remotes.get(peer)
             receipt = remote.waiting.get(message.number) if remote and message.boot == self._boot else None
             if receipt is not None and not receipt.done():
@@ -300,7 +304,7 @@ class Router:
         else:
             self._receive(peer, message)
 
-    def _receive(self, peer: PeerId, message: _Deliver) -> None:
+    def _receive(self, peer: PeerId, message: Deliver) -> None:
         if self._busy[peer] >= _BUSY_MAX:  # It does not read our receipts, or sends more than it should.
             self.counters["frames_refused_total"] += 1
             return
@@ -327,12 +331,12 @@ class Router:
         else:
             self._accept(peer, message, {})
 
-    async def _receive_after_lookup(self, peer: PeerId, message: _Deliver, strange: list[Key]) -> None:
+    async def _receive_after_lookup(self, peer: PeerId, message: Deliver, strange: list[Key]) -> None:
         distinct = list(dict.fromkeys(strange))
         owners = await asyncio.gather(*(self._dht.owner(key) for key in distinct))
         self._accept(peer, message, dict(zip(distinct, owners, strict=True)))
 
-    def _accept(self, peer: PeerId, message: _Deliver, looked_up: dict[Key, PeerRecord]) -> None:
+    def _accept(self, peer: PeerId, message: Deliver, looked_up: dict[Key, PeerRecord]) -> None:
         verdicts: list[Hint | None] = []
         for raw, payload in message.items:
             if not raw:
@@ -348,7 +352,7 @@ class Router:
             verdicts.append(nearer)
             if nearer is None:
                 self.on_message(peer, key, payload)
-        receipt = _encode(_Receipt(message.boot, message.number, verdicts))
+        receipt = _encode(Receipt(message.boot, message.number, verdicts))
         receipts = self._received.get((peer, message.boot))
         if receipts is not None:  # Otherwise many others sent us something meanwhile, and the entry is gone.
             receipts[message.number] = receipt

@@ -1,8 +1,9 @@
 """Questions and answers by sealed datagram: the library's RPC protocol with its transport made safe.
 
-Every datagram is sealed, carries the sender's signed record, and is decoded into a typed message or dropped. A question
-is sent up to three times, with waits that follow that peer's round trips. A timer that fires late because our own loop
-was busy is not held against the peer. STORE and FIND_VALUE of the library do not exist here.
+Every datagram is sealed, carries the sender's signed record, and is decoded into a typed message or dropped. Of a peer
+that speaks other versions only the record is read. A question is sent up to three times, with waits that follow that
+peer's round trips. A timer that fires late because our own loop was busy is not held against the peer. STORE and
+FIND_VALUE of the library do not exist here.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from kademlia.protocol import KademliaProtocol
 
 from overlay import datagrams
 from overlay.coordinates import Coordinate
-from overlay.datagrams import Answer, Envelope, Found, Message, Pong, WireCoordinate, plain_host
+from overlay.datagrams import Answer, Envelope, Found, Message, Ping, Pong, WireCoordinate, plain_host
 from overlay.identity import Address, IdentityError, Network, PeerRecord
 from overlay.seal import BODY_BYTES_MAX, Opener, Sealer
 from overlay.shaping import Shaper
@@ -61,6 +62,7 @@ class RpcHandler(Protocol):
 
     def own_record(self) -> PeerRecord: ...
     def own_coordinate(self) -> Coordinate: ...
+    def admits(self, record: PeerRecord) -> bool: ...
     def heard(self, record: PeerRecord, source: Address, message: Message) -> Answer | None: ...
     def answered(self, record: PeerRecord, called: Address, coordinate: Coordinate, rtt_ms: float | None) -> None: ...
     def told_time(self, peer: PeerId, clock_ms: float, rtt_ms: float) -> None: ...
@@ -211,8 +213,12 @@ class SealedProtocol(KademliaProtocol):
             self.counters["datagrams_unsealed_total"] += 1
             return
         try:
+            outside = datagrams.decode_outside(body)
+            record = self._record(outside.record, now_s)
+            if not self._handler.admits(record):
+                self._refuse(outside.call, source)
+                return
             envelope = datagrams.decode(body)
-            record = self._record(envelope.record, now_s)
         except (msgspec.DecodeError, IdentityError, RecursionError, ValueError):
             self.counters["datagrams_malformed_total"] += 1
             return
@@ -223,7 +229,7 @@ class SealedProtocol(KademliaProtocol):
             if call is not None and call.peer is None:
                 self._end(envelope.call, None)
             return
-        address = (plain_host(str(source[0])), int(str(source[1])))
+        address = _address(source)
         message = envelope.message
         if isinstance(message, Pong | Found):
             self._settle(envelope.call, record, envelope.coordinate.coordinate(), message)
@@ -231,6 +237,12 @@ class SealedProtocol(KademliaProtocol):
             answer = self._handler.heard(record, address, message)
             if answer is not None:
                 self._transmit(self._encode(envelope.call, answer), address)
+
+    def _refuse(self, number: int, source: tuple[object, ...]) -> None:
+        """Read nothing of a peer that speaks other versions. A question is answered by our record, in a notice."""
+        self.counters["datagrams_refused_total"] += 1
+        if number:
+            self.tell(_address(source), Ping())
 
     def _settle(self, number: int, record: PeerRecord, coordinate: Coordinate, message: Answer) -> None:
         call = self._calls.get(number)
@@ -261,6 +273,10 @@ class SealedProtocol(KademliaProtocol):
         if len(self._verified) > _VERIFIED_MAX:
             self._verified.popitem(last=False)
         return record
+
+
+def _address(source: tuple[object, ...]) -> Address:
+    return plain_host(str(source[0])), int(str(source[1]))
 
 
 def _patience_s(contact: Contact | None) -> float:

@@ -9,3 +9,11 @@ class RemoteProtocolError(ValueError):
 
 class LocalProtocolError(AssertionError):
     """We are about to do what the protocol forbids; the peer stops."""
+
+
+class UnknownKind(RemoteProtocolError):
+    """A message of a kind that this release does not have: its sender is newer."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(f"kind {kind} is not known to this release")
+        self.kind = kind

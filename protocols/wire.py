@@ -1,7 +1,8 @@
-"""Bytes of everything that travels or is stored: one version byte, then msgpack by position.
+"""Bytes of everything that travels or is stored: one byte for the encoding, then msgpack by position.
 
 Decoding is typed: what does not fit a known shape is a RemoteProtocolError, never an exception of some other kind, and
-nesting is bounded by the shapes themselves.
+nesting is bounded by the shapes themselves. A reader ignores fields behind those it knows, and gives a field that is
+not there its default: so a field with a default may be added at the end of any shape (tests/protocols/test_spoken.py).
 """
 
 from __future__ import annotations
@@ -14,18 +15,20 @@ import msgspec
 from protocols import subgraphs
 from protocols.catalogue import messages as catalogue
 from protocols.delivery import messages as delivery
-from protocols.errors import RemoteProtocolError
+from protocols.errors import RemoteProtocolError, UnknownKind
 from protocols.execution import messages as execution
 from protocols.ids import Key
 from protocols.join_index import messages as join_index
 from protocols.messages import Answer, Command, Done, Message, Record, Refused
 from protocols.placement import messages as placement
 from protocols.store import messages as store
+from protocols.versions import FAMILIES, Family
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-VERSION: Final = 1
-_VERSION_BYTE: Final = bytes([VERSION])
+ENCODING: Final = 1
+_ENCODING_BYTE: Final = bytes([ENCODING])
+_KIND_CHARACTERS_MAX: Final = 40
 _MODULES: Final = (catalogue, delivery, execution, join_index, placement, store, subgraphs)
 
 
@@ -56,30 +59,59 @@ def _decode_hook(kind: type, thing: object) -> object:
 _encoder = msgspec.msgpack.Encoder(enc_hook=_encode_hook)
 
 
+class _AnyKind(msgspec.Struct, array_like=True):
+    """The beginning of anything that has a kind; what follows is skipped."""
+
+    kind: str
+
+
+_kind_decoder = msgspec.msgpack.Decoder(_AnyKind)
+
+
 class Codec(Generic[T]):
-    """Encodes and decodes one family: messages, records, commands or answers."""
+    """Encodes and decodes messages, or records, commands, answers."""
 
     def __init__(self, base: type[T], modules: tuple[ModuleType, ...] = _MODULES) -> None:
         self.kinds = kinds_of(base, modules)
+        self._names = frozenset(str(kind.__struct_config__.tag) for kind in self.kinds)
         self._decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(
             Union[self.kinds],  # noqa: UP007 - made at run time
             dec_hook=_decode_hook,
         )
 
     def encode(self, thing: T) -> bytes:
-        return _VERSION_BYTE + _encoder.encode(thing)
+        return _ENCODING_BYTE + _encoder.encode(thing)
 
     def decode(self, raw: bytes) -> T:
-        if raw[:1] != _VERSION_BYTE:
-            raise RemoteProtocolError(f"version {raw[0] if raw else 'none'} of the protocol, expected {VERSION}")
+        if raw[:1] != _ENCODING_BYTE:
+            raise RemoteProtocolError(f"encoding {raw[0] if raw else 'none'}, expected {ENCODING}")
         try:
             decoded: T = self._decoder.decode(memoryview(raw)[1:])
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            kind = kind_in(raw)
+            if kind and kind not in self._names:
+                raise UnknownKind(kind) from error
             raise RemoteProtocolError(f"malformed: {error}") from error
         return decoded
+
+
+def kind_in(raw: bytes) -> str:
+    """The kind of something encoded, read without the rest of it; empty where there is none."""
+    try:
+        kind = _kind_decoder.decode(memoryview(raw)[1:]).kind
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return ""
+    return kind if kind.isidentifier() and len(kind) <= _KIND_CHARACTERS_MAX else ""
 
 
 MESSAGES: Final = Codec(Message)
 RECORDS: Final = Codec(Record)
 COMMANDS: Final = Codec(Command)
 ANSWERS: Final = Codec(Answer)
+
+_FAMILIES: Final[dict[str, Family]] = {**{family: family for family in FAMILIES}, "subgraphs": "execution"}
+FAMILY_OF: Final[dict[type[msgspec.Struct], Family]] = {
+    kind: _FAMILIES[kind.__module__.split(".")[1]] for kind in MESSAGES.kinds
+}
+"""The family of each kind of message: the part of protocols/ that defines it."""
+FAMILY_OF_NAME: Final[dict[str, Family]] = {str(kind.__struct_config__.tag): FAMILY_OF[kind] for kind in FAMILY_OF}

@@ -23,7 +23,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "queries": (),
     "protocols": ("queries",),
     "overlay/sim": ("overlay", "protocols", "queries"),
-    "overlay": ("protocols.ids", "protocols.events", "protocols.effects"),
+    "overlay": ("protocols.ids", "protocols.events", "protocols.effects", "protocols.versions"),
     "spark_jobs": ("queries",),
     "peerd/client": (
         "peerd.control_client",

@@ -74,6 +74,7 @@ def make_link(
     """A link as the product makes it, except that it asks nobody for a proof: so it runs without TLS, too."""
     events = LinkEvents(
         identify=lambda _: _NOBODY,
+        greeted=lambda _link, _hello: "",
         ready=ignore,
         control=on_control,
         channel=on_channel,

@@ -20,7 +20,9 @@ from overlay.identity import Address, Identity, Network
 from overlay.links import LinkLimits, Links
 from overlay.shaping import Shaper
 from overlay.tls import LinkCredentials
+from overlay.understanding import Understanding
 from protocols.ids import PeerId
+from protocols.versions import VERSIONS, Versions
 from tests.overlay.networks import PATIENCE_S
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
@@ -66,11 +68,12 @@ class LinkedPeer:
         network: Network = NETWORK,
         limits: LinkLimits = LinkLimits(),
         seed: int = 0,
+        versions: Versions = VERSIONS,
     ) -> None:
         self.identity = identity or Identity.generate()
         self.credentials = LinkCredentials(self.identity, network)
         self.shaper = Shaper(random.Random(seed))
-        self.links = Links(self.credentials, shaper=self.shaper, limits=limits)
+        self.links = Links(self.credentials, Understanding(versions), shaper=self.shaper, limits=limits)
         self.links.on_control = lambda peer, body: self.received.append((peer, body))
         self.links.on_channel = self._on_channel
         self.links.on_round_trip = lambda peer, ms: self.round_trips_ms.append(ms)
@@ -142,7 +145,7 @@ class RawMember:
         context = self._credentials.client
         self.reader, self.writer = await asyncio.open_connection(*address, ssl=context, server_hostname="")
         if greet:
-            self.writer.write(frame(HELLO, encode(Hello("", 0))))
+            self.writer.write(frame(HELLO, encode(Hello("", 0, dict(VERSIONS)))))
             assert (await self.read_frame())[0] == HELLO
         return self
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Container
+from collections.abc import AsyncIterator, Callable, Container, Mapping
 
 from overlay.identity import Identity, Network, PeerRecord
 from overlay.overlay import Overlay
 from overlay.shaping import Shaper
 from overlay.table import Contact
 from protocols.ids import Key, PeerId
+from protocols.versions import VERSIONS, Versions
 
 PATIENCE_S = 60.0  # A busy machine makes a test slow, not wrong.
 
@@ -22,7 +23,8 @@ def peer_id(number: int) -> PeerId:
 
 def contact(peer: PeerId, incarnation: int = 1, port: int = 7400) -> Contact:
     """A contact with a record nobody signed: tables and lookups do not look at signatures."""
-    record = PeerRecord(peer, ("127.0.0.1", port), incarnation, 0, "0", left=False, has_engine=False, raw=b"")
+    address, flags = ("127.0.0.1", port), {"left": False, "has_engine": False}
+    record = PeerRecord(peer, address, incarnation, 0, "0", **flags, versions=VERSIONS, raw=b"")
     return Contact(record, answered_at=0.0, since_at=0.0)
 
 
@@ -38,9 +40,17 @@ async def until(condition: Callable[[], object], what: str) -> float:
 
 @contextlib.asynccontextmanager
 async def started(
-    count: int, *, shaped: bool = False, seed: int = 0, engines: Container[int] = ()
+    count: int,
+    *,
+    shaped: bool = False,
+    seed: int = 0,
+    engines: Container[int] = (),
+    versions: Mapping[int, Versions] = {},
 ) -> AsyncIterator[list[Overlay]]:
-    """A network of so many peers on loopback, all in this process, joined one after the other."""
+    """A network of so many peers on loopback, all in this process, joined one after the other.
+
+    Each speaks the versions of this release, but for those that `versions` names by their place.
+    """
     network = Network.create("test")
     rng = random.Random(seed)
     peers: list[Overlay] = []
@@ -54,6 +64,7 @@ async def started(
                 port=0,
                 version="test",
                 has_engine=place in engines,
+                versions=versions.get(place, VERSIONS),
                 seeds=seeds,
                 shaper=shaper,
             )

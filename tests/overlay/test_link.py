@@ -31,6 +31,7 @@ from overlay.frames import (
 )
 from overlay.links import LinkLimits
 from overlay.outbox import LinkError
+from protocols.versions import VERSIONS
 from tests.overlay.linked import RawMember, frame, on_both_loops, peers
 from tests.overlay.networks import PATIENCE_S, until
 
@@ -394,7 +395,7 @@ async def test_goodbye_comes_after_all_control_messages_that_were_waiting():
         await member.hang_up()
 
 
-HELLO_FRAME = frame(HELLO, encode(Hello("", 0)))
+HELLO_FRAME = frame(HELLO, encode(Hello("", 0, dict(VERSIONS))))
 OPENED = frame(OPEN, encode(OpenChannel("test", 1000)), 1)
 VIOLATIONS = {
     "unknown type": frame(10),

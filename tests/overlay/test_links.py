@@ -15,6 +15,7 @@ from overlay.frames import HELLO, Hello, encode
 from overlay.identity import Identity, Network
 from overlay.links import LinkError, LinkLimits
 from overlay.tls import LinkCredentials
+from protocols.versions import VERSIONS
 from tests.overlay.linked import LinkedPeer, RawMember, frame, on_both_loops, peers
 from tests.overlay.networks import PATIENCE_S, until
 
@@ -38,7 +39,8 @@ async def is_turned_away(peer: LinkedPeer, context: ssl.SSLContext) -> bool:
     except OSError:
         return True
     try:
-        writer.write(frame(HELLO, encode(Hello("", 0))))  # It does all that a member would: silence is refused anyway.
+        # It does all that a member would: silence is refused anyway.
+        writer.write(frame(HELLO, encode(Hello("", 0, dict(VERSIONS)))))
         return await reader.read(1) == b""
     except OSError:
         return True

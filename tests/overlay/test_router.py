@@ -200,7 +200,7 @@ async def test_a_peer_that_leaves_does_not_wait_long_for_a_receipt_nor_hand_on_w
         await until(lambda: leaver.router._busy, "it looks")
         await leaver.router.finish()
         assert router.LAST_RECEIPTS_S <= loop.time() - asked_at < NEVER_S / 2
-        leaver.router._read(sender.peer_id, router._encode(router._Deliver(b"bootboot", 1, [(b"", b"too late")])))
+        leaver.router._read(sender.peer_id, router._encode(router.Deliver(b"bootboot", 1, [(b"", b"too late")])))
         await leaver.leave()
         assert (await routing).owner == sender.peer_id
         assert inboxes.of[leaver.peer_id] == [(sender.peer_id, None, b"link")]
@@ -284,7 +284,7 @@ async def test_a_receipt_of_the_wrong_length_is_a_failure_of_the_peer_not_of_our
 
         def answer_too_much(peer: PeerId, body: bytes) -> None:
             frame = router._decode(body)
-            receipt = router._encode(router._Receipt(frame.boot, frame.number, [None, None]))
+            receipt = router._encode(router.Receipt(frame.boot, frame.number, [None, None]))
             replies.append(asyncio.ensure_future(liar.links.send(peer, sender.address, receipt)))
 
         replies: list[asyncio.Future[None]] = []
@@ -305,7 +305,7 @@ async def test_a_member_that_sends_and_never_reads_its_receipts_costs_a_bounded_
 
         peer.links.send = send_when_read
         for number in range(3 * router._BUSY_MAX):
-            body = router._encode(router._Deliver(b"bootboot", number, [(b"", b"payload")]))
+            body = router._encode(router.Deliver(b"bootboot", number, [(b"", b"payload")]))
             peer.router._read(other.peer_id, body)
         assert peer.router._busy[other.peer_id] == router._BUSY_MAX
         assert peer.router.counters["frames_refused_total"] == 2 * router._BUSY_MAX
@@ -318,7 +318,7 @@ async def test_a_frame_looked_at_for_long_is_accepted_although_its_sender_was_fo
         inboxes = Inboxes([peer, other])
         key = next(key for key in KEYS if peer.dht.table.nearer(key) is None)
         peer.dht.table.is_home = lambda _: False
-        peer.router._read(other.peer_id, router._encode(router._Deliver(b"bootboot", 1, [(bytes(key), b"hello")])))
+        peer.router._read(other.peer_id, router._encode(router.Deliver(b"bootboot", 1, [(bytes(key), b"hello")])))
         peer.router._received.clear()
         await until(lambda: inboxes.copies(b"hello") == 1, "it is accepted")
         await until(lambda: not peer.router._busy, "it is answered")

@@ -10,7 +10,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import get_args
 
 import msgspec
 import pytest
@@ -18,21 +17,15 @@ import pytest
 from overlay import datagrams
 from overlay.coordinates import Coordinate
 from overlay.datagrams import (
-    HINTS_MAX,
     Envelope,
-    FindNode,
-    Found,
-    Hint,
-    ListPeers,
     Message,
-    Obituary,
     Ping,
-    Pong,
     WireCoordinate,
 )
-from overlay.identity import Identity, Network, PeerRecord
+from overlay.identity import Identity, Network
 from overlay.overlay import Overlay
 from overlay.seal import BODY_BYTES_MAX, Opener, Sealer
+from tests.overlay.datagram_things import one_of_each, record_of
 from tests.overlay.networks import PATIENCE_S, started
 
 SEED = 20
@@ -45,29 +38,8 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def record_of(identity: Identity, now_s: float, *, left: bool = False) -> PeerRecord:
-    return PeerRecord.sign(identity, ("127.0.0.1", 9), incarnation=1, now_s=now_s, version="x", left=left)
-
-
 def envelope(identity: Identity, now_s: float, message: Message, call: int = 1) -> bytes:
     return datagrams.encode(Envelope(call, record_of(identity, now_s).raw, WireCoordinate.of(Coordinate()), message))
-
-
-def one_of_each(now_s: float) -> list[Message]:
-    """Every kind of message, with everything in it that it can carry."""
-    goner = Identity.generate()
-    hints = [Hint(bytes([number]) * 20, b"\x7f\0\0\1", 9, number) for number in range(1, HINTS_MAX)]
-    messages = [
-        Ping(),
-        Pong("127.0.0.1", settled=True, incarnation=1, at_ms=0),
-        FindNode(b"t" * 20, HINTS_MAX),
-        ListPeers(bytes(20)),
-        Found([*hints, Hint(b"6" * 20, bytes(15) + b"\1", 9, 1)]),
-        Obituary(b"o" * 20, 1, b"", forced=True),
-        Obituary(bytes(goner.peer_id), 1, record_of(goner, now_s, left=True).raw, forced=False),
-    ]
-    assert {type(message) for message in messages} == set(get_args(Message)), "a kind of message is left out"
-    return messages
 
 
 def mutated(luck: random.Random, good: bytes) -> bytes:
