@@ -6,7 +6,7 @@ its parameters alone: after a change to the code, `--fresh` forgets the former r
 
     --master here          in this process, one cell after the other
     --master local[2]      as Spark jobs, two at a time on this machine
-    --master spark://…     as Spark jobs on a cluster, whose workers have this package installed
+    --master spark://…     as Spark jobs on a cluster, whose workers have this repository on their PYTHONPATH
 """
 
 from __future__ import annotations

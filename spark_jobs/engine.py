@@ -53,7 +53,7 @@ from spark_jobs.stages import Mode, horizon_us, joins, mode
 from spark_jobs.writer import Job, Writer
 
 PREFIX: Final = "peerd-spark-"
-ROOT: Final = str(Path(__file__).resolve().parent.parent)  # Where the worker finds our packages.
+ROOT: Final = str(Path(__file__).resolve().parents[__name__.count(".")])  # Where the worker finds our packages.
 MEMORY: Final = Path("/dev/shm")  # noqa: S108  A file system in memory; our folder in it is ours alone.
 MEMORY_MIN: Final = 256 << 20  # With less free space, rows go through files on disk.
 ASK_S: Final = 1.0

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 OVERHEAD_MB: Final = 350  # Memory of Java and the worker beside the heap.
-WORKER: Final = "spark_jobs.worker"  # The module name of workers, ours and those of other peers.
+WORKER: Final = f"{__package__}.worker"  # The module that a worker runs.
 _PROCESSES: Final = Path("/proc")
 
 
@@ -89,9 +89,9 @@ def _heap_mb(pid: int) -> int | None:
     """The heap limit of a worker; None for a process that is no worker."""
     try:
         words = (_PROCESSES / str(pid) / "cmdline").read_bytes().split(b"\0")
-        if WORKER.encode() not in words:
-            return None
-        return msgspec.json.decode(words[words.index(WORKER.encode()) + 1], type=_Heap).heap_mb
+        # Another peer may run from a wheel, where the module has a longer name, or from the repository.
+        place = next((number for number, word in enumerate(words) if word.endswith(b"spark_jobs.worker")), None)
+        return None if place is None else msgspec.json.decode(words[place + 1], type=_Heap).heap_mb
     except (OSError, IndexError, msgspec.MsgspecError):
         return None
 

@@ -31,7 +31,7 @@ class Writer:
         self._thread.join()
 
     def _work(self) -> None:
-        import spark_jobs.bridge  # noqa: F401  It brings Arrow, which takes longer to load than the loop can wait.
+        from spark_jobs import bridge  # noqa: F401  It brings Arrow, which takes longer to load than the loop can wait.
 
         while (work := self._jobs.get()) is not None:
             run, job = work

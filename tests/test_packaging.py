@@ -1,9 +1,10 @@
-"""What is shipped fits together: the locks, the version, the licence, and the script that finds Java."""
+"""What is shipped fits together: the locks, the version, the wheel, and the script that finds Java."""
 
 from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -58,6 +59,89 @@ def test_every_locked_package_has_hashes(lock: Path):
 
 def test_the_installed_version_is_the_one_in_the_code():
     assert metadata.version("peerd") == peerd.__version__
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel in it, beside packages of strangers that have the names of our folders."""
+    wheels, folder = tmp_path_factory.mktemp("wheels"), tmp_path_factory.mktemp("installed")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = wheels.glob("*.whl")
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(folder)]
+    subprocess.run([*install, str(wheel)], check=True, capture_output=True)
+    assert {path.name for path in folder.iterdir()} == {"bin", "peerd", f"peerd-{peerd.__version__}.dist-info"}
+    for name in set(PACKAGES) - {"peerd"}:
+        (folder / name).mkdir()
+        (folder / name / "__init__.py").write_text("raise ImportError('a stranger wrote this package')\n")
+    return folder
+
+
+def from_wheel(installed: Path, *command: str) -> str:
+    environ = {**os.environ, "PYTHONPATH": str(installed)}
+    done = subprocess.run(command, env=environ, cwd=installed, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_the_command_of_the_wheel_works_beside_packages_of_strangers(installed: Path, tmp_path: Path):
+    peer = str(installed / "bin" / "peer")
+    assert from_wheel(installed, peer, "--help").startswith("Usage: peer ")
+    explain = ["explain", "--stream", "flights: num int, delay float"]
+    assert "Select f.delay > 30" in from_wheel(installed, peer, *explain, "SELECT num FROM flights f WHERE delay > 30")
+    wxquery = '<r>{ for $p in stream("photons")/photons/photon return $p }</r>'  # Its grammar is a file of the package.
+    assert "Source photons" in from_wheel(installed, peer, "explain", "--stream", "photons: en float", wxquery)
+    scenario = tmp_path / "tiny.toml"
+    scenario.write_text(
+        "peers = 3\nfor_s = 2\nfaults = []\n"
+        "workload = { name = 'streams', streams = 1, publishers = 1, subscribers = 1 }\n"
+    )
+    said = from_wheel(installed, peer, "simulate", str(scenario), "-j", "1")
+    assert "1 seeds: 1 ok" in said
+    assert f"commit={peerd.__version__} " in said, "there is no commit to name"
+    ours = subprocess.run(
+        [sys.executable, "-m", "peerd.cli", "simulate", str(scenario), "-j", "1"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    hashes = [re.findall(r"^hash \w+$", each, flags=re.MULTILINE) for each in (said, ours.stdout)]
+    assert hashes[0] == hashes[1] != [], "the code does the same under another name"
+
+
+@pytest.mark.slow
+def test_every_module_of_the_wheel_finds_what_it_imports(installed: Path):
+    """And so do scenarios and Spark's worker, which are found by name."""
+    script = """
+import importlib, importlib.util, pkgutil, peerd
+from peerd.overlay.sim.scenario import scenario_names
+from peerd.spark_jobs import engine, room, session
+found = [each.name for each in pkgutil.walk_packages(peerd.__path__, "peerd.") if not each.name.endswith("__main__")]
+for name in found:
+    importlib.import_module(name)
+print(len(found), "churn" in scenario_names(), room.WORKER, session.BRIDGE.is_file(), engine.ROOT)
+"""
+    count, *rest = from_wheel(installed, sys.executable, "-c", script).split()
+    assert int(count) > 200
+    assert rest == ["True", "peerd.spark_jobs.worker", "True", str(installed)]
+
+
+def test_an_import_that_the_wheel_cannot_rename_stops_the_build():
+    layout = runpy.run_path(str(ROOT / "hatch_build.py"))
+    assert layout["at_home"]("if x:\n    from queries import sql as s\n", "a.py") == (
+        "if x:\n    from peerd.queries import sql as s\n"
+    )
+    for kept in (
+        "from queries2 import x\n",
+        "from . import queries\n",
+        "from peerd.queries import x\n",
+        "import peerd\n",
+    ):
+        assert layout["at_home"](kept, "a.py") == kept
+    with pytest.raises(SyntaxError, match=r"a\.py:2: write `from package import module`"):
+        layout["at_home"]("x = 1\nimport queries.plan\n", "a.py")
 
 
 def fake_java(home: Path, version: str) -> Path:

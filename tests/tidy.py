@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("experiments", "overlay", "peerd", "protocols", "queries", "spark_jobs")
-CODE = (*PACKAGES, "tests", "deploy")
+CODE = (*PACKAGES, "tests", "deploy", "hatch_build.py")
 
 # Who may import what of ours, most particular folder first; a folder that is not named here may import anything.
 ARROWS: dict[str, tuple[str, ...]] = {

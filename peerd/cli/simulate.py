@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from peerd import __version__
 from peerd.errors import Exit, PeerError
 
 if TYPE_CHECKING:
@@ -118,7 +119,9 @@ def replay(ctx: click.Context, trace: Path, number: int | None) -> None:
 
 @cache
 def commit() -> str:
-    """Which source this is; with a + where it has been changed since."""
+    """Which commit of the repository runs, with a + where files have been changed since; installed: which version."""
+    if not (ROOT / ".git").exists():  # Else git would tell of a repository that happens to hold this installation.
+        return __version__
     command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty=+", "--abbrev=7", "--match="]
     try:
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
