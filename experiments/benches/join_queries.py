@@ -27,7 +27,7 @@ from protocols.ids import Millis, PeerId, RequestId
 from protocols.inside import Inside
 from protocols.join_index.evaluator import Evaluator
 from protocols.join_index.limits import JoinLimits
-from protocols.join_index.messages import LEFT, RIGHT, JoinQuery, JoinResults, Notified, Parcel, Query, Receipt
+from protocols.join_index.messages import LEFT, RIGHT, IndexQuery, JoinQuery, JoinResults, Notified, Parcel, Receipt
 from protocols.join_index.rewriter import Rewriter
 from protocols.messages import Message
 from protocols.wire import MESSAGES
@@ -83,7 +83,7 @@ class Index:
 
     def _install(self, query: JoinQuery) -> None:
         for side, rewriter in zip((LEFT, RIGHT), self._rewriters, strict=True):
-            asked = Query(query=query, side=side, replica=0, rewrites=side == LEFT, evaluators=PEERS)
+            asked = IndexQuery(query=query, side=side, replica=0, rewrites=side == LEFT, evaluators=PEERS)
             for effect in rewriter.index(SUBSCRIBER, asked, self._now):
                 if isinstance(effect, Tell) and isinstance(effect.event, Requested):
                     self._requests.append(effect.event.request)

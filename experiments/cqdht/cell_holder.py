@@ -23,13 +23,13 @@ from experiments.cqdht.messages import (
     Halved,
     HandedOn,
     Moved,
-    Opened,
     PeerLoad,
     Share,
+    SharedPlan,
     StreamTuple,
 )
-from experiments.cqdht.opened import Sources, apart, some_cells, some_shares
 from experiments.cqdht.rewriter import Rewriter
+from experiments.cqdht.shared_plans import Sources, apart, some_cells, some_shares
 from protocols.effects import Effect, Route, Send
 from protocols.events import Event, Received, Unreachable, Unroutable
 from protocols.ids import Key, Millis, PeerId
@@ -121,7 +121,7 @@ class CellHolder:
         self, cell: Cell, trigger: StreamTuple, share: Share, sources: tuple[Source, ...], told: Telling, now: Millis
     ) -> None:
         place, before = _place(cell), self.evaluator.filtered
-        rewritten = apart(share.opened, sources)
+        rewritten = apart(share.plans, sources)
         self.evaluator.rewritten(place, trigger, rewritten, told, now)
         between = self.evaluator.filtered
         if share.keep_ms is not None:
@@ -283,8 +283,8 @@ def _place(cell: Cell) -> Place:
 def _parted(share: Share, cell: Cell) -> tuple[Share, list[Share]]:
     """What of a share is for a cell that has been halved since its sender heard of it, and what for those cut off."""
     part, at = cell.name.part, cell.name.at
-    by_part: dict[int, list[Opened]] = {}
-    for each in share.opened:
+    by_part: dict[int, list[SharedPlan]] = {}
+    for each in share.plans:
         asked: dict[int, list[Asked]] = {}
         for query in each.queries:
             asked.setdefault(part_of(query.id, part, share.bits, cell.bits), []).append(query)
@@ -295,4 +295,4 @@ def _parted(share: Share, cell: Cell) -> tuple[Share, list[Share]]:
         for other in cut_off(part, share.bits, cell.bits)
         if other in by_part or share.keep_ms is not None
     ]
-    return msgspec.structs.replace(share, opened=tuple(by_part.get(part, ()))), cut
+    return msgspec.structs.replace(share, plans=tuple(by_part.get(part, ()))), cut

@@ -24,7 +24,7 @@ from typing import Final
 
 from experiments.cqdht.messages import CellName
 from protocols.ids import Key, PeerId
-from protocols.join_index.messages import QueryId, ValueText
+from protocols.join_index.messages import JoinId, ValueText
 
 _KEYS_MAX: Final = 1 << 18
 
@@ -40,11 +40,11 @@ def cell_key(value: ValueText, cell: CellName) -> Key:
 
 
 @lru_cache(maxsize=_KEYS_MAX)
-def _bits(query: QueryId) -> int:
+def _bits(query: JoinId) -> int:
     return int.from_bytes(Key.of("part", query)[:4], "big")
 
 
-def part_of(query: QueryId, part: int, before: int, after: int) -> int:
+def part_of(query: JoinId, part: int, before: int, after: int) -> int:
     """Where a query of a part that had been halved `before` times is when it has been so `after` times.
 
     A part keeps the queries that agree with it in one bit more each time, and cuts off the others.
@@ -72,7 +72,7 @@ class Parts:
             self.bits.setdefault(other, other.bit_length())
         self.bits[part] = max(before, bits)
 
-    def of(self, query: QueryId) -> int:
+    def of(self, query: JoinId) -> int:
         """The part that a query belongs to."""
         part = 0
         while (deeper := part_of(query, part, part.bit_length(), self.bits[part])) != part:

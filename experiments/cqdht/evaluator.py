@@ -23,15 +23,15 @@ from experiments.cqdht.messages import (
     TupleId,
     VlIndex,
 )
-from experiments.cqdht.opened import Sources, apart, together
-from experiments.cqdht.prepared import Item, Prepared
+from experiments.cqdht.ready import Item, ReadyQuery
+from experiments.cqdht.shared_plans import Sources, apart, together
 from protocols.clock import wall_ms
 from protocols.effects import Effect, Send
 from protocols.events import Event, Received, Unreachable
 from protocols.ids import Millis, PeerId
 from protocols.join_index.expiry import Expiry, Recently
 from protocols.join_index.keys import value_key
-from protocols.join_index.messages import Attribute, QueryId, Side, ValueText
+from protocols.join_index.messages import Attribute, JoinId, Side, ValueText
 from queries.plan import Source
 
 Place = tuple[Attribute | None, ValueText, int]  # The last: the part, where it is a cell.
@@ -42,7 +42,7 @@ NO_CELL: Final = -1
 class _Waiting:
     """What the triggers of one query have left at one place: the tuples that took its left, and its right side."""
 
-    prepared: Prepared
+    ready: ReadyQuery
     triggers: tuple[dict[TupleId, Item], dict[TupleId, Item]] = field(default_factory=lambda: ({}, {}))
 
 
@@ -70,12 +70,12 @@ class Evaluator:
     """
 
     limits: JoinLimits
-    _queries: dict[Place, dict[QueryId, _Waiting]] = field(default_factory=dict)
+    _queries: dict[Place, dict[JoinId, _Waiting]] = field(default_factory=dict)
     _tuples: dict[Place, dict[TupleId, StreamTuple]] = field(default_factory=dict)
-    _prepared: WeakValueDictionary[QueryId, Prepared] = field(default_factory=WeakValueDictionary)
-    _old_queries: Expiry[tuple[Place, QueryId, Side, TupleId]] = field(default_factory=Expiry)
+    _prepared: WeakValueDictionary[JoinId, ReadyQuery] = field(default_factory=WeakValueDictionary)
+    _old_queries: Expiry[tuple[Place, JoinId, Side, TupleId]] = field(default_factory=Expiry)
     _old_tuples: Expiry[tuple[Place, TupleId]] = field(default_factory=Expiry)
-    _removed: Recently[QueryId] = field(default_factory=Recently)
+    _removed: Recently[JoinId] = field(default_factory=Recently)
     _keep_ms: dict[tuple[Place, TupleId], Millis] = field(default_factory=dict)  # Of tuples that may be handed over.
     stored_queries: int = 0  # ES, the evaluator storage load, is the sum of
     stored_tuples: int = 0  # these two.
@@ -125,56 +125,56 @@ class Evaluator:
             known = None if queries is None else queries.get(query.id)
             if known is not None and trigger.id in known.triggers[side]:  # It came twice.
                 continue
-            prepared = self._prepare(query)
+            ready = self._prepare(query)
             if item is None or item.side != side:
-                item = prepared.read(trigger, side)
+                item = ready.read(trigger, side)
             self.filtered += query.algorithm != "dai-t"
-            told.add(query, self._met_by_query(place, prepared, item))
-            self._keep_query(place, prepared, item, now)
+            told.add(query, self._met_by_query(place, ready, item))
+            self._keep_query(place, ready, item, now)
 
     def _refuse(self, every: tuple[Rewritten, ...]) -> None:
         """The table is full, and nothing is here that could meet what has come."""
         self.refused += len(every)
         self.filtered += sum(each.query.algorithm != "dai-t" for each in every)
 
-    def _prepare(self, query: JoinQuery) -> Prepared:
+    def _prepare(self, query: JoinQuery) -> ReadyQuery:
         found = self._prepared.get(query.id)
         if found is None:
-            found = self._prepared[query.id] = Prepared.of(query)
+            found = self._prepared[query.id] = ReadyQuery.of(query)
         return found
 
     def _met_by_query(
-        self, place: Place, prepared: Prepared, item: Item, met: Collection[TupleId] = ()
+        self, place: Place, ready: ReadyQuery, item: Item, met: Collection[TupleId] = ()
     ) -> Iterator[Notification]:
         other: Side = 1 if item.side == 0 else 0
-        if prepared.query.algorithm == "dai-v":
-            waiting = self._queries.get(place, {}).get(prepared.query.id)
+        if ready.query.algorithm == "dai-v":
+            waiting = self._queries.get(place, {}).get(ready.query.id)
             others = [] if waiting is None else list(waiting.triggers[other].values())
         else:
             tuples = self._tuples.get(place, {}).values()
-            others = [prepared.read(each, other) for each in tuples if each.id not in met]
+            others = [ready.read(each, other) for each in tuples if each.id not in met]
         for each in others:
-            if _is_told_here(prepared.query.algorithm, item, each) and (found := prepared.meet(item, each)):
+            if _is_told_here(ready.query.algorithm, item, each) and (found := ready.meet(item, each)):
                 yield found
 
-    def _keep_query(self, place: Place, prepared: Prepared, item: Item, now: Millis) -> None:
+    def _keep_query(self, place: Place, ready: ReadyQuery, item: Item, now: Millis) -> None:
         if self.stored_queries >= self.limits.rewritten_max:
             self.refused += 1
             return
-        waiting = self._queries.setdefault(place, {}).setdefault(prepared.query.id, _Waiting(prepared))
+        waiting = self._queries.setdefault(place, {}).setdefault(ready.query.id, _Waiting(ready))
         waiting.triggers[item.side][item.tuple.id] = item
         self.stored_queries += 1
-        keep_ms = 0 if prepared.query.algorithm == "dai-q" else prepared.keep_ms(item.side)
+        keep_ms = 0 if ready.query.algorithm == "dai-q" else ready.keep_ms(item.side)
         until = max(now, wall_ms(item.tuple.published_at) + keep_ms) + self.limits.late_ms
-        self._old_queries.add(until, (place, prepared.query.id, item.side, item.tuple.id))
+        self._old_queries.add(until, (place, ready.query.id, item.side, item.tuple.id))
 
-    def forget(self, query: QueryId, places: Iterable[Place], now: Millis) -> None:
+    def forget(self, query: JoinId, places: Iterable[Place], now: Millis) -> None:
         """A query is over: what was made of it at these places is forgotten, and what comes of it is late."""
         self._removed.add(query, now + self.limits.recent_ms)
         for place in places:
             self._take_away(place, query)
 
-    def _take_away(self, place: Place, query: QueryId) -> None:
+    def _take_away(self, place: Place, query: JoinId) -> None:
         waiting = self._queries.get(place, {}).pop(query, None)
         if waiting is not None:
             self.stored_queries -= sum(map(len, waiting.triggers))
@@ -182,7 +182,7 @@ class Evaluator:
                 del self._queries[place]
 
     @property
-    def removed(self) -> tuple[QueryId, ...]:
+    def removed(self) -> tuple[JoinId, ...]:
         """Queries that were here until lately."""
         return tuple(self._removed)
 
@@ -199,9 +199,9 @@ class Evaluator:
             return
         is_compared = False
         for waiting in self._queries.get(place, {}).values():
-            prepared = waiting.prepared
-            is_compared |= prepared.query.algorithm != "dai-q"
-            told.add(prepared.query, _met_by_tuple(waiting, each))
+            ready = waiting.ready
+            is_compared |= ready.query.algorithm != "dai-q"
+            told.add(ready.query, _met_by_tuple(waiting, each))
         self.filtered += is_compared
         self._keep_tuple(place, each, keep_ms, now)
 
@@ -221,10 +221,10 @@ class Evaluator:
     def has_any(self, place: Place) -> bool:
         return place in self._queries or place in self._tuples
 
-    def queries_at(self, place: Place) -> tuple[QueryId, ...]:
+    def queries_at(self, place: Place) -> tuple[JoinId, ...]:
         return tuple(self._queries.get(place, ()))
 
-    def take_out(self, place: Place, queries: Iterable[QueryId], sources: Sources) -> tuple[Triggered, ...]:
+    def take_out(self, place: Place, queries: Iterable[JoinId], sources: Sources) -> tuple[Triggered, ...]:
         """Rewritten queries that are somewhere else from now on; their sources are added to those of the message."""
         found: dict[tuple[TupleId, ...], tuple[tuple[StreamTuple, ...], list[Rewritten]]] = {}
         for query in queries:
@@ -233,7 +233,7 @@ class Evaluator:
                 if triggers:
                     by = tuple(item.tuple for item in triggers.values())
                     _, every = found.setdefault(tuple(triggers), (by, []))
-                    every.append(Rewritten(waiting.prepared.query, 0 if side == 0 else 1))
+                    every.append(Rewritten(waiting.ready.query, 0 if side == 0 else 1))
             self._take_away(place, query)
         return tuple(Triggered(together(every, sources), by) for by, every in found.values())
 
@@ -250,27 +250,27 @@ class Evaluator:
         self, place: Place, contents: Contents, sources: tuple[Source, ...], told: Telling, now: Millis
     ) -> None:
         """What was taken out elsewhere meets what was here before, not each other: it has met."""
-        kept: list[tuple[Prepared, Item]] = []
+        kept: list[tuple[ReadyQuery, Item]] = []
         met = {each.id for each, _ in contents.tuples}  # One of them may have come here, too.
         for triggered in contents.queries:
-            for rewritten in apart(triggered.opened, sources):
+            for rewritten in apart(triggered.plans, sources):
                 query, side = rewritten.query, rewritten.side
                 if query.id in self._removed:
                     continue
                 known = self._queries.get(place, {}).get(query.id)
-                prepared = self._prepare(query)
+                ready = self._prepare(query)
                 for trigger in triggered.by:
                     if known is None or trigger.id not in known.triggers[side]:
-                        item = prepared.read(trigger, side)
-                        told.add(query, self._met_by_query(place, prepared, item, met))
-                        kept.append((prepared, item))
+                        item = ready.read(trigger, side)
+                        told.add(query, self._met_by_query(place, ready, item, met))
+                        kept.append((ready, item))
         for each, keep_ms in contents.tuples:
             if each.id not in self._tuples.get(place, {}):
                 for waiting in self._queries.get(place, {}).values():
-                    told.add(waiting.prepared.query, _met_by_tuple(waiting, each))
+                    told.add(waiting.ready.query, _met_by_tuple(waiting, each))
                 self._keep_tuple(place, each, keep_ms, now)
-        for prepared, item in kept:
-            self._keep_query(place, prepared, item, now)
+        for ready, item in kept:
+            self._keep_query(place, ready, item, now)
 
     # Time.
 
@@ -321,13 +321,13 @@ def _is_told_here(algorithm: AnyAlgorithm, trigger: Item, each: Item) -> bool:
 
 
 def _met_by_tuple(waiting: _Waiting, each: StreamTuple) -> Iterator[Notification]:
-    prepared = waiting.prepared
+    ready = waiting.ready
     for side, triggers in enumerate(waiting.triggers):
         if not triggers:
             continue
-        item = prepared.read(each, 0 if side == 1 else 1)
+        item = ready.read(each, 0 if side == 1 else 1)
         for trigger in triggers.values():
-            if _is_told_here(prepared.query.algorithm, trigger, item) and (found := prepared.meet(trigger, item)):
+            if _is_told_here(ready.query.algorithm, trigger, item) and (found := ready.meet(trigger, item)):
                 yield found
 
 

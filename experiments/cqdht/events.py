@@ -5,7 +5,7 @@ from __future__ import annotations
 from experiments.cqdht.messages import JoinQuery, Notification, StreamTuple
 from protocols.events import Event
 from protocols.ids import Millis
-from protocols.join_index.messages import QueryId
+from protocols.join_index.messages import JoinId
 from queries.schema import Schema
 
 
@@ -26,20 +26,20 @@ class QueryPosed(Event, frozen=True):
 class QueryInPlace(Event, frozen=True):
     """Every rewriter of a query has it."""
 
-    query: QueryId
+    query: JoinId
 
 
 class QueryFailed(Event, frozen=True):
     """A query cannot be kept; what was kept of it has been taken back."""
 
-    query: QueryId
+    query: JoinId
     reason: str
 
 
 class QueryStopped(Event, frozen=True):
     """Nobody wants a query any more."""
 
-    query: QueryId
+    query: JoinId
 
 
 class Notified(Event, frozen=True):

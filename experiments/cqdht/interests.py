@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from experiments.cqdht.messages import JoinQuery
-from experiments.cqdht.prepared import Prepared
+from experiments.cqdht.ready import ReadyQuery
 from protocols.ids import Millis
-from protocols.join_index.messages import LEFT, RIGHT, Attribute, QueryId
+from protocols.join_index.messages import LEFT, RIGHT, Attribute, JoinId
 
 
 class Interest(NamedTuple):
@@ -25,17 +25,17 @@ class Interest(NamedTuple):
 class Interests:
     """The interests of all queries, by attribute and query."""
 
-    _queries: dict[Attribute, dict[QueryId, Interest]] = field(default_factory=dict)
+    _queries: dict[Attribute, dict[JoinId, Interest]] = field(default_factory=dict)
 
     def add(self, query: JoinQuery) -> None:
-        prepared = Prepared.of(query)
+        ready = ReadyQuery.of(query)
         for side in (LEFT, RIGHT):
             is_kept = query.algorithm in ("sai", "dai-q")
-            interest = Interest(query.algorithm not in ("dai-v", "cells"), prepared.keep_ms(side) if is_kept else 0)
-            mine = self._queries.setdefault(prepared.side(side).attribute, {})
+            interest = Interest(query.algorithm not in ("dai-v", "cells"), ready.keep_ms(side) if is_kept else 0)
+            mine = self._queries.setdefault(ready.side(side).attribute, {})
             mine[query.id] = _either(interest, mine.get(query.id, interest))  # Both sides may have one attribute.
 
-    def remove(self, query: QueryId) -> None:
+    def remove(self, query: JoinId) -> None:
         for at in [at for at, queries in self._queries.items() if query in queries]:
             del self._queries[at][query]
             if not self._queries[at]:

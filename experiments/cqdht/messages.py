@@ -8,7 +8,7 @@ import msgspec
 
 from protocols.clock import Stamp
 from protocols.ids import Key, Millis, PeerId, StreamName
-from protocols.join_index.messages import Attribute, QueryId, Side, ValueText
+from protocols.join_index.messages import Attribute, JoinId, Side, ValueText
 from protocols.messages import Message
 from queries.expressions import Expression, Named
 from queries.plan import Operator, Source
@@ -43,7 +43,7 @@ class StreamTuple(msgspec.Struct, frozen=True, array_like=True):
 class JoinQuery(msgspec.Struct, frozen=True, array_like=True):
     """A continuous equi-join, and insT: when it was posed. Tuples published earlier do not trigger it."""
 
-    id: QueryId
+    id: JoinId
     subscriber: PeerId
     inserted_at: Stamp
     algorithm: AnyAlgorithm
@@ -62,7 +62,7 @@ class Rewritten(msgspec.Struct, frozen=True, array_like=True):
 class Notification(msgspec.Struct, frozen=True, array_like=True):
     """One result of a query: what it was made of, and its row as the schema of the result writes it."""
 
-    query: QueryId
+    query: JoinId
     id: str  # Every peer and every replay derives the same.
     sources: tuple[tuple[str, TupleId], ...]  # Alias and tuple, by alias.
     published_at: Stamp  # Of the later tuple.
@@ -104,7 +104,7 @@ class Query(Message, frozen=True, kw_only=True, tag="QUERY"):
 class QueryIndexed(Message, frozen=True, kw_only=True, tag="QUERY_INDEXED"):
     """From now on no tuple published after the query passes it by here."""
 
-    query: QueryId
+    query: JoinId
     side: Side
     replica: int
 
@@ -112,20 +112,20 @@ class QueryIndexed(Message, frozen=True, kw_only=True, tag="QUERY_INDEXED"):
 class QueryRefused(Message, frozen=True, kw_only=True, tag="QUERY_REFUSED"):
     """The query is not kept here."""
 
-    query: QueryId
+    query: JoinId
     reason: str
 
 
 class RemoveQuery(Message, frozen=True, kw_only=True, tag="REMOVE_QUERY"):
     """The query is over: forget it, and have its evaluators forget it."""
 
-    query: QueryId
+    query: JoinId
 
 
 class ForgetQuery(Message, frozen=True, kw_only=True, tag="FORGET_QUERY"):
     """The query is over: forget what was made of it."""
 
-    query: QueryId
+    query: JoinId
     at: Attribute | None
     value: ValueText
     part: int = -1  # Of a cell,
@@ -135,7 +135,7 @@ class ForgetQuery(Message, frozen=True, kw_only=True, tag="FORGET_QUERY"):
 class AskRate(Message, frozen=True, kw_only=True, tag="ASK_RATE"):
     """How fast do tuples come under this attribute?"""
 
-    query: QueryId
+    query: JoinId
     side: Side
     at: Attribute
 
@@ -143,7 +143,7 @@ class AskRate(Message, frozen=True, kw_only=True, tag="ASK_RATE"):
 class Rate(Message, frozen=True, kw_only=True, tag="RATE"):
     """So many came lately, and this share of them had the most frequent value."""
 
-    query: QueryId
+    query: JoinId
     side: Side
     tuples: int
     top_share: float
@@ -168,15 +168,15 @@ class Join(Message, frozen=True, kw_only=True, tag="JOIN"):
 class Asked(msgspec.Struct, frozen=True, array_like=True):
     """A query without its plan."""
 
-    id: QueryId
+    id: JoinId
     subscriber: PeerId
     inserted_at: Stamp
     retention_ms: Millis
     is_set: bool
 
 
-class Opened(msgspec.Struct, frozen=True, array_like=True):
-    """Rewritten queries that differ in who asks: their plan is told once (opened.py)."""
+class SharedPlan(msgspec.Struct, frozen=True, array_like=True):
+    """Rewritten queries that differ in who asks: their plan is told once (shared_plans.py)."""
 
     left: int  # The place of its source among those of the message,
     right: int  # likewise.
@@ -192,7 +192,7 @@ class Share(msgspec.Struct, frozen=True, array_like=True):
     cell: CellName
     bits: int  # So often has the cell been halved, as far as the sender knows.
     holder: int  # Of the cell: 0 is the peer nearest to its key, 1 the one that got it from there, and so on.
-    opened: tuple[Opened, ...] = ()
+    plans: tuple[SharedPlan, ...] = ()
     keep_ms: Millis | None = None  # How long after its publication the tuple itself can be needed here.
 
 
@@ -209,7 +209,7 @@ class Bundle(Message, frozen=True, kw_only=True, tag="BUNDLE"):
 class Triggered(msgspec.Struct, frozen=True, array_like=True):
     """Queries, and the tuples that each of them was rewritten by."""
 
-    opened: tuple[Opened, ...]
+    plans: tuple[SharedPlan, ...]
     by: tuple[StreamTuple, ...]
 
 
@@ -230,7 +230,7 @@ class Moved(Message, frozen=True, kw_only=True, tag="MOVED"):
     """You are the holder of these cells."""
 
     cells: tuple[Contents, ...]
-    removed: tuple[QueryId, ...]  # What still comes of these is late.
+    removed: tuple[JoinId, ...]  # What still comes of these is late.
     sources: tuple[Source, ...] = ()  # Of all queries in it.
 
 

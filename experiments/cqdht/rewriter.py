@@ -33,8 +33,8 @@ from experiments.cqdht.messages import (
     StreamTuple,
     TupleId,
 )
-from experiments.cqdht.opened import Sources, some_shares, together
-from experiments.cqdht.prepared import Item, Prepared
+from experiments.cqdht.ready import Item, ReadyQuery
+from experiments.cqdht.shared_plans import Sources, some_shares, together
 from protocols.clock import Stamp, wall_ms
 from protocols.effects import Effect, Route, Send
 from protocols.events import Event, Received, Unreachable, Unroutable
@@ -42,7 +42,7 @@ from protocols.ids import Key, Millis, PeerId
 from protocols.join_index.condition import NotIndexed
 from protocols.join_index.expiry import Expiry, Recently
 from protocols.join_index.keys import NULL, value_key
-from protocols.join_index.messages import Attribute, QueryId, Side, ValueText
+from protocols.join_index.messages import Attribute, JoinId, Side, ValueText
 from queries.expressions import Column
 
 _Target = tuple[Attribute | None, ValueText]  # Names an evaluator.
@@ -63,7 +63,7 @@ class _Group:
     opens: Attribute | None  # The attribute that stays open; None: DAI-V.
     formula: bytes  # Groups that agree in it find the same value in a tuple.
     once: _Once | None  # What of a tuple shows in their results, where equal rewritten queries are sent once.
-    queries: dict[QueryId, Prepared] = field(default_factory=dict)
+    queries: dict[JoinId, ReadyQuery] = field(default_factory=dict)
     rewritten: tuple[Rewritten, ...] = ()  # All of them.
     newest: Stamp = 0  # When the last of them was posed.
     serial: int = 0  # The place of the last one among all queries that came here.
@@ -72,15 +72,15 @@ class _Group:
     has_cells: bool = False
     is_indexing: bool = False  # Its tuples go on as they are, to be found by the other side.
 
-    def add(self, prepared: Prepared, serial: int) -> None:
-        self.queries[prepared.query.id] = prepared
-        self.rewritten = (*self.rewritten, Rewritten(prepared.query, self.side))
-        self.newest = max(self.newest, prepared.query.inserted_at)
+    def add(self, ready: ReadyQuery, serial: int) -> None:
+        self.queries[ready.query.id] = ready
+        self.rewritten = (*self.rewritten, Rewritten(ready.query, self.side))
+        self.newest = max(self.newest, ready.query.inserted_at)
         self.serial = serial
-        self.keep_ms = max(self.keep_ms, prepared.keep_ms(self.side))
-        self.is_selective |= prepared.is_selective(self.side)
+        self.keep_ms = max(self.keep_ms, ready.keep_ms(self.side))
+        self.is_selective |= ready.is_selective(self.side)
 
-    def remove(self, query: QueryId) -> None:
+    def remove(self, query: JoinId) -> None:
         del self.queries[query]
         self.rewritten = tuple(each for each in self.rewritten if each.query.id != query)
 
@@ -106,7 +106,7 @@ class _Sent:
 class _Bundled:
     """What goes on of one tuple by one value: queries by the attribute they open, and its own attributes."""
 
-    opened: dict[Attribute, list[tuple[Rewritten, ...]]] = field(default_factory=dict)
+    plans: dict[Attribute, list[tuple[Rewritten, ...]]] = field(default_factory=dict)
     indexed: dict[Attribute, Millis] = field(default_factory=dict)
 
     def add(self, at: Attribute, group: _Group, rewritten: tuple[Rewritten, ...]) -> None:
@@ -114,7 +114,7 @@ class _Bundled:
             self.indexed[at] = max(self.indexed.get(at, 0), group.keep_ms)
         else:
             assert group.opens is not None
-            self.opened.setdefault(group.opens, []).append(rewritten)
+            self.plans.setdefault(group.opens, []).append(rewritten)
 
 
 @dataclass(slots=True, eq=False)
@@ -142,7 +142,7 @@ class Rewriter:
     limits: JoinLimits
     fingers: JoinFingers = field(init=False)
     _groups: dict[Attribute, dict[bytes, _Group]] = field(default_factory=dict)
-    _places: dict[QueryId, dict[tuple[Attribute, bytes], None]] = field(default_factory=dict)
+    _places: dict[JoinId, dict[tuple[Attribute, bytes], None]] = field(default_factory=dict)
     _serial: int = 0
     _recent: dict[Attribute, dict[TupleId, StreamTuple]] = field(default_factory=dict)
     _ageing: Expiry[tuple[Attribute, TupleId]] = field(default_factory=Expiry)
@@ -151,7 +151,7 @@ class Rewriter:
     )  # Sent on from here.
     _sent: dict[_Once, _Sent] = field(default_factory=dict)
     _old_sent: Expiry[tuple[_Once, bytes, int]] = field(default_factory=Expiry)
-    _removed: Recently[QueryId] = field(default_factory=Recently)
+    _removed: Recently[JoinId] = field(default_factory=Recently)
     _holders: dict[tuple[ValueText, CellName], tuple[int, PeerId]] = field(default_factory=dict)  # Of cells handed on.
     _parts: dict[tuple[ValueText, Attribute], Parts] = field(default_factory=dict)  # Where there is more than one.
     _arrivals: dict[Attribute, deque[tuple[Millis, ValueText]]] = field(default_factory=dict)
@@ -198,26 +198,24 @@ class Rewriter:
         if query.id in self._removed:
             return []
         try:
-            prepared = Prepared.of(query)
+            ready = ReadyQuery.of(query)
         except NotIndexed as error:
             return [Send(sender, QueryRefused(query=query.id, reason=str(error)))]
         is_indexing = query.algorithm == "cells" and not message.rewrites
-        at, name = prepared.side(message.side).attribute, _group_name(prepared, message.side, is_indexing=is_indexing)
+        at, name = ready.side(message.side).attribute, _group_name(ready, message.side, is_indexing=is_indexing)
         places = self._places.get(query.id, {})
         if (at, name) in places:  # The network may deliver a message twice.
             return [done]
         if self.stored >= self.limits.queries_max:
             reason = f"the query table of {at} is full at {self.limits.queries_max}"
             return [Send(sender, QueryRefused(query=query.id, reason=reason))]
-        alone = _group(prepared, message.side, is_indexing=is_indexing)
-        group = self._groups.setdefault(at, {}).setdefault(
-            name, _group(prepared, message.side, is_indexing=is_indexing)
-        )
+        alone = _group(ready, message.side, is_indexing=is_indexing)
+        group = self._groups.setdefault(at, {}).setdefault(name, _group(ready, message.side, is_indexing=is_indexing))
         self._serial += 1
-        group.add(prepared, self._serial)
+        group.add(ready, self._serial)
         self._places.setdefault(query.id, {})[at, name] = None
         self.stored += 1
-        alone.add(prepared, self._serial)
+        alone.add(ready, self._serial)
         if alone.once is not None:
             sent = self._sent.setdefault(alone.once, _Sent(query.retention_ms))
             sent.queries += 1
@@ -228,7 +226,7 @@ class Rewriter:
             effects += self._rewritten(at, each, [alone], now)
         return effects
 
-    def _remove(self, query: QueryId, now: Millis) -> list[Effect]:
+    def _remove(self, query: JoinId, now: Millis) -> list[Effect]:
         self._removed.add(query, now + self.limits.recent_ms)
         effects: list[Effect] = []
         for at, name in self._places.pop(query, {}):
@@ -248,7 +246,7 @@ class Rewriter:
                 del self._groups[at]
         return effects
 
-    def _forgotten(self, query: QueryId, group: _Group, value: ValueText) -> Effect:
+    def _forgotten(self, query: JoinId, group: _Group, value: ValueText) -> Effect:
         message = ForgetQuery(query=query, at=group.opens, value=value)
         if not group.has_cells:
             return self.fingers.towards(value_key(group.opens, value), message)
@@ -357,16 +355,16 @@ class Rewriter:
         """One message for each peer that holds cells of a value."""
         shares: dict[PeerId | Key, list[Share]] = {}  # By key where nobody is known.
         sources: dict[PeerId | Key, Sources] = {}
-        for at in {**found.opened, **found.indexed}:
+        for at in {**found.plans, **found.indexed}:
             keep_ms = found.indexed.get(at)
-            for part, bits, rewritten in self._by_part(value, at, found.opened.get(at, [])):
+            for part, bits, rewritten in self._by_part(value, at, found.plans.get(at, [])):
                 if rewritten or keep_ms is not None:
                     cell = CellName(at, part)
                     key = cell_key(value, cell)
                     holder, peer = self._holders.get((value, cell), (0, self.fingers.find(key)))
                     towards = key if peer is None else peer
-                    opened = together(rewritten, sources.setdefault(towards, Sources()))
-                    shares.setdefault(towards, []).append(Share(cell, bits, holder, opened, keep_ms))
+                    plans = together(rewritten, sources.setdefault(towards, Sources()))
+                    shares.setdefault(towards, []).append(Share(cell, bits, holder, plans, keep_ms))
         effects: list[Effect] = []
         for towards, some in shares.items():
             is_key = not isinstance(towards, PeerId)
@@ -437,9 +435,9 @@ class Rewriter:
         assert max(len(self._holders), len(self._parts)) <= self.limits.fingers_max
 
 
-def _opens(prepared: Prepared, side: Side) -> Attribute | None:
-    other = prepared.condition.sides[1 - side]
-    return None if prepared.query.algorithm == "dai-v" else other.attribute
+def _opens(ready: ReadyQuery, side: Side) -> Attribute | None:
+    other = ready.condition.sides[1 - side]
+    return None if ready.query.algorithm == "dai-v" else other.attribute
 
 
 def _from_the_first(message: Join | ForgetQuery | Bundle) -> list[Effect]:
@@ -456,35 +454,35 @@ def _from_the_first(message: Join | ForgetQuery | Bundle) -> list[Effect]:
     return [Route(value_key(message.at, message.value), message)]
 
 
-def _group(prepared: Prepared, side: Side, *, is_indexing: bool) -> _Group:
-    own, other = prepared.side(side), prepared.side(1 if side == 0 else 0)
-    opens = _opens(prepared, side)
+def _group(ready: ReadyQuery, side: Side, *, is_indexing: bool) -> _Group:
+    own, other = ready.side(side), ready.side(1 if side == 0 else 0)
+    opens = _opens(ready, side)
     is_own_value = opens is None or isinstance(other.expression, Column)
     formula = own.signature if is_own_value else b"%d " % len(own.signature) + own.signature + other.signature
     if is_indexing:
         formula = b""
-    has_cells = prepared.query.algorithm == "cells"
-    return _Group(side, opens, formula, _once(prepared, side), has_cells=has_cells, is_indexing=is_indexing)
+    has_cells = ready.query.algorithm == "cells"
+    return _Group(side, opens, formula, _once(ready, side), has_cells=has_cells, is_indexing=is_indexing)
 
 
-def _once(prepared: Prepared, side: Side) -> _Once | None:
+def _once(ready: ReadyQuery, side: Side) -> _Once | None:
     """In DAI-T, where equal results may be told once, a rewritten query that was sent is there.
 
     Under a window it is another query each time: it ends with the window of its trigger.
     """
-    query, own = prepared.query, prepared.side(side)
+    query, own = ready.query, ready.side(side)
     if query.algorithm != "dai-t" or not query.is_set or own.window_ms is not None:
         return None
-    return own.attribute, side, prepared.shows[side]
+    return own.attribute, side, ready.shows[side]
 
 
-def _group_name(prepared: Prepared, side: Side, *, is_indexing: bool) -> bytes:
+def _group_name(ready: ReadyQuery, side: Side, *, is_indexing: bool) -> bytes:
     """What decides the evaluator: the value of our side, and what the attribute that stays open must be for it."""
     if is_indexing:
         return b"%d indexing" % side
-    own, opens, once = prepared.side(side), _opens(prepared, side), _once(prepared, side)
-    other = b"" if opens is None else str(opens).encode() + prepared.condition.sides[1 - side].signature
-    if prepared.query.algorithm == "cells":
+    own, opens, once = ready.side(side), _opens(ready, side), _once(ready, side)
+    other = b"" if opens is None else str(opens).encode() + ready.condition.sides[1 - side].signature
+    if ready.query.algorithm == "cells":
         other += b" cells"
     name = b"%d %d " % (side, len(own.signature)) + own.signature + other
     return name if once is None else name + b" once " + once[-1]

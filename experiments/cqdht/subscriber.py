@@ -7,21 +7,21 @@ from dataclasses import dataclass, field
 from experiments.cqdht.events import Notified, QueryFailed, QueryInPlace, QueryPosed, QueryStopped
 from experiments.cqdht.limits import JoinLimits
 from experiments.cqdht.messages import AskRate, JoinQuery, Notify, Query, QueryIndexed, QueryRefused, Rate, RemoveQuery
-from experiments.cqdht.prepared import Prepared
+from experiments.cqdht.ready import ReadyQuery
 from protocols.effects import Effect, Route, Tell
 from protocols.events import Event, Received, Unroutable
 from protocols.ids import Key, Millis
 from protocols.join_index.condition import NotIndexed
 from protocols.join_index.expiry import Recently
 from protocols.join_index.keys import attribute_key
-from protocols.join_index.messages import LEFT, RIGHT, QueryId, Side
+from protocols.join_index.messages import LEFT, RIGHT, JoinId, Side
 
 
 @dataclass(slots=True, eq=False)
 class _Posed:
     """A query of ours: where it goes, and who has answered."""
 
-    prepared: Prepared
+    ready: ReadyQuery
     rates: dict[Side, Rate] = field(default_factory=dict)
     places: dict[tuple[Side, int], Key] = field(default_factory=dict)  # Side, replica: the rewriter's key.
     waiting: dict[tuple[Side, int], None] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class JoinSubscriber:
     """
 
     limits: JoinLimits
-    _queries: dict[QueryId, _Posed] = field(default_factory=dict)
+    _queries: dict[JoinId, _Posed] = field(default_factory=dict)
     _told: Recently[str] = field(default_factory=Recently)
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:
@@ -67,16 +67,16 @@ class JoinSubscriber:
     def _pose(self, query: JoinQuery) -> list[Effect]:
         assert query.id not in self._queries, "a query is posed once"
         try:
-            prepared = Prepared.of(query)
+            ready = ReadyQuery.of(query)
         except NotIndexed as error:
             return [Tell(QueryFailed(query.id, str(error)))]
-        posed = self._queries[query.id] = _Posed(prepared)
+        posed = self._queries[query.id] = _Posed(ready)
         if query.algorithm not in ("sai", "cells"):
             return self._place(posed, (LEFT, RIGHT))
         return [
             Route(attribute_key(at), AskRate(query=query.id, side=side, at=at))
             for side in (LEFT, RIGHT)
-            for at in [prepared.side(side).attribute]
+            for at in [ready.side(side).attribute]
         ]
 
     def _choose(self, rate: Rate) -> list[Effect]:
@@ -91,7 +91,7 @@ class JoinSubscriber:
         is_by_rate = self.limits.choose_by == "rate"
         is_left = left.tuples <= right.tuples if is_by_rate else left.top_share <= right.top_share
         slower: Side = LEFT if is_left else RIGHT
-        if posed.prepared.query.algorithm == "sai":
+        if posed.ready.query.algorithm == "sai":
             return self._place(posed, (slower,))
         return self._place(posed, (LEFT, RIGHT), rewritten=(slower,))
 
@@ -101,10 +101,10 @@ class JoinSubscriber:
         effects: list[Effect] = []
         for side in sides:
             for replica in range(self.limits.replicas):
-                key = attribute_key(posed.prepared.side(side).attribute, replica)
+                key = attribute_key(posed.ready.side(side).attribute, replica)
                 posed.places[side, replica] = key
                 posed.waiting[side, replica] = None
-                query, rewrites = posed.prepared.query, side in rewritten
+                query, rewrites = posed.ready.query, side in rewritten
                 effects.append(Route(key, Query(query=query, side=side, replica=replica, rewrites=rewrites)))
         return effects
 
@@ -115,7 +115,7 @@ class JoinSubscriber:
         del posed.waiting[message.side, message.replica]
         return [] if posed.waiting else [Tell(QueryInPlace(message.query))]
 
-    def _stop(self, query: QueryId) -> list[Effect]:
+    def _stop(self, query: JoinId) -> list[Effect]:
         posed = self._queries.pop(query, None)
         keys = {} if posed is None else dict.fromkeys(posed.places.values())
         return [Route(key, RemoveQuery(query=query)) for key in keys]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from protocols.catalogue.statistics import StreamStatistics
-from protocols.join_index.condition import Prepared
+from protocols.join_index.condition import CompiledJoin
 from protocols.join_index.heavy import heavy_values, meetings
 from protocols.join_index.known import SideKnown, both
 from protocols.join_index.messages import LEFT, RIGHT, Attribute, Side
@@ -115,7 +115,7 @@ def choose(costs: Mapping[Algorithm, Cost], shared: Mapping[Algorithm, int]) -> 
 
 
 def chosen(
-    prepared: Prepared,
+    join: CompiledJoin,
     statistics: Mapping[Side, Iterable[StreamStatistics]],
     evaluators: int,
     skew: Skew = "auto",
@@ -123,11 +123,11 @@ def chosen(
 ) -> Chosen:
     """The algorithm for a join, by what publishers say of its streams and how many queries share its condition."""
     shared = shared or {}
-    able = [each for each in ALGORITHMS if prepared.condition.type == "T1" or each == "dai-v"]
+    able = [each for each in ALGORITHMS if join.condition.type == "T1" or each == "dai-v"]
     if any(shared.values()):
         return choose(dict.fromkeys(able, Cost(0.0, 0.0)), shared)
     costs: dict[Algorithm, Cost] = {}
     for algorithm in able:
-        known = both(prepared.by(algorithm), statistics)
-        costs[algorithm] = cost(algorithm, prepared.attributes, known, evaluators, skew)
+        known = both(join.by(algorithm), statistics)
+        costs[algorithm] = cost(algorithm, join.attributes, known, evaluators, skew)
     return choose(costs, shared)

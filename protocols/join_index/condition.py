@@ -175,7 +175,7 @@ def searched_values(condition: JoinCondition, algorithm: str) -> tuple[OnRow, On
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Prepared:
+class CompiledJoin:
     """A query ready to look at tuples."""
 
     query: JoinQuery
@@ -184,13 +184,13 @@ class Prepared:
     schema: Schema  # Of the results.
 
     @classmethod
-    def of(cls, query: JoinQuery) -> Prepared:
+    def of(cls, query: JoinQuery) -> CompiledJoin:
         """Compile a query, or find it compiled: it may be here in many places; raises NotIndexed."""
-        found = _PREPARED.get(query)
+        found = _COMPILED.get(query)
         if found is None:
             condition = check(query.plan, query.algorithm)
             values = searched_values(condition, query.algorithm)
-            found = _PREPARED[query] = cls(query, condition, values, output_schema(condition.plan))
+            found = _COMPILED[query] = cls(query, condition, values, output_schema(condition.plan))
         return found
 
     def side(self, side: Side) -> JoinSide:
@@ -201,9 +201,9 @@ class Prepared:
         left, right = self.condition.sides
         return left.attribute, right.attribute
 
-    def by(self, algorithm: Algorithm) -> Prepared:
+    def by(self, algorithm: Algorithm) -> CompiledJoin:
         """The same query by another algorithm."""
-        return Prepared.of(msgspec.structs.replace(self.query, algorithm=algorithm))
+        return CompiledJoin.of(msgspec.structs.replace(self.query, algorithm=algorithm))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -240,4 +240,4 @@ def time_of(stamp: Stamp) -> datetime:
     return EPOCH + timedelta(milliseconds=wall_ms(stamp))
 
 
-_PREPARED: Final[WeakValueDictionary[JoinQuery, Prepared]] = WeakValueDictionary()
+_COMPILED: Final[WeakValueDictionary[JoinQuery, CompiledJoin]] = WeakValueDictionary()

@@ -14,12 +14,12 @@ from protocols.join_index.condition import NotIndexed
 from protocols.join_index.expiry import Recently
 from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import (
+    JoinId,
     JoinResults,
     Notified,
     Parcel,
-    QueryId,
     Receipt,
-    Results,
+    ResultRows,
     Told,
 )
 from protocols.join_index.tables import RESULTS_BYTES, Tables
@@ -57,11 +57,11 @@ class Evaluator:
     tables: Tables = field(init=False)
     _telling: dict[_Ear, _Telling] = field(default_factory=dict)
     _heard_at: dict[PeerId, Millis] = field(default_factory=dict)  # Attribute levels that count on this evaluator,
-    _brought: dict[PeerId, dict[QueryId, None]] = field(default_factory=dict)  # and the queries they brought.
+    _brought: dict[PeerId, dict[JoinId, None]] = field(default_factory=dict)  # and the queries they brought.
     _unpacked: dict[PeerId, dict[int, Receipt]] = field(default_factory=dict)  # Parcels that may come again.
     _settled: dict[PeerId, int] = field(default_factory=dict)  # Lower numbers will not come again.
     _withheld: list[tuple[PeerId, Receipt]] = field(default_factory=list)  # Until subscribers have caught up.
-    _abandoned: Recently[QueryId] = field(default_factory=Recently)  # Forgotten, though their subscribers want them.
+    _abandoned: Recently[JoinId] = field(default_factory=Recently)  # Forgotten, though their subscribers want them.
 
     def __post_init__(self) -> None:
         self.tables = Tables(self.limits)
@@ -138,7 +138,7 @@ class Evaluator:
     def _is_ahead(self) -> bool:
         return any(telling.size > UNHEARD_BYTES_MAX for telling in self._telling.values())
 
-    def _silence(self, query: QueryId) -> None:
+    def _silence(self, query: JoinId) -> None:
         """Nobody wants its results any more; the numbers of what was told stay."""
         for telling in self._telling.values():
             for sequence, (message, sent_at) in telling.unheard.items():
@@ -151,10 +151,10 @@ class Evaluator:
     # Results.
 
     def _tell(self, now: Millis) -> Iterator[tuple[_Ear, JoinResults]]:
-        found: dict[_Ear, list[Results]] = {}
+        found: dict[_Ear, list[ResultRows]] = {}
         for member, results in self.tables.results():
             found.setdefault((member.query.subscriber, member.query.life), []).append(results)
-        late: dict[_Ear, list[QueryId]] = {}
+        late: dict[_Ear, list[JoinId]] = {}
         for name, member in self.tables.late.items():
             late.setdefault((member.query.subscriber, member.query.life), []).append(name)
         self.tables.late.clear()
@@ -230,13 +230,13 @@ class Evaluator:
             assert telling.size == sum(_size(message.results) for message, _ in telling.unheard.values())
 
 
-def _size(results: tuple[Results, ...]) -> int:
+def _size(results: tuple[ResultRows, ...]) -> int:
     return sum(len(each.rows) + 8 * len(each.made_of) for each in results)
 
 
-def _portions(results: list[Results]) -> list[tuple[Results, ...]]:
+def _portions(results: list[ResultRows]) -> list[tuple[ResultRows, ...]]:
     """Results in messages that are not too large."""
-    portions: list[list[Results]] = []
+    portions: list[list[ResultRows]] = []
     size = RESULTS_BYTES
     for each in results:
         if size >= RESULTS_BYTES:

@@ -9,7 +9,7 @@ from protocols.catalogue.statistics import StreamStatistics
 from protocols.catalogue.streams import DAY_MS
 from protocols.ids import ID_BYTES, PeerId, StreamName
 from protocols.join_index.choice import chosen
-from protocols.join_index.condition import NotIndexed, Prepared, algorithm_for, check
+from protocols.join_index.condition import CompiledJoin, NotIndexed, algorithm_for, check
 from protocols.join_index.messages import LEFT, RIGHT, JoinQuery, Side
 from protocols.join_index.replicas import replicas_for
 from protocols.subgraphs import ALGORITHMS, Algorithm
@@ -60,12 +60,12 @@ def chosen_text(plan: Operator, streams: Mapping[StreamName, Sequence[StreamStat
     algorithm = algorithm_for(plan)
     if algorithm is None:
         return ""
-    prepared = Prepared.of(JoinQuery("", PeerId(bytes(ID_BYTES)), 0, algorithm, plan, DAY_MS))
+    join = CompiledJoin.of(JoinQuery("", PeerId(bytes(ID_BYTES)), 0, algorithm, plan, DAY_MS))
     sides: tuple[Side, Side] = (LEFT, RIGHT)
-    statistics = {side: streams.get(prepared.side(side).source.stream, ()) for side in sides}
-    best = chosen(prepared, statistics, peers)
+    statistics = {side: streams.get(join.side(side).source.stream, ()) for side in sides}
+    best = chosen(join, statistics, peers)
     counts = {side: replicas_for(0, statistics[side], peers) for side in sides}
-    shared = [f"{prepared.side(side).attribute} is shared by {n} rewriters" for side, n in counts.items() if n > 1]
+    shared = [f"{join.side(side).attribute} is shared by {n} rewriters" for side, n in counts.items() if n > 1]
     return "; ".join((f"auto     {best.algorithm}: {best.why}", *shared))
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from protocols.catalogue.statistics import StreamStatistics
-from protocols.join_index.condition import Prepared
+from protocols.join_index.condition import CompiledJoin
 from protocols.join_index.keys import NULL, value_text
 from protocols.join_index.messages import LEFT, RIGHT, Side, ValueText
 from protocols.join_index.selections import Comparison, comparison_of, getter
@@ -36,13 +36,13 @@ class SideKnown:
         return self.rate_per_s * self.wanted
 
     @classmethod
-    def of(cls, prepared: Prepared, side: Side, publishers: Iterable[StreamStatistics]) -> SideKnown:
+    def of(cls, join: CompiledJoin, side: Side, publishers: Iterable[StreamStatistics]) -> SideKnown:
         """From what the publishers of its stream have advertised."""
         publishers = list(publishers)
         rate = sum(each.rate_per_s for each in publishers)
         if not rate:
             return cls()
-        condition = prepared.side(side)
+        condition = join.side(side)
         schema, own = condition.source.schema, condition.attribute.path
 
         def shares(path: tuple[str, ...], value: OnRow) -> dict[ValueText, float]:
@@ -55,8 +55,8 @@ class SideKnown:
             return found
 
         paths = list(dict.fromkeys(column.path for column in columns_of(condition.expression)))
-        asked = shares(paths[0], prepared.values[side]) if len(paths) == 1 else {}
-        wish = comparison_of(prepared.condition, side)
+        asked = shares(paths[0], join.values[side]) if len(paths) == 1 else {}
+        wish = comparison_of(join.condition, side)
         wanted = sum(_passing(wish, each) * each.rate_per_s / rate for each in publishers) if wish is not None else 1.0
         return cls(rate, shares(own, getter(schema, own)), asked, wanted)
 
@@ -92,7 +92,7 @@ def _json(value: Any) -> str:
     return msgspec.json.encode(value)[:64].decode(errors="replace")
 
 
-def both(prepared: Prepared, streams: Mapping[Side, Iterable[StreamStatistics]]) -> tuple[SideKnown, SideKnown]:
+def both(join: CompiledJoin, streams: Mapping[Side, Iterable[StreamStatistics]]) -> tuple[SideKnown, SideKnown]:
     """Both sides; a stream of which nothing is known says nothing."""
-    left, right = (SideKnown.of(prepared, side, streams.get(side, ())) for side in (LEFT, RIGHT))
+    left, right = (SideKnown.of(join, side, streams.get(side, ())) for side in (LEFT, RIGHT))
     return left, right

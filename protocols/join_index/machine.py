@@ -16,11 +16,11 @@ from protocols.join_index.evaluator import Evaluator
 from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import (
     Covered,
+    IndexQuery,
     JoinResults,
     KeepQueries,
     Notified,
     Parcel,
-    Query,
     QueryIndexed,
     QueryLost,
     QueryRefused,
@@ -106,7 +106,7 @@ class JoinIndex:
                 return self.subscriber.covered(sender, message, now)
             case JoinResults():
                 return self.subscriber.results(sender, message, now)
-            case Query():
+            case IndexQuery():
                 return self.rewriter.index(sender, message, now)
             case KeepQueries():
                 return self.rewriter.keep(sender, message, now)

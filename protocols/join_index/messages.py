@@ -1,11 +1,12 @@
-"""Messages of the join index, named as in the paper.
+"""What peers say to each other for a join in the index.
 
 subscriber ── QUERY, KEEP_QUERIES, REMOVE_QUERY ──▶ rewriter ── QUERY_INDEXED, QUERY_REFUSED, QUERY_LOST ──▶ subscriber
 stream ── BATCH ──▶ rewriter ── PARCEL ──▶ evaluator ── RECEIPT ──▶ rewriter ── COVERED ──▶ subscriber
 evaluator ── JOIN_RESULTS ──▶ subscriber ── NOTIFIED ──▶ evaluator
 
-Peers and messages can get lost. So a rewriter reads tuples from the log of their stream, and sends them on in numbered
+Peers and messages get lost. So a rewriter reads tuples from the log of their stream, and sends them on in numbered
 parcels that evaluators acknowledge. A parcel carries what the paper sends as JOIN and VL_INDEX (experiments/cqdht).
+A life is an incarnation of a peer's part of the index: it begins with nothing, at the time that names it.
 """
 
 from __future__ import annotations
@@ -22,15 +23,25 @@ from protocols.subgraphs import Algorithm, Reach
 from queries.plan import Operator
 from queries.schema import Schema
 
-QueryId = str
-Side = Literal[0, 1]  # Of a join: left or right.
+JoinId = str
+"""Names one attempt of a query, as NAME~ATTEMPT."""
+Side = Literal[0, 1]
+"""Of a join."""
 LEFT: Final[Side] = 0
 RIGHT: Final[Side] = 1
-ValueText = str  # A value as keys have it: equal values have equal texts, whatever their types. Empty: null.
+SIDES: Final[tuple[Side, Side]] = (LEFT, RIGHT)
+ValueText = str
+"""A value as keys have it: equal values have equal texts, whatever their types. Null is empty."""
+Incarnation = tuple[PeerId, Millis]
+"""A subscriber in one of its lives."""
+
+
+def other_side(side: Side) -> Side:
+    return RIGHT if side == LEFT else LEFT
 
 
 class Attribute(msgspec.Struct, frozen=True, array_like=True):
-    """An attribute of a relation; its path is longer than one name inside records."""
+    """An attribute of a relation. Its path has several names if it is inside a record."""
 
     relation: StreamName
     path: tuple[str, ...]
@@ -39,93 +50,113 @@ class Attribute(msgspec.Struct, frozen=True, array_like=True):
         return ".".join((self.relation, *self.path))
 
 
+# Queries.
+
+
 class JoinQuery(msgspec.Struct, frozen=True, array_like=True):
     """A continuous equi-join, and insT: when it was posed. Tuples published earlier do not trigger it."""
 
-    id: QueryId
+    id: JoinId
     subscriber: PeerId
     inserted_at: Stamp
     algorithm: Algorithm
     plan: Operator
-    retention_ms: Millis  # Tuples further apart than this need not meet, where no window says less.
-    known: tuple[Reach, ...] = ()  # Two tuples that are both below these have met already: their result is known.
-    life: Millis = 0  # Of the subscriber: what is told to it is numbered for each of its lives.
-    late_ms: Millis = 0  # How long after its window, or after it came, a tuple is kept for one that is late.
+    retention_ms: Millis  # A tuple without a window can meet others for so long after its publication.
+    known: tuple[Reach, ...] = ()  # An earlier attempt has told the result of two tuples that are both below these.
+    life: Millis = 0  # The subscriber's. Evaluators number the results for each life.
+    late_ms: Millis = 0  # An evaluator keeps a tuple so much longer than its window, for tuples that come late.
 
 
 class Heavy(msgspec.Struct, frozen=True, array_like=True):
-    """A value, at an attribute or in DAI-V, whose evaluators form a grid."""
+    """A frequent value whose evaluators form a grid (heavy.py)."""
 
-    at: Attribute | None
+    at: Attribute | None  # None: DAI-V, where the value alone decides.
     value: ValueText
     rows: int
     columns: int
 
 
-class Query(Message, frozen=True, kw_only=True, tag="QUERY"):
-    """Index a query by one of its sides, at one of the rewriters of an attribute."""
+class IndexQuery(Message, frozen=True, kw_only=True, tag="QUERY"):
+    """Index a query by one of its sides. Both sides get the same evaluators and heavy values."""
 
     query: JoinQuery
     side: Side
     replica: int
-    rewrites: bool = True  # Else its tuples only go to their evaluators: SAI rewrites by one side.
-    evaluators: tuple[PeerId, ...] = ()  # Of these the nearest to a value's key evaluates it; none: the nearest of all.
-    heavy: tuple[Heavy, ...] = ()  # Values that have several. All this is the same on both sides.
-    replicas: int = 1  # The rewriters of this side, of which each reads a share of the publishers.
+    rewrites: bool = True  # False: this side's tuples go to evaluators as they are. SAI rewrites by one side.
+    evaluators: tuple[PeerId, ...] = ()  # A value's key, modulo their number, says which of them evaluates it.
+    heavy: tuple[Heavy, ...] = ()  # Values that several of them evaluate.
+    replicas: int = 1  # Rewriters of this side. Each reads a share of the publishers.
 
 
 class QueryIndexed(Message, frozen=True, kw_only=True, tag="QUERY_INDEXED"):
     """From now on no tuple published after the query passes it by here."""
 
-    query: QueryId
+    query: JoinId
     side: Side
     replica: int
-    reader: str = ""  # What of COVERED is about it: of this reader,
-    report: int = 0  # from this number on.
+    reader: str = ""  # COVERED of this reader speaks of the query, too,
+    report: int = 0  # from this report on.
 
 
 class QueryRefused(Message, frozen=True, kw_only=True, tag="QUERY_REFUSED"):
     """The query is not kept here."""
 
-    query: QueryId
+    query: JoinId
     reason: str
 
 
 class RemoveQuery(Message, frozen=True, kw_only=True, tag="REMOVE_QUERY"):
     """The query is over: forget it, and have its evaluators forget it."""
 
-    query: QueryId
+    query: JoinId
+
+
+class KeepQueries(Message, frozen=True, kw_only=True, tag="KEEP_QUERIES"):
+    """Renews the lease of these sides of queries. A rewriter forgets a side whose lease has run out."""
+
+    queries: tuple[tuple[JoinId, Side, int], ...]  # The number is the replica.
+
+
+class QueryLost(Message, frozen=True, kw_only=True, tag="QUERY_LOST"):
+    """The state of the query is no longer whole: pose it anew."""
+
+    query: JoinId
+    reason: str
+    culprit: PeerId | None = None  # The evaluator that the next attempt should leave out.
+
+
+# Tuples and results.
 
 
 class Load(msgspec.Struct, frozen=True, array_like=True):
     """Tuples of one batch for one evaluator: VL_INDEX of each, or JOIN of each for all queries of a group."""
 
-    at: Attribute | None  # Where they go: the values of this attribute; None: DAI-V, where a value is enough.
-    group: bytes  # Of queries, equal in their join condition: the tuples are its triggers. Empty: they are tuples.
-    side: Side  # That the triggers take.
+    at: Attribute | None  # The values are of this attribute. None: DAI-V, where a value is enough.
+    group: bytes  # The tuples trigger the queries of this group, which have one join condition. Empty: plain tuples.
+    side: Side  # The side that the triggers take.
     schema: Schema
     origin: Origin
     published_at: Stamp
     sequences: tuple[int, ...]
     values: tuple[ValueText, ...]
-    rows: bytes  # A batch of them.
+    rows: bytes  # A batch, as the schema writes it.
 
 
 class Parcel(Message, frozen=True, kw_only=True, tag="PARCEL"):
-    """What the attribute level of one peer has for the value level of another; without loads: are you still there?"""
+    """What a rewriter has for an evaluator. Number 0 carries no loads; it asks whether the evaluator is still there."""
 
     number: int
     loads: tuple[Load, ...] = ()
-    queries: tuple[JoinQuery, ...] = ()  # To be known there before the loads are unpacked,
-    over: tuple[QueryId, ...] = ()  # those that their subscriber has ended,
-    released: tuple[QueryId, ...] = ()  # and those that the sender has let go: others may still bring them.
-    counts_on: bool = False  # What the value level has of it. Else: the sender is a subscriber.
-    after: int = 0  # A parcel with queries that must have been unpacked before,
-    settled: int = 0  # and the lowest number of one that may come again.
+    queries: tuple[JoinQuery, ...] = ()  # The evaluator learns these before it takes the loads.
+    over: tuple[JoinId, ...] = ()  # Their subscriber has ended these.
+    released: tuple[JoinId, ...] = ()  # The sender no longer has these; other rewriters may.
+    counts_on: bool = False  # The sender relies on what the evaluator keeps. A subscriber does not.
+    after: int = 0  # A parcel with queries that the evaluator must have unpacked before this one.
+    settled: int = 0  # Parcels with lower numbers will not be sent again.
 
 
 class Heard(msgspec.Struct, frozen=True, array_like=True):
-    """How many times an evaluator, in one life, has told a subscriber results."""
+    """How many messages with results an evaluator has sent a subscriber, in one life of the evaluator."""
 
     peer: PeerId
     life: Millis
@@ -133,7 +164,7 @@ class Heard(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Told(msgspec.Struct, frozen=True, array_like=True):
-    """The number of what was last told to a subscriber, in one life of it."""
+    """The number of the last results that were sent to a subscriber, in one life of the subscriber."""
 
     subscriber: PeerId
     life: Millis
@@ -141,65 +172,52 @@ class Told(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Receipt(Message, frozen=True, kw_only=True, tag="RECEIPT"):
-    """The parcel is unpacked; results that came of it have left with these numbers, or lower ones."""
+    """The parcel is unpacked. Its results have left with the numbers in `told`, or lower ones."""
 
     number: int
-    life: Millis  # It began when the evaluator had nothing. What it got in an earlier one is lost.
+    life: Millis  # The evaluator's. What it got in an earlier life is lost.
     told: tuple[Told, ...] = ()
-    refused: str = ""  # Why some of it was not kept.
+    refused: str = ""  # Why the evaluator did not keep some of it.
 
 
-class Results(msgspec.Struct, frozen=True, array_like=True):
-    """Results of one query: rows as the schema of the result writes them, and the two tuples that made each."""
+class ResultRows(msgspec.Struct, frozen=True, array_like=True):
+    """Results of one query, and the two tuples that made each."""
 
-    query: QueryId
+    query: JoinId
     origins: tuple[Origin, ...]
-    made_of: tuple[int, ...]  # Four numbers for a row: origin, by its place above, and sequence of left and of right.
-    rows: bytes
+    made_of: tuple[int, ...]  # Four numbers a row: for left, then right, an index into `origins` and a sequence.
+    rows: bytes  # As the schema of the result writes them.
 
 
 class JoinResults(Message, frozen=True, kw_only=True, tag="JOIN_RESULTS"):
-    """Results for queries of one subscriber; NOTIFY among peers that may forget."""
+    """Results for the queries of one subscriber. They are sent until NOTIFIED."""
 
-    life: Millis  # Of the evaluator.
+    life: Millis  # The evaluator's.
     subscriber_life: Millis
-    sequence: int  # Among all that is told to this life of the subscriber: from 1, none is left out.
-    results: tuple[Results, ...]
-    late: tuple[QueryId, ...] = ()  # Queries for which a tuple came too late: what it might have met is gone.
+    sequence: int  # Counts from 1, without gaps, for each life of the subscriber.
+    results: tuple[ResultRows, ...]
+    late: tuple[JoinId, ...] = ()  # A tuple came too late for these: its partners may have expired.
 
 
 class Notified(Message, frozen=True, kw_only=True, tag="NOTIFIED"):
-    """These results have arrived."""
+    """These results have arrived, and there is room for more."""
 
     subscriber_life: Millis
     sequence: int
 
 
-class KeepQueries(Message, frozen=True, kw_only=True, tag="KEEP_QUERIES"):
-    """These sides of queries are wanted still; who hears nothing for a while forgets them."""
-
-    queries: tuple[tuple[QueryId, Side, int], ...]  # And by which replica.
-
-
-class QueryLost(Message, frozen=True, kw_only=True, tag="QUERY_LOST"):
-    """Something that the query needs is gone: it has to be posed anew."""
-
-    query: QueryId
-    reason: str
-    culprit: PeerId | None = None  # The evaluator that is better left out.
-
-
 class Covered(Message, frozen=True, kw_only=True, tag="COVERED"):
-    """How far a reader's tuples have had their effect, for a subscriber that has been told as much as this.
+    """How far a reader has come: evaluators have unpacked all tuples below `covers`.
 
-    It holds for all queries that were said to be indexed with this reader, but for those that it has forgotten.
+    The subscriber may rely on it once it has the results that `heard` counts. It holds for all queries that are indexed
+    with this reader, except the forgotten ones.
     """
 
     reader: str
-    report: int  # The reader's how many-th.
-    tuples: int  # Read so far,
-    messages: int  # and what became of them: JOIN and VL_INDEX.
+    report: int  # Numbers the reports of the reader.
+    tuples: int  # Read so far.
+    messages: int  # Tuples and triggers sent to evaluators.
     covers: tuple[Position, ...]
-    heard: tuple[Heard, ...]  # All evaluators that have something of it.
-    forgotten: tuple[QueryId, ...] = ()
-    subscriber_life: Millis = 0  # Whose results these numbers count: an earlier one may not have left yet.
+    heard: tuple[Heard, ...]  # Every evaluator that has got something of this reader.
+    forgotten: tuple[JoinId, ...] = ()
+    subscriber_life: Millis = 0  # The life whose results `heard` counts.

@@ -13,11 +13,11 @@ from protocols.catalogue.shares import WHOLE, PublisherShare
 from protocols.clock import Stamp
 from protocols.delivery.messages import Batch, Origin
 from protocols.ids import Millis, PeerId, RequestId
-from protocols.join_index.condition import Prepared, time_of
+from protocols.join_index.condition import CompiledJoin, time_of
 from protocols.join_index.expiry import less
 from protocols.join_index.heavy import Spread
 from protocols.join_index.keys import NULL, value_text
-from protocols.join_index.messages import Attribute, JoinQuery, Load, Query, QueryId, Side, ValueText
+from protocols.join_index.messages import Attribute, IndexQuery, JoinId, JoinQuery, Load, Side, ValueText
 from protocols.join_index.selections import Member, Selections, getter
 from queries.compile import OnRow
 from queries.plan import Source
@@ -30,7 +30,7 @@ PIECE_BYTES: Final = 256 << 10  # Of rows in one load,
 PIECE_ROWS: Final = 2000  # and how many.
 TUPLE_BYTES_MAX: Final = 512 << 10
 
-HeldName = tuple[QueryId, Side, int]  # And which of the rewriters of that side.
+HeldName = tuple[JoinId, Side, int]  # And which of the rewriters of that side.
 Ear = tuple[PeerId, Millis]  # A subscriber in one of its lives.
 
 
@@ -51,7 +51,7 @@ class Held:
     """One side of a query."""
 
     member: Member
-    message: Query
+    message: IndexQuery
     subscriber: PeerId
     leased_at: Millis
     since: Reading | None = None  # Not before this is unpacked is it in place.
@@ -97,7 +97,7 @@ class _Rewriting:
         side = held.message.side
         opens = None if held.member.algorithm == "dai-v" else held.member.attributes[1 - side]
         wanted = Selections(side, held.source.schema)
-        return cls(held.member.group, opens, Prepared.of(held.member.query).values[side], wanted)
+        return cls(held.member.group, opens, CompiledJoin.of(held.member.query).values[side], wanted)
 
 
 @dataclass(slots=True, eq=False)
@@ -118,7 +118,7 @@ class Reader:
     held: dict[HeldName, Held] = field(default_factory=dict)
     joining: dict[HeldName, Held] = field(default_factory=dict)  # Those that are not in place yet.
     ears: Counter[Ear] = field(default_factory=Counter)
-    lapsed: dict[QueryId, Ear] = field(default_factory=dict)  # Forgotten, and their subscribers have not said so.
+    lapsed: dict[JoinId, Ear] = field(default_factory=dict)  # Forgotten, and their subscribers have not said so.
     recent: deque[Batch] = field(default_factory=deque)
     forgotten: Stamp = -1  # Of what was read and is not among the recent any more, the latest.
     readings: deque[Reading] = field(default_factory=deque)
@@ -126,14 +126,14 @@ class Reader:
     covers: dict[Origin, int] = field(default_factory=dict)
     used: dict[PeerId, Millis] = field(default_factory=dict)  # Evaluators that have something of it, and their lives,
     heard: dict[PeerId, dict[Ear, int]] = field(default_factory=dict)  # and how much each has told whom.
-    told: dict[PeerId, dict[QueryId, None]] = field(default_factory=dict)  # Which queries each has been told of.
+    told: dict[PeerId, dict[JoinId, None]] = field(default_factory=dict)  # Which queries each has been told of.
     reported_at: Millis = 0
     report: int = 0
     tuples: int = 0
     messages: int = 0
     _rewritings: dict[tuple[bytes, Side], _Rewriting] = field(default_factory=dict)
     _indexing: int = 0  # For how many tuples go to the value level as they are.
-    _queries: Counter[QueryId] = field(default_factory=Counter)  # How many sides of each are held.
+    _queries: Counter[JoinId] = field(default_factory=Counter)  # How many sides of each are held.
     _recent_bytes: int = 0
     _value: OnRow = field(init=False)
 

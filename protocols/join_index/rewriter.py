@@ -27,12 +27,12 @@ from protocols.join_index.messages import (
     Covered,
     Heard,
     Heavy,
+    IndexQuery,
+    JoinId,
     JoinQuery,
     KeepQueries,
     Load,
     Parcel,
-    Query,
-    QueryId,
     QueryIndexed,
     QueryLost,
     QueryRefused,
@@ -80,14 +80,14 @@ class Rewriter:
     life: Millis = 0
     readers: dict[str, Reader] = field(default_factory=dict)
     _held_by: dict[HeldName, Reader] = field(default_factory=dict)
-    _sides: dict[QueryId, dict[HeldName, None]] = field(default_factory=dict)  # What is held of each query.
+    _sides: dict[JoinId, dict[HeldName, None]] = field(default_factory=dict)  # What is held of each query.
     _requests: dict[RequestId, Reader] = field(default_factory=dict)
     _carried: dict[int, _Carried] = field(default_factory=dict)
     _on_the_way: dict[PeerId, dict[int, bool]] = field(default_factory=dict)  # Parcels, and whether queries are in it.
     _last_number: int = 0
     _seen_at: dict[PeerId, Millis] = field(default_factory=dict)  # When an evaluator last said a word.
-    _released: dict[PeerId, dict[QueryId, Millis]] = field(default_factory=dict)  # Until when evaluators are told so,
-    _gone: Recently[QueryId] = field(default_factory=Recently)  # and the same a while longer.
+    _released: dict[PeerId, dict[JoinId, Millis]] = field(default_factory=dict)  # Until when evaluators are told so,
+    _gone: Recently[JoinId] = field(default_factory=Recently)  # and the same a while longer.
     _spreads: dict[tuple[tuple[PeerId, ...], tuple[Heavy, ...]], Spread] = field(default_factory=dict)
 
     def begin(self, now: Millis) -> None:
@@ -97,7 +97,7 @@ class Rewriter:
 
     # Queries.
 
-    def index(self, sender: PeerId, message: Query, now: Millis) -> list[Effect]:
+    def index(self, sender: PeerId, message: IndexQuery, now: Millis) -> list[Effect]:
         name = (message.query.id, message.side, message.replica)
         known = self._held_by.get(name)
         if known is not None:
@@ -178,7 +178,7 @@ class Rewriter:
         if not self._sides[name[0]]:
             del self._sides[name[0]]
 
-    def _release(self, reader: Reader, queries: Iterable[QueryId], now: Millis) -> None:
+    def _release(self, reader: Reader, queries: Iterable[JoinId], now: Millis) -> None:
         """Tell evaluators, for a while, which queries they need not keep for this peer."""
         for query in queries:
             if query in self._sides:

@@ -20,7 +20,7 @@ from protocols.ids import Millis
 from protocols.join_index.condition import JoinCondition, Meeting, check
 from protocols.join_index.expiry import less
 from protocols.join_index.keys import at_path, value_text
-from protocols.join_index.messages import LEFT, RIGHT, JoinQuery, QueryId, Side, ValueText
+from protocols.join_index.messages import LEFT, RIGHT, JoinId, JoinQuery, Side, ValueText
 from protocols.subgraphs import Algorithm
 from queries.compile import OnRow
 from queries.expressions import Call, Column, Constant, conjuncts
@@ -124,7 +124,7 @@ def getter(schema: Schema, path: tuple[str, ...]) -> OnRow:
     return lambda row: at_path(schema, row, path)
 
 
-_Bounds = list[tuple[Any, QueryId, Member]]
+_Bounds = list[tuple[Any, JoinId, Member]]
 
 
 @dataclass(slots=True)
@@ -136,8 +136,8 @@ class Selections:
 
     side: Side
     schema: Schema
-    anything: dict[QueryId, Member] = field(default_factory=dict)  # Queries that any tuple may concern.
-    _equal: dict[tuple[str, ...], dict[ValueText, dict[QueryId, Member]]] = field(default_factory=dict)
+    anything: dict[JoinId, Member] = field(default_factory=dict)  # Queries that any tuple may concern.
+    _equal: dict[tuple[str, ...], dict[ValueText, dict[JoinId, Member]]] = field(default_factory=dict)
     _above: dict[tuple[str, ...], _Bounds] = field(default_factory=dict)  # By the bound that a value is not below,
     _below: dict[tuple[str, ...], _Bounds] = field(default_factory=dict)  # or not above.
     _getters: dict[tuple[str, ...], OnRow] = field(default_factory=dict)
@@ -209,7 +209,7 @@ class Group:
     """Queries with one join condition, by what they want of both sides."""
 
     sides: tuple[Selections, Selections]
-    members: dict[QueryId, Member] = field(default_factory=dict)
+    members: dict[JoinId, Member] = field(default_factory=dict)
     windows: tuple[Counter[Millis], Counter[Millis]] = field(default_factory=lambda: (Counter(), Counter()))
 
     @classmethod
@@ -225,7 +225,7 @@ class Group:
             if window is not None:
                 windows[window] += 1
 
-    def remove(self, query: QueryId) -> None:
+    def remove(self, query: JoinId) -> None:
         member = self.members.pop(query)
         for side in self.sides:
             side.remove(member)

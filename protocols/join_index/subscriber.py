@@ -23,7 +23,7 @@ from protocols.events import Received
 from protocols.ids import Millis, PeerId, RequestId, StreamName
 from protocols.inside import Inside
 from protocols.join_index.choice import Chosen, chosen, rewriting
-from protocols.join_index.condition import NotIndexed, Prepared
+from protocols.join_index.condition import CompiledJoin, NotIndexed
 from protocols.join_index.expiry import less
 from protocols.join_index.heavy import heavy_values
 from protocols.join_index.keys import attribute_key
@@ -33,18 +33,18 @@ from protocols.join_index.messages import (
     RIGHT,
     Covered,
     Heard,
+    IndexQuery,
+    JoinId,
     JoinQuery,
     JoinResults,
     KeepQueries,
     Notified,
     Parcel,
-    Query,
-    QueryId,
     QueryIndexed,
     QueryLost,
     QueryRefused,
     RemoveQuery,
-    Results,
+    ResultRows,
     Side,
 )
 from protocols.join_index.reader import HeldName
@@ -126,13 +126,13 @@ class _Attempt:
     """One attempt of a query."""
 
     deploy: Deploy
-    prepared: Prepared
+    join: CompiledJoin
     evaluators: tuple[PeerId, ...]
     began_at: Millis
     unknown: dict[RequestId, Side] = field(default_factory=dict)  # Streams whose rates are being asked for.
     statistics: dict[Side, list[StreamStatistics]] = field(default_factory=dict)
     chosen: Chosen | None = None
-    queries: dict[_Rewriter, Query] = field(default_factory=dict)
+    queries: dict[_Rewriter, IndexQuery] = field(default_factory=dict)
     readers: dict[_Rewriter, str] = field(default_factory=dict)
     posed_at: Millis = 0
     covers: Vector = field(default_factory=Vector)
@@ -144,8 +144,8 @@ class _Attempt:
     unsafe: deque[int] = field(default_factory=deque)  # How many results were handed on and are not safe yet.
 
     @property
-    def query(self) -> QueryId:
-        return self.prepared.query.id
+    def query(self) -> JoinId:
+        return self.join.query.id
 
     @property
     def engine(self) -> Indexed:
@@ -158,7 +158,7 @@ class _Attempt:
         return bool(self.queries) and len(self.readers) == len(self.queries)
 
     def alias(self, side: Side) -> str:
-        return self.prepared.side(side).source.alias
+        return self.join.side(side).source.alias
 
 
 @dataclass(slots=True)
@@ -178,7 +178,7 @@ class Subscriber:
     neighbours: Callable[[], tuple[PeerId, ...]]
     late_ms: Millis = 0  # How late a tuple may be for a window of a join; an attempt that sees it later ends.
     life: Millis = 0
-    attempts: dict[QueryId, _Attempt] = field(default_factory=dict)
+    attempts: dict[JoinId, _Attempt] = field(default_factory=dict)
     _asked: dict[RequestId, _Attempt] = field(default_factory=dict)
     _shunned: dict[PeerId, Millis] = field(default_factory=dict)
     _late: dict[StreamName, tuple[Millis, Millis]] = field(default_factory=dict)  # For queries that ended so, and when.
@@ -211,13 +211,13 @@ class Subscriber:
             late_ms=self._late_ms(message.query, now),
         )
         try:
-            prepared = Prepared.of(query)
+            join = CompiledJoin.of(query)
         except NotIndexed as error:
             return [self._refusal(message, str(error))]
-        attempt = self.attempts[name] = _Attempt(message, prepared, self._evaluators(now), now)
+        attempt = self.attempts[name] = _Attempt(message, join, self._evaluators(now), now)
         effects: list[Effect] = []
         for side in SIDES:
-            request, effect = self.inside.ask(ROLE, ShowStream(name=prepared.side(side).source.stream))
+            request, effect = self.inside.ask(ROLE, ShowStream(name=join.side(side).source.stream))
             attempt.unknown[request] = side
             self._asked[request] = attempt
             effects.append(effect)
@@ -250,16 +250,16 @@ class Subscriber:
     def _pose_first(self, attempt: _Attempt, now: Millis) -> list[Effect]:
         """Say by which algorithm it runs, who rewrites and who evaluates: to both sides the same."""
         attempt.chosen = algorithm, _ = self._choose(attempt)
-        attempt.prepared = attempt.prepared.by(algorithm)
-        self._alike[attempt.prepared.condition.signature, algorithm] += 1
-        query, known = attempt.prepared.query, both(attempt.prepared, attempt.statistics)
+        attempt.join = attempt.join.by(algorithm)
+        self._alike[attempt.join.condition.signature, algorithm] += 1
+        query, known = attempt.join.query, both(attempt.join, attempt.statistics)
         rewrites, peers = rewriting(algorithm, known), attempt.evaluators
         engine = attempt.engine
-        heavy = heavy_values(algorithm, attempt.prepared.attributes, rewrites, known, len(peers), engine.skew)
+        heavy = heavy_values(algorithm, attempt.join.attributes, rewrites, known, len(peers), engine.skew)
         for side in SIDES:
             replicas = replicas_for(engine.replicas, attempt.statistics.get(side, ()), len(peers))
             for replica in range(replicas):
-                attempt.queries[side, replica] = Query(
+                attempt.queries[side, replica] = IndexQuery(
                     query=query,
                     side=side,
                     replica=replica,
@@ -271,17 +271,17 @@ class Subscriber:
         return self._pose(attempt, now)
 
     def _choose(self, attempt: _Attempt) -> Chosen:
-        engine, prepared = attempt.engine, attempt.prepared
+        engine, join = attempt.engine, attempt.join
         if not engine.is_open:
             return Chosen(engine.algorithm, "as asked for")
-        signature = prepared.condition.signature
+        signature = join.condition.signature
         shared = {algorithm: self._alike[signature, algorithm] for algorithm in ALGORITHMS}
-        return chosen(prepared, attempt.statistics, len(attempt.evaluators), engine.skew, shared)
+        return chosen(join, attempt.statistics, len(attempt.evaluators), engine.skew, shared)
 
     def _pose(self, attempt: _Attempt, now: Millis) -> list[Effect]:
         attempt.posed_at = now
         return [
-            Route(attribute_key(attempt.prepared.side(side).attribute, replica), query)
+            Route(attribute_key(attempt.join.side(side).attribute, replica), query)
             for (side, replica), query in attempt.queries.items()
             if (side, replica) not in attempt.readers
         ]
@@ -338,7 +338,7 @@ class Subscriber:
     def _end(self, attempt: _Attempt) -> list[Effect]:
         del self.attempts[attempt.query]
         if attempt.chosen is not None:
-            less(self._alike, (attempt.prepared.condition.signature, attempt.chosen.algorithm))
+            less(self._alike, (attempt.join.condition.signature, attempt.chosen.algorithm))
         for request in attempt.unknown:
             self._asked.pop(request, None)
             self.inside.forget(request)
@@ -384,23 +384,23 @@ class Subscriber:
         self._owed.append((sender, notified))
         return effects + self._pay() + self._go_on(now)
 
-    def _is_late(self, query: QueryId, now: Millis) -> list[Effect]:
+    def _is_late(self, query: JoinId, now: Millis) -> list[Effect]:
         """A tuple may have missed others, which were out of their windows: read them again, and keep them longer."""
         attempt = self.attempts.get(query)
         if attempt is None:
             return []
-        late_ms = attempt.prepared.query.late_ms
+        late_ms = attempt.join.query.late_ms
         self._late[attempt.deploy.query] = (min(max(2 * late_ms, 1), DAY_MS), now)
         return self._lose(attempt, f"a tuple was more than {late_ms} ms late for its windows", now)
 
-    def _hand_on(self, attempt: _Attempt, results: Results) -> list[Effect]:
+    def _hand_on(self, attempt: _Attempt, results: ResultRows) -> list[Effect]:
         """Those that were not told before."""
         left, right = (
             [attempt.covers.next.get((attempt.alias(side), origin), 0) for origin in results.origins] for side in SIDES
         )
         origins, numbers = results.origins, iter(results.made_of)
         rows: list[Row] = []
-        made = attempt.prepared.schema.decode(results.rows)
+        made = attempt.join.schema.decode(results.rows)
         for row, one, first, other, second in zip(made, numbers, numbers, numbers, numbers, strict=True):
             pair = (origins[one], first, origins[other], second)
             is_covered = first < left[one] and second < right[other]
@@ -510,7 +510,7 @@ class Subscriber:
             for pair, row in attempt.uncovered.items()
             if pair[1] >= covers.get((left, pair[0]), 0) or pair[3] >= covers.get((right, pair[2]), 0)
         }
-        schema = attempt.prepared.schema
+        schema = attempt.join.schema
         beyond = tuple(digest_of(schema, row) for row in attempt.uncovered.values())
         return [self._ready(attempt, (), Progress(reached), beyond)]
 
@@ -572,7 +572,7 @@ class Subscriber:
                 tuple(
                     RewriterStatus(
                         attempt.alias(rewriter[0]),
-                        str(attempt.prepared.side(rewriter[0]).attribute),
+                        str(attempt.join.side(rewriter[0]).attribute),
                         seen[rewriter].peer,
                         attempt.queries[rewriter].rewrites,
                         rewriter[1],

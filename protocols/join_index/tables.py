@@ -16,7 +16,7 @@ from protocols.ids import Millis
 from protocols.join_index.condition import Meeting, time_of
 from protocols.join_index.expiry import Expiry, Recently
 from protocols.join_index.limits import JoinLimits
-from protocols.join_index.messages import LEFT, RIGHT, Attribute, JoinQuery, Load, QueryId, Results, Side
+from protocols.join_index.messages import LEFT, RIGHT, Attribute, JoinId, JoinQuery, Load, ResultRows, Side
 from protocols.join_index.messages import ValueText as Value
 from protocols.join_index.selections import Group, Member
 from protocols.join_index.stays import Shelf, Stays
@@ -71,29 +71,29 @@ class Tables:
     """
 
     limits: JoinLimits
-    queries: dict[QueryId, Member] = field(default_factory=dict)
+    queries: dict[JoinId, Member] = field(default_factory=dict)
     stored: int = 0  # Tuples and triggers,
     taken: int = 0  # and how many have ever come.
     refused: int = 0  # What a full table had no room for.
-    late: dict[QueryId, Member] = field(default_factory=dict)  # For which a tuple came too late, since last asked.
+    late: dict[JoinId, Member] = field(default_factory=dict)  # For which a tuple came too late, since last asked.
     _loads: int = 0  # Taken so far.
     _stays: Stays = field(init=False)
     _groups: dict[bytes, Group] = field(default_factory=dict)
-    _attempts: dict[str, QueryId] = field(default_factory=dict)  # The one attempt of each query that is known.
-    _removed: Recently[QueryId] = field(default_factory=Recently)
+    _attempts: dict[str, JoinId] = field(default_factory=dict)  # The one attempt of each query that is known.
+    _removed: Recently[JoinId] = field(default_factory=Recently)
     _places: dict[Attribute | None, dict[Value, _Place]] = field(default_factory=dict)
     _schemas: dict[Schema, Schema] = field(default_factory=dict)
     _origins: list[Origin] = field(default_factory=list)
     _numbers: dict[Origin, int] = field(default_factory=dict)
     _old: Expiry[tuple[Load, int]] = field(default_factory=Expiry)
-    _made: dict[QueryId, _Made] = field(default_factory=dict)
+    _made: dict[JoinId, _Made] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._stays = Stays(self.limits.late_ms)
 
     # Queries.
 
-    def know(self, query: JoinQuery, now: Millis) -> QueryId | None:
+    def know(self, query: JoinQuery, now: Millis) -> JoinId | None:
         """Take a query in, unless it has ended; an earlier attempt of it, which is over then, is returned.
 
         Raises NotIndexed.
@@ -117,12 +117,12 @@ class Tables:
         group.add(member)
         return before
 
-    def end(self, query: QueryId, now: Millis) -> None:
+    def end(self, query: JoinId, now: Millis) -> None:
         """Its subscriber has ended it: what comes late of it is of no use."""
         self._removed.add(query, now + self.limits.recent_ms)
         self.forget(query)
 
-    def forget(self, query: QueryId) -> None:
+    def forget(self, query: JoinId) -> None:
         """Nobody brings anything for it now."""
         member = self.queries.pop(query, None)
         if member is None:
@@ -263,7 +263,7 @@ class Tables:
 
     # Results.
 
-    def results(self) -> Iterator[tuple[Member, Results]]:
+    def results(self) -> Iterator[tuple[Member, ResultRows]]:
         """What has been made since this was last asked."""
         made, self._made = self._made, {}
         for name, each in made.items():
@@ -276,7 +276,7 @@ class Tables:
                 while len(encoded) > RESULTS_BYTES and upto - first > 1:
                     upto = (first + upto) // 2
                     encoded = meeting.schema.encode(rows[first:upto])
-                yield each.member, Results(name, *self._told(each.made_of[first:upto]), encoded)
+                yield each.member, ResultRows(name, *self._told(each.made_of[first:upto]), encoded)
                 first = upto
 
     def _told(self, pairs: list[tuple[_Key, _Key]]) -> tuple[tuple[Origin, ...], tuple[int, ...]]:
@@ -333,7 +333,7 @@ class Tables:
         assert self.stored <= self.limits.tuples_max
 
 
-def is_earlier_attempt(one: QueryId, other: QueryId) -> bool:
+def is_earlier_attempt(one: JoinId, other: JoinId) -> bool:
     """Whether both are attempts of one query, the second the later one.
 
     >>> is_earlier_attempt("q.1~7", "q.1~12"), is_earlier_attempt("q.1~7", "q.2~12"), is_earlier_attempt("a", "b")

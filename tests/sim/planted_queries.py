@@ -17,7 +17,7 @@ from protocols.execution.run import Run as ExecutionRun
 from protocols.ids import Millis, PeerId
 from protocols.join_index.condition import Meeting
 from protocols.join_index.evaluator import Evaluator
-from protocols.join_index.messages import LEFT, Covered, Query
+from protocols.join_index.messages import LEFT, Covered, IndexQuery
 from protocols.join_index.rewriter import Rewriter
 from protocols.join_index.stays import Stays
 from protocols.join_index.subscriber import Subscriber
@@ -249,7 +249,7 @@ def one_side_does_not_know_of_heavy_values() -> Patch:
     """The rewriter of the right side takes all values for light ones."""
     index = Rewriter.index
 
-    def ignorant(rewriter: Rewriter, sender: PeerId, message: Query, now: Millis) -> list[Effect]:
+    def ignorant(rewriter: Rewriter, sender: PeerId, message: IndexQuery, now: Millis) -> list[Effect]:
         heavy = message.heavy if message.side == LEFT else ()
         return index(rewriter, sender, msgspec.structs.replace(message, heavy=heavy), now)
 

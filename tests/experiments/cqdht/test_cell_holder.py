@@ -23,8 +23,8 @@ from experiments.cqdht.messages import (
     Share,
     StreamTuple,
 )
-from experiments.cqdht.opened import Sources, together
 from experiments.cqdht.rewriter import Rewriter
+from experiments.cqdht.shared_plans import Sources, together
 from protocols.effects import Effect, Route, Send
 from protocols.ids import PeerId
 from protocols.join_index.keys import value_text
@@ -47,8 +47,8 @@ def opens(trigger: StreamTuple, *queries: JoinQuery, at: Attribute = S_E, **more
     """Queries that a tuple has triggered."""
     share = Share(CellName(at, more.get("part", 0)), more.get("bits", 0), more.get("holder", 0))
     sources = Sources()
-    opened = together((Rewritten(each, 0) for each in queries), sources)
-    return _bundle(trigger, msgspec.structs.replace(share, opened=opened), sources)
+    plans = together((Rewritten(each, 0) for each in queries), sources)
+    return _bundle(trigger, msgspec.structs.replace(share, plans=plans), sources)
 
 
 def indexes(each: StreamTuple, **more: int) -> Bundle:
@@ -180,7 +180,7 @@ def test_a_heavy_cell_is_halved_by_its_queries_and_each_half_has_all_tuples():
     (cut,) = moved(answers(heavy, effects, load=0))
     (contents,) = cut.cells
     here = [each.id for each in QUERIES if part_of(each.id, 0, 0, 1) == 0]
-    there = [query.id for each in contents.queries for opened in each.opened for query in opened.queries]
+    there = [query.id for each in contents.queries for plans in each.plans for query in plans.queries]
     assert sorted(here + there) == ["q0", "q1", "q2", "q3"]
     assert here
     assert there

@@ -7,7 +7,7 @@ import pytest
 from experiments.cqdht.evaluator import Evaluator
 from experiments.cqdht.limits import JoinLimits
 from experiments.cqdht.messages import Finger, ForgetQuery, JoinQuery, Notify, StreamTuple
-from experiments.cqdht.prepared import Prepared
+from experiments.cqdht.ready import ReadyQuery
 from protocols.effects import Effect, Send
 from protocols.events import Unreachable
 from protocols.join_index.keys import value_key, value_text
@@ -20,8 +20,8 @@ LIMITS = JoinLimits(recent_ms=1000, late_ms=1000, rewritten_max=2, tuples_max=2)
 
 def told(each: JoinQuery, left: StreamTuple, right: StreamTuple) -> list[Effect]:
     """One notification of a pair."""
-    prepared = Prepared.of(each)
-    found = prepared.meet(prepared.read(left, 0), prepared.read(right, 1))
+    ready = ReadyQuery.of(each)
+    found = ready.meet(ready.read(left, 0), ready.read(right, 1))
     assert found is not None
     return [Send(SUBSCRIBER, Notify(notifications=(found,)))]
 

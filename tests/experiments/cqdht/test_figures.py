@@ -125,7 +125,7 @@ class Story:
     def _about_cells(self, message: Message) -> str:
         match message:
             case Bundle(trigger=trigger, shares=shares):
-                queries = [query.id for share in shares for each in share.opened for query in each.queries]
+                queries = [query.id for share in shares for each in share.plans for query in each.queries]
                 own = [f"by {_named(share.cell)}" for share in shares if share.keep_ms is not None]
                 return f"{', '.join([*queries, *own])} with {self._shown(trigger)}"
             case HandedOn(value=value, cells=cells, peer=peer):
@@ -148,8 +148,8 @@ class Story:
         queries = [
             f"{query.id} with {self._shown(trigger)}"
             for triggered in each.queries
-            for opened in triggered.opened
-            for query in opened.queries
+            for plans in triggered.plans
+            for query in plans.queries
             for trigger in triggered.by
         ]
         return ", ".join([*queries, *(self._shown(of) for of, _ in each.tuples)])

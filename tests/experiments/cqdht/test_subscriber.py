@@ -9,7 +9,7 @@ import pytest
 from experiments.cqdht.events import Notified, QueryFailed, QueryInPlace, QueryPosed, QueryStopped
 from experiments.cqdht.limits import JoinLimits
 from experiments.cqdht.messages import AskRate, Notify, Query, QueryIndexed, QueryRefused, Rate, RemoveQuery
-from experiments.cqdht.prepared import Prepared
+from experiments.cqdht.ready import ReadyQuery
 from experiments.cqdht.subscriber import JoinSubscriber
 from protocols.effects import Route, Tell
 from protocols.events import Unroutable
@@ -63,10 +63,9 @@ def test_what_cannot_be_indexed_goes_nowhere():
 def test_a_result_is_told_once_and_not_after_the_end():
     subscriber = JoinSubscriber(JoinLimits())
     subscriber.handle(QueryPosed(query()), now=0)
-    prepared = Prepared.of(query())
+    ready = ReadyQuery.of(query())
     found = [
-        prepared.meet(prepared.read(r(1, 7, at=1, sequence=number), 0), prepared.read(s(2, 7, at=1), 1))
-        for number in range(2)
+        ready.meet(ready.read(r(1, 7, at=1, sequence=number), 0), ready.read(s(2, 7, at=1), 1)) for number in range(2)
     ]
     one, other = (each for each in found if each is not None)
     assert one.id != other.id

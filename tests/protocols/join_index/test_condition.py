@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from protocols.ids import ID_BITS
-from protocols.join_index.condition import NotIndexed, Prepared, condition_of
+from protocols.join_index.condition import CompiledJoin, NotIndexed, condition_of
 from protocols.join_index.keys import NULL, attribute_key, value_text
 from queries import sql
 from tests.protocols.join_index.things import R_B, STREAMS, query
@@ -74,14 +74,14 @@ def test_a_join_has_a_type_and_an_index_attribute_on_each_side(text: str, kind: 
 )
 def test_what_cannot_be_indexed_is_refused_with_the_reason(text: str, reason: str):
     with pytest.raises(NotIndexed, match=reason):
-        Prepared.of(query(text))
+        CompiledJoin.of(query(text))
 
 
 def test_only_dai_v_takes_expressions():
     text = "SELECT R.A FROM R, S WHERE R.B * 2 = S.E"
-    assert Prepared.of(query(text, "dai-v")).condition.type == "T2"
+    assert CompiledJoin.of(query(text, "dai-v")).condition.type == "T2"
     with pytest.raises(NotIndexed, match="sai needs an equality that one attribute of each side decides"):
-        Prepared.of(query(text, "sai"))
+        CompiledJoin.of(query(text, "sai"))
 
 
 @pytest.mark.parametrize("bits", [1, 2, 4])

@@ -14,12 +14,12 @@ from protocols.catalogue.statistics import StatisticsSketch, StreamStatistics
 from protocols.delivery.messages import Origin
 from protocols.ids import PeerId
 from protocols.inside import Inside
-from protocols.join_index.condition import Prepared
+from protocols.join_index.condition import CompiledJoin
 from protocols.join_index.heavy import HEAVY_PER_S, Spread, heavy_values
 from protocols.join_index.keys import value_text
 from protocols.join_index.known import SideKnown, both
 from protocols.join_index.limits import JoinLimits
-from protocols.join_index.messages import LEFT, RIGHT, Attribute, Heavy, Load, Query, Side
+from protocols.join_index.messages import LEFT, RIGHT, Attribute, Heavy, IndexQuery, Load, Side
 from protocols.join_index.rewriter import Rewriter
 from protocols.subgraphs import Algorithm, Skew
 from tests.protocols.join_index.things import PUBLISHER, R_B, S_E, STREAMS, SUBSCRIBER, query
@@ -110,21 +110,23 @@ def test_what_publishers_say_of_their_values_is_said_of_those_that_meet():
         LEFT: [told(30.0, "B", ("7", 0.4), ("null", 0.2)), told(10.0, "B")],
         RIGHT: [told(5.0, "E", ("29", 0.5))],
     }
-    left, right = both(Prepared.of(query(text)), statistics)
+    left, right = both(CompiledJoin.of(query(text)), statistics)
     assert left.rate_per_s == 40.0
     assert left.own == {value_text(7): pytest.approx(0.3)}
     assert left.asked == {value_text(29): pytest.approx(0.3)}
     assert right == SideKnown(5.0, {value_text(29): 0.5}, {value_text(7): 0.5})
-    left, right = both(Prepared.of(query(text, "dai-v")), statistics)
+    left, right = both(CompiledJoin.of(query(text, "dai-v")), statistics)
     assert (list(left.asked), list(right.asked)) == ([value_text(29)], [value_text(29)])
-    assert both(Prepared.of(query(text)), {}) == (SideKnown(), SideKnown())
+    assert both(CompiledJoin.of(query(text)), {}) == (SideKnown(), SideKnown())
 
 
 def test_readings_are_shared_only_by_those_who_agree_on_heavy_values():
     rewriter = Rewriter(PUBLISHER, JoinLimits(), Inside())
     for number, heavy in enumerate(((), (Heavy(S_E, HOT, 2, 2),), ())):
         rewriter.index(
-            SUBSCRIBER, Query(query=query(name=f"q{number}~1"), side=0, replica=0, evaluators=PEERS, heavy=heavy), 0
+            SUBSCRIBER,
+            IndexQuery(query=query(name=f"q{number}~1"), side=0, replica=0, evaluators=PEERS, heavy=heavy),
+            0,
         )
     assert sorted(len(each.held) for each in rewriter.readers.values()) == [1, 2]
 
@@ -143,7 +145,7 @@ def test_the_busiest_evaluator_has_less_to_do_where_heavy_values_are_spread(
     luck = Random(seed)
     sides: tuple[Side, Side] = (LEFT, RIGHT)
     values = [zipf(5_000 * (1 + 2 * side), 1000, luck) for side in sides]
-    prepared = Prepared.of(query(algorithm=algorithm))
+    join = CompiledJoin.of(query(algorithm=algorithm))
     statistics: dict[Side, list[StreamStatistics]] = {}
     for side in sides:
         sketch = StatisticsSketch(tuple(each.name for each in STREAMS["RS"[side]].schema.fields))
@@ -154,7 +156,7 @@ def test_the_busiest_evaluator_has_less_to_do_where_heavy_values_are_spread(
     rewrites = (True, False) if algorithm == "sai" else BOTH
     ratios = {}
     for skew in ("whole", "auto"):
-        heavy = heavy_values(algorithm, (R_B, S_E), rewrites, both(prepared, statistics), peers, skew)
+        heavy = heavy_values(algorithm, (R_B, S_E), rewrites, both(join, statistics), peers, skew)
         spread, loads = Spread(PEERS[:peers], heavy), Counter[PeerId]()
         for side in sides:
             attributes = (R_B, S_E)

@@ -14,7 +14,7 @@ from protocols.errors import RemoteProtocolError
 from protocols.events import Received, Requested
 from protocols.ids import Millis, PeerId, RequestId
 from protocols.inside import Inside
-from protocols.join_index.condition import Prepared
+from protocols.join_index.condition import CompiledJoin
 from protocols.join_index.evaluator import LAPSE_MS, RESEND_MS, Evaluator
 from protocols.join_index.heavy import evaluators_of
 from protocols.join_index.keys import attribute_key, value_key, value_text
@@ -22,19 +22,19 @@ from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import (
     Covered,
     Heard,
+    IndexQuery,
     JoinQuery,
     JoinResults,
     KeepQueries,
     Load,
     Notified,
     Parcel,
-    Query,
     QueryIndexed,
     QueryLost,
     QueryRefused,
     Receipt,
     RemoveQuery,
-    Results,
+    ResultRows,
     Told,
 )
 from protocols.join_index.rewriter import LEASE_MS, OVER_MS, SILENT_MS, Rewriter
@@ -234,8 +234,8 @@ def test_tuples_go_with_the_last_query_that_waits_for_them():
 # The rewriter.
 
 
-def posed(name: str = "q~1", at: int = 0, rewrites: bool = True, algorithm: Any = "sai", side: Any = 0) -> Query:
-    return Query(
+def posed(name: str = "q~1", at: int = 0, rewrites: bool = True, algorithm: Any = "sai", side: Any = 0) -> IndexQuery:
+    return IndexQuery(
         query=query(name=name, at=at, algorithm=algorithm),
         side=side,
         replica=0,
@@ -244,7 +244,7 @@ def posed(name: str = "q~1", at: int = 0, rewrites: bool = True, algorithm: Any 
     )
 
 
-def opened(rewriter: Rewriter, message: Query) -> RequestId:
+def opened(rewriter: Rewriter, message: IndexQuery) -> RequestId:
     """Pose a query, and have its stream opened."""
     (effect,) = rewriter.index(SUBSCRIBER, message, now=0)
     assert isinstance(effect, Tell)
@@ -453,7 +453,7 @@ def test_a_query_is_refused_where_there_is_no_room_or_no_evaluator():
     assert effect == Send(
         SUBSCRIBER, QueryRefused(query="q~1", reason=f"peer {REWRITER.short} has 0 join queries already")
     )
-    nobody = Query(query=query(name="q~1"), side=0, replica=0)
+    nobody = IndexQuery(query=query(name="q~1"), side=0, replica=0)
     (effect,) = Rewriter(REWRITER, LIMITS, Inside()).index(SUBSCRIBER, nobody, now=0)
     assert effect == Send(SUBSCRIBER, QueryRefused(query="q~1", reason="it names no evaluators"))
 
@@ -473,7 +473,7 @@ def deployment(attempt: int = 1, resume: Progress | None = None) -> Deploy:
     return Deploy(query="q", attempt=attempt, subgraph=subgraph, consumer_host=None, resume=resume or Progress())
 
 
-def routed(queries: Subscriber, asked: list[Effect]) -> list[Query]:
+def routed(queries: Subscriber, asked: list[Effect]) -> list[IndexQuery]:
     """What becomes of a query when nobody knows the rates of its streams."""
     effects: list[Effect] = []
     for each in asked:
@@ -482,7 +482,7 @@ def routed(queries: Subscriber, asked: list[Effect]) -> list[Query]:
         assert isinstance(each.event.command, ShowStream)
         effects = queries.answered(each.event.request, Refused(code="unavailable", error=""), now=0)
     assert [each.key for each in effects if isinstance(each, Route)] == [attribute_key(R_B), attribute_key(S_E)]
-    return [each.message for each in effects if isinstance(each, Route) and isinstance(each.message, Query)]
+    return [each.message for each in effects if isinstance(each, Route) and isinstance(each.message, IndexQuery)]
 
 
 def in_place(resume: Progress | None = None, late_ms: Millis = 0) -> Subscriber:
@@ -503,8 +503,8 @@ def indexed_by(side: Any, report: int = 1) -> QueryIndexed:
 
 def notify(sequence: int = 1, life: int = LIFE) -> JoinResults:
     origins = (ORIGIN, Origin(PUBLISHER, "S", 1))
-    rows = Prepared.of(query(name="q~1")).schema.encode([(1, 5)])
-    result = Results("q~1", origins, (0, 0, 1, 0), rows)
+    rows = CompiledJoin.of(query(name="q~1")).schema.encode([(1, 5)])
+    result = ResultRows("q~1", origins, (0, 0, 1, 0), rows)
     return JoinResults(life=life, subscriber_life=0, sequence=sequence, results=(result,))
 
 

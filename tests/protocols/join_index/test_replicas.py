@@ -21,8 +21,8 @@ from protocols.join_index.keys import attribute_key
 from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import (
     Covered,
+    IndexQuery,
     KeepQueries,
-    Query,
     QueryIndexed,
     QueryRefused,
     RemoveQuery,
@@ -115,12 +115,12 @@ def test_a_query_is_posed_at_every_replica_of_both_sides_and_again_where_it_is_n
     effects = posed(queries, deployment(2))
     asked = [(each.key, each.message) for each in effects if isinstance(each, Route)]
     assert [key for key, _ in asked] == [attribute_key(at, replica) for at in (R_B, S_E) for replica in (0, 1)]
-    names = [(each.side, each.replica, each.replicas) for _, each in asked if isinstance(each, Query)]
+    names = [(each.side, each.replica, each.replicas) for _, each in asked if isinstance(each, IndexQuery)]
     assert names == [(0, 0, 2), (0, 1, 2), (1, 0, 2), (1, 1, 2)]
     for rewriter in list(PLACES)[:3]:
         assert queries.indexed(PLACES[rewriter], indexed(*rewriter), now=0) == []
     again = [each.message for each in queries.sweep(2000) if isinstance(each, Route)]
-    assert [(each.side, each.replica) for each in again if isinstance(each, Query)] == [(1, 1)]
+    assert [(each.side, each.replica) for each in again if isinstance(each, IndexQuery)] == [(1, 1)]
     effects = queries.indexed(REWRITER, indexed(1, 1), now=2000)
     assert [type(each) for each in told(effects)] == [Deployed, SubgraphStatus]
     queries.validate()
@@ -185,14 +185,14 @@ def test_streams_of_many_fast_publishers_have_several_rewriters_unasked(
     queries = Subscriber(SUBSCRIBER, Inside(), lambda: (EVALUATOR, REWRITER, OTHER, PUBLISHER))
     effects = posed(queries, deployment(0), shown, Refused(code="unavailable", error=""))
     asked = [each.message for each in effects if isinstance(each, Route)]
-    assert [each.side for each in asked if isinstance(each, Query)] == [0] * replicas + [1]
+    assert [each.side for each in asked if isinstance(each, IndexQuery)] == [0] * replicas + [1]
 
 
 # The rewriter.
 
 
-def at_replica(replica: int, replicas: int = 2, side: Side = 0, **more: Any) -> Query:
-    return Query(
+def at_replica(replica: int, replicas: int = 2, side: Side = 0, **more: Any) -> IndexQuery:
+    return IndexQuery(
         query=join_query(name="q~1", **more),
         side=side,
         replica=replica,

@@ -173,5 +173,5 @@ def test_the_next_attempt_allows_for_tuples_that_are_twice_as_late():
         message = JoinResults(life=100, subscriber_life=0, sequence=attempt, results=(), late=(f"q~{attempt}",))
         assert Tell(AttemptLost("q", attempt, reason)) in queries.results(EVALUATOR, message, now=attempt)
     queries.deploy(deployment(4), now=2 * DAY_MS)
-    assert queries.attempts["q~4"].prepared.query.late_ms == 8 * LATE_MS
+    assert queries.attempts["q~4"].join.query.late_ms == 8 * LATE_MS
     queries.validate()

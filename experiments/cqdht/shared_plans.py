@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from experiments.cqdht.messages import Asked, Bundle, Contents, JoinQuery, Moved, Opened, Rewritten, Share
+from experiments.cqdht.messages import Asked, Bundle, Contents, JoinQuery, Moved, Rewritten, Share, SharedPlan
 from protocols.errors import RemoteProtocolError
 from protocols.join_index.messages import Side
 from queries.binder import joined
@@ -32,26 +32,26 @@ class Sources:
         return tuple(self._places)
 
 
-def together(every: Iterable[Rewritten], sources: Sources) -> tuple[Opened, ...]:
+def together(every: Iterable[Rewritten], sources: Sources) -> tuple[SharedPlan, ...]:
     """Rewritten queries as they travel; their sources are added to those of the message."""
     found: dict[tuple[Operator, Side], list[Asked]] = {}
     for each in every:
         of = each.query
         asked = Asked(of.id, of.subscriber, of.inserted_at, of.retention_ms, of.is_set)
         found.setdefault((of.plan, each.side), []).append(asked)
-    return tuple(_opened(plan, side, tuple(queries), sources) for (plan, side), queries in found.items())
+    return tuple(_shared(plan, side, tuple(queries), sources) for (plan, side), queries in found.items())
 
 
-def _opened(plan: Operator, side: Side, queries: tuple[Asked, ...], sources: Sources) -> Opened:
+def _shared(plan: Operator, side: Side, queries: tuple[Asked, ...], sources: Sources) -> SharedPlan:
     assert isinstance(plan, Project), "only a plain join is indexed"
     (left, right), parts = flattened(plan.input)
     assert isinstance(left, Source)
     assert isinstance(right, Source)
     where = tuple(part for each in parts for part in conjuncts(each))
-    return Opened(sources.place(left), sources.place(right), where, plan.outputs, side, queries)
+    return SharedPlan(sources.place(left), sources.place(right), where, plan.outputs, side, queries)
 
 
-def apart(every: Iterable[Opened], sources: tuple[Source, ...]) -> tuple[Rewritten, ...]:
+def apart(every: Iterable[SharedPlan], sources: tuple[Source, ...]) -> tuple[Rewritten, ...]:
     """The same again, one by one."""
     found: list[Rewritten] = []
     for each in every:
@@ -66,7 +66,7 @@ def some_shares(message: Bundle, shares: Iterable[Share]) -> Bundle:
     """The same message with these of its shares, and no sources but theirs."""
     sources = Sources()
     kept = tuple(
-        msgspec.structs.replace(each, opened=_renumbered(each.opened, message.sources, sources)) for each in shares
+        msgspec.structs.replace(each, plans=_renumbered(each.plans, message.sources, sources)) for each in shares
     )
     return msgspec.structs.replace(message, shares=kept, sources=sources.told())
 
@@ -77,14 +77,14 @@ def some_cells(message: Moved, cells: Iterable[Contents]) -> Moved:
     kept = []
     for each in cells:
         queries = tuple(
-            msgspec.structs.replace(triggered, opened=_renumbered(triggered.opened, message.sources, sources))
+            msgspec.structs.replace(triggered, plans=_renumbered(triggered.plans, message.sources, sources))
             for triggered in each.queries
         )
         kept.append(msgspec.structs.replace(each, queries=queries))
     return msgspec.structs.replace(message, cells=tuple(kept), sources=sources.told())
 
 
-def _renumbered(every: Iterable[Opened], before: tuple[Source, ...], sources: Sources) -> tuple[Opened, ...]:
+def _renumbered(every: Iterable[SharedPlan], before: tuple[Source, ...], sources: Sources) -> tuple[SharedPlan, ...]:
     return tuple(
         msgspec.structs.replace(
             each, left=sources.place(_at(before, each.left)), right=sources.place(_at(before, each.right))

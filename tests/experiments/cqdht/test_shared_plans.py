@@ -7,7 +7,7 @@ import pytest
 
 from experiments.cqdht.codec import CODEC
 from experiments.cqdht.messages import Bundle, CellName, Contents, Moved, Rewritten, Share, Triggered
-from experiments.cqdht.opened import Sources, apart, some_cells, some_shares, together
+from experiments.cqdht.shared_plans import Sources, apart, some_cells, some_shares, together
 from protocols.errors import RemoteProtocolError
 from queries.plan import sources
 from tests.experiments.cqdht.things import query, r
@@ -34,10 +34,10 @@ def bundle(*every: tuple[Rewritten, ...]) -> Bundle:
 
 def test_all_that_a_query_says_is_there_again() -> None:
     told = Sources()
-    opened = together(EVERY, told)
-    assert sorted(apart(opened, told.told()), key=lambda each: each.query.id) == list(EVERY)
+    plans = together(EVERY, told)
+    assert sorted(apart(plans, told.told()), key=lambda each: each.query.id) == list(EVERY)
     plans = {(each.query.plan, each.side) for each in EVERY}
-    assert len(opened) == len(plans)
+    assert len(plans) == len(plans)
     assert len(told.told()) == len({source for each in EVERY for source in sources(each.query.plan)})
 
 
@@ -53,19 +53,19 @@ def test_a_part_of_a_message_has_no_sources_but_its_own() -> None:
     part = some_shares(whole, [last])
     assert part.sources == sources(EVERY[3].query.plan)
     (share,) = part.shares
-    assert apart(share.opened, part.sources) == EVERY[3:4]
+    assert apart(share.plans, part.sources) == EVERY[3:4]
 
     cells = tuple(
-        Contents("n7", each.cell, 0, 1, 1, 0, (Triggered(each.opened, (whole.trigger,)),), ()) for each in whole.shares
+        Contents("n7", each.cell, 0, 1, 1, 0, (Triggered(each.plans, (whole.trigger,)),), ()) for each in whole.shares
     )
     moved = some_cells(Moved(cells=cells, removed=("q9",), sources=whole.sources), cells[1:])
     assert (moved.sources, moved.removed) == (part.sources, ("q9",))
     ((triggered,),) = (each.queries for each in moved.cells)
-    assert apart(triggered.opened, moved.sources) == EVERY[3:4]
+    assert apart(triggered.plans, moved.sources) == EVERY[3:4]
 
 
 @pytest.mark.parametrize("place", [-1, 2])
 def test_a_source_that_was_not_told_is_their_mistake(place: int) -> None:
-    (opened,) = together(EVERY[:1], Sources())
+    (plans,) = together(EVERY[:1], Sources())
     with pytest.raises(RemoteProtocolError, match=f"source {place} of a message that has 2"):
-        apart([msgspec.structs.replace(opened, left=place)], sources(EVERY[0].query.plan))
+        apart([msgspec.structs.replace(plans, left=place)], sources(EVERY[0].query.plan))

@@ -40,7 +40,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
-class Prepared:
+class ReadyQuery:
     """A query ready to look at tuples."""
 
     query: JoinQuery
@@ -54,15 +54,15 @@ class Prepared:
     shows: tuple[bytes, bytes] = field(repr=False)  # Their names.
 
     @classmethod
-    def of(cls, query: JoinQuery) -> Prepared:
+    def of(cls, query: JoinQuery) -> ReadyQuery:
         """Compile a query, or find it compiled: it may be here in many places; raises NotIndexed."""
-        found = _PREPARED.get(query)
+        found = _READY.get(query)
         if found is None:
-            found = _PREPARED[query] = cls._compiled(query)
+            found = _READY[query] = cls._compiled(query)
         return found
 
     @classmethod
-    def _compiled(cls, query: JoinQuery) -> Prepared:
+    def _compiled(cls, query: JoinQuery) -> ReadyQuery:
         condition = check(query.plan, query.algorithm)
         plan = condition.plan
         expressions = (*(each.expression for each in plan.outputs), condition.predicate)
@@ -171,4 +171,4 @@ def _shown(expressions: Sequence[Expression], source: Source) -> bytes:
     return msgspec.msgpack.encode([column.path for column in _read(expressions, source)])
 
 
-_PREPARED: Final[WeakValueDictionary[JoinQuery, Prepared]] = WeakValueDictionary()
+_READY: Final[WeakValueDictionary[JoinQuery, ReadyQuery]] = WeakValueDictionary()
