@@ -11,6 +11,12 @@ ID_BYTES: Final = ID_BITS // 8
 _NUMBERS_MAX: Final = 1 << 14
 
 
+def framed(*parts: str | bytes) -> bytes:
+    """The parts one after the other, each with its length before it."""
+    raw = [part.encode() if isinstance(part, str) else part for part in parts]
+    return b"".join([len(each).to_bytes(4, "big") + each for each in raw])
+
+
 class Key(bytes):
     """A point of the DHT's identifier space.
 
@@ -28,11 +34,7 @@ class Key(bytes):
     @classmethod
     def of(cls, *parts: str | bytes) -> Self:
         """Hash the parts to a point; each is preceded by its length, so ("a", "bc") and ("ab", "c") differ."""
-        digest = hashlib.sha256()
-        for part in parts:
-            raw = part.encode() if isinstance(part, str) else part
-            digest.update(len(raw).to_bytes(4, "big") + raw)
-        return cls(digest.digest()[:ID_BYTES])
+        return cls(hashlib.sha256(framed(*parts)).digest()[:ID_BYTES])
 
     @property
     @lru_cache(maxsize=_NUMBERS_MAX)  # noqa: B019 - the few identifiers around a peer are asked for again and again

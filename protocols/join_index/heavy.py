@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from protocols.catalogue.statistics import FREQUENT_KEPT
 from protocols.delivery.messages import Origin
 from protocols.ids import Key, PeerId
-from protocols.join_index.keys import value_key
+from protocols.join_index.keys import value_points
 from protocols.join_index.known import SideKnown
 from protocols.join_index.messages import LEFT, RIGHT, Attribute, Heavy, Load, ValueText
 from protocols.subgraphs import Algorithm, Skew
@@ -25,19 +25,11 @@ HEAVY_MAX: Final = 16  # Values of one query.
 _MIX: Final = 0x9E3779B97F4A7C15  # Consecutive numbers go all over the grid.
 _MASK: Final = (1 << 64) - 1
 
-_Where = tuple[Attribute | None, ValueText]
-
 
 def evaluators_of(key: Key, evaluators: Sequence[PeerId], count: int = 1) -> list[PeerId]:
     """Of the evaluators of an attempt those that a key belongs to: each has as many keys as the others."""
     first = key.number % len(evaluators)
     return [evaluators[(first + place) % len(evaluators)] for place in range(count)]
-
-
-class _Grid(NamedTuple):
-    peers: list[PeerId]  # Row after row.
-    rows: int
-    columns: int
 
 
 @dataclass(slots=True, eq=False)
@@ -46,33 +38,40 @@ class Spread:
 
     evaluators: tuple[PeerId, ...]
     heavy: tuple[Heavy, ...]
-    _heavy: dict[_Where, Heavy] = field(init=False)
-    _places: dict[_Where, _Grid] = field(default_factory=dict)
+    _heavy: dict[Attribute | None, dict[ValueText, Heavy]] = field(default_factory=dict)
+    _firsts: dict[Attribute | None, dict[ValueText, int]] = field(default_factory=dict)  # Places among the evaluators.
 
     def __post_init__(self) -> None:
-        self._heavy = {(each.at, each.value): each for each in self.heavy}
+        for each in self.heavy:
+            if 0 < each.rows * each.columns <= len(self.evaluators):
+                self._heavy.setdefault(each.at, {})[each.value] = each
 
-    def peers(self, load: Load, number: int) -> list[PeerId]:
-        """Where one tuple of a load goes."""
-        where = (load.at, load.values[number])
-        grid = self._places.get(where)
-        if grid is None:
-            if len(self._places) > PLACES_MAX:
-                self._places.clear()
-            grid = self._places[where] = self._grid(where)
-        if len(grid.peers) == 1:
-            return grid.peers
-        drawn = _drawn(load.origin, load.sequences[number])
-        if load.group and (load.at is not None or load.side == LEFT):
-            row = drawn % grid.rows
-            return grid.peers[row * grid.columns : (row + 1) * grid.columns]
-        return grid.peers[drawn % grid.columns :: grid.columns]
+    def shares(self, load: Load) -> dict[PeerId, list[int]]:
+        """Which tuples of a load go to which evaluator, by their places in the load."""
+        firsts, heavy = self._firsts.setdefault(load.at, {}), self._heavy.get(load.at, {})
+        if len(firsts) > PLACES_MAX:
+            firsts.clear()
+        point, evaluators = value_points(load.at), len(self.evaluators)
+        by_place: list[list[int]] = [[] for _ in self.evaluators]
+        for number, value in enumerate(load.values):
+            first = firsts.get(value)
+            if first is None:
+                first = firsts[value] = point(value) % evaluators
+            if value in heavy:
+                for cell in _cells(heavy[value], load, number):
+                    by_place[(first + cell) % evaluators].append(number)
+            else:
+                by_place[first].append(number)
+        return {peer: numbers for peer, numbers in zip(self.evaluators, by_place, strict=True) if numbers}
 
-    def _grid(self, where: _Where) -> _Grid:
-        heavy, key = self._heavy.get(where), value_key(*where)
-        if heavy is None or not 0 < heavy.rows * heavy.columns <= len(self.evaluators):
-            return _Grid(evaluators_of(key, self.evaluators), 1, 1)
-        return _Grid(evaluators_of(key, self.evaluators, heavy.rows * heavy.columns), heavy.rows, heavy.columns)
+
+def _cells(heavy: Heavy, load: Load, number: int) -> range:
+    """The cells of a grid, row after row, that one tuple of a load goes to."""
+    drawn = _drawn(load.origin, load.sequences[number])
+    if load.group and (load.at is not None or load.side == LEFT):
+        first = drawn % heavy.rows * heavy.columns
+        return range(first, first + heavy.columns)
+    return range(drawn % heavy.columns, heavy.rows * heavy.columns, heavy.columns)
 
 
 def _drawn(origin: Origin, sequence: int) -> int:

@@ -7,6 +7,7 @@ at one evaluator, and no rounding brings together or apart what `=` would not.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -14,7 +15,7 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Final
 
-from protocols.ids import ID_BITS, ID_BYTES, Key
+from protocols.ids import ID_BITS, ID_BYTES, Key, framed
 from protocols.join_index.messages import Attribute, ValueText
 from queries.expressions import EPOCH, MICROSECOND
 from queries.schema import Row, Schema
@@ -30,6 +31,8 @@ def value_text(value: Any) -> ValueText:
     >>> value_text(7) == value_text(7.0) == value_text(Decimal("7.00")), value_text(0.5), value_text("7")
     (True, 'n1/2', 's7')
     """
+    if type(value) is int:  # Most values are, and this is asked of every tuple.
+        return f"n{value}"
     match value:
         case None:
             return NULL
@@ -73,6 +76,17 @@ def attribute_key(at: Attribute, replica: int = 0) -> Key:
 def value_key(at: Attribute | None, value: ValueText) -> Key:
     """VIndex: by relation, attribute and value; in DAI-V by the value alone."""
     return Key.of("value", value) if at is None else Key.of("value", at.relation, *at.path, value)
+
+
+def value_points(at: Attribute | None) -> Callable[[ValueText], int]:
+    """VIndex of one attribute as a number, for one value after the other: `value_key(at, value).number`."""
+    before = framed("value") if at is None else framed("value", at.relation, *at.path)
+
+    def point(value: ValueText) -> int:
+        raw = value.encode()
+        return int.from_bytes(sha256(before + len(raw).to_bytes(4, "big") + raw).digest()[:ID_BYTES], "big")
+
+    return point
 
 
 def at_path(schema: Schema, row: Row, path: tuple[str, ...]) -> Any:

@@ -83,7 +83,8 @@ class Rewriter:
     _sides: dict[JoinId, dict[HeldName, None]] = field(default_factory=dict)  # What is held of each query.
     _requests: dict[RequestId, Reader] = field(default_factory=dict)
     _carried: dict[int, _Carried] = field(default_factory=dict)
-    _on_the_way: dict[PeerId, dict[int, bool]] = field(default_factory=dict)  # Parcels, and whether queries are in it.
+    _on_the_way: dict[PeerId, dict[int, None]] = field(default_factory=dict)  # Parcels to each evaluator,
+    _with_queries: dict[PeerId, dict[int, None]] = field(default_factory=dict)  # and those of them with queries.
     _last_number: int = 0
     _seen_at: dict[PeerId, Millis] = field(default_factory=dict)  # When an evaluator last said a word.
     _released: dict[PeerId, dict[JoinId, Millis]] = field(default_factory=dict)  # Until when evaluators are told so,
@@ -202,7 +203,8 @@ class Rewriter:
     def _put_down(self, number: int) -> _Carried | None:
         carried = self._carried.pop(number, None)
         if carried is not None:
-            self._on_the_way[carried.to].pop(number)
+            del self._on_the_way[carried.to][number]
+            self._with_queries.get(carried.to, {}).pop(number, None)
         return carried
 
     def _lose(self, reader: Reader, reason: str, now: Millis, culprit: PeerId | None = None) -> list[Effect]:
@@ -270,7 +272,9 @@ class Rewriter:
                     after=self._queries_before(to, self._last_number),
                     settled=next(iter(on_the_way), self._last_number),
                 )
-                on_the_way[parcel.number] = bool(queries)
+                on_the_way[parcel.number] = None
+                if queries:
+                    self._with_queries.setdefault(to, {})[parcel.number] = None
                 reading.parcels += 1
                 self._carried[parcel.number] = _Carried(reader, reading, parcel, to, now)
                 effects.append(Send(to, parcel))
@@ -278,8 +282,7 @@ class Rewriter:
 
     def _queries_before(self, to: PeerId, number: int) -> int:
         """The last parcel before another that is on the way and has queries in it; 0: there is none."""
-        on_the_way = self._on_the_way[to]
-        return next((each for each in reversed(on_the_way) if each < number and on_the_way[each]), 0)
+        return next((each for each in reversed(self._with_queries.get(to, {})) if each < number), 0)
 
     # What evaluators say.
 
@@ -430,12 +433,8 @@ class Rewriter:
 
 def _by_evaluator(spread: Spread, load: Load) -> Iterator[tuple[PeerId, Load]]:
     """A load taken apart by who evaluates each value."""
-    shares: dict[PeerId, list[int]] = {}
-    for number in range(len(load.values)):
-        for peer in spread.peers(load, number):
-            shares.setdefault(peer, []).append(number)
     raw: list[msgspec.Raw] = []
-    for peer, numbers in shares.items():
+    for peer, numbers in spread.shares(load).items():
         if len(numbers) == len(load.values):
             yield peer, load
             continue

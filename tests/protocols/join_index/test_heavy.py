@@ -16,7 +16,7 @@ from protocols.ids import PeerId
 from protocols.inside import Inside
 from protocols.join_index.condition import CompiledJoin
 from protocols.join_index.heavy import HEAVY_PER_S, Spread, heavy_values
-from protocols.join_index.keys import value_text
+from protocols.join_index.keys import value_key, value_points, value_text
 from protocols.join_index.known import SideKnown, both
 from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import LEFT, RIGHT, Attribute, Heavy, IndexQuery, Load, Side
@@ -43,26 +43,26 @@ def test_a_trigger_and_a_tuple_of_a_heavy_value_meet_at_one_evaluator(
 ):
     at = None if by_value else S_E
     spread = Spread(PEERS, (Heavy(at, HOT, *size),))
-    lefts = [spread.peers(load(LEFT, first + n, at, group=b"g"), 0) for n in range(30)]
-    rights = [spread.peers(load(RIGHT, first + n, at, group=b"g" if by_value else b""), 0) for n in range(30)]
-    assert {len(set(left) & set(right)) for left in lefts for right in rights} == {1}
+    lefts = [spread.shares(load(LEFT, first + n, at, group=b"g")).keys() for n in range(30)]
+    rights = [spread.shares(load(RIGHT, first + n, at, group=b"g" if by_value else b"")).keys() for n in range(30)]
+    assert {len(left & right) for left in lefts for right in rights} == {1}
     assert ({len(each) for each in lefts}, {len(each) for each in rights}) == ({size[1]}, {size[0]})
 
 
 @pytest.mark.parametrize("step", [1, 8, 1000])
 def test_a_grid_shares_alike_whatever_tuples_have_the_value(step: int):
     spread = Spread(PEERS, (Heavy(S_E, HOT, 2, 8),))
-    loads = Counter(peer for n in range(4000) for peer in spread.peers(load(RIGHT, n * step), 0))
+    loads = Counter(peer for n in range(4000) for peer in spread.shares(load(RIGHT, n * step)))
     assert len(loads) == 16
     assert max(loads.values()) <= 1.3 * min(loads.values())
 
 
 def test_a_light_value_and_one_with_too_few_evaluators_have_one():
     spread = Spread(PEERS[:3], (Heavy(S_E, HOT, 2, 2),))
-    assert len(spread.peers(load(RIGHT, 1), 0)) == 1
+    assert len(spread.shares(load(RIGHT, 1))) == 1
     spread = Spread(PEERS, (Heavy(S_E, HOT, 2, 2),))
-    assert len(spread.peers(load(RIGHT, 1, value=8), 0)) == 1
-    assert len(spread.peers(load(RIGHT, 1, at=R_B), 0)) == 1, "it is heavy elsewhere"
+    assert len(spread.shares(load(RIGHT, 1, value=8))) == 1
+    assert len(spread.shares(load(RIGHT, 1, at=R_B))) == 1, "it is heavy elsewhere"
 
 
 def known(rate: float, **shares: float) -> SideKnown:
@@ -162,11 +162,11 @@ def test_the_busiest_evaluator_has_less_to_do_where_heavy_values_are_spread(
             attributes = (R_B, S_E)
             for number, value in enumerate(values[side]):
                 if algorithm == "dai-v":
-                    loads.update(spread.peers(load(side, number, None, value, b"g"), 0))
+                    loads.update(spread.shares(load(side, number, None, value, b"g")).keys())
                 if algorithm == "dai-t" or (algorithm == "sai" and side == RIGHT):
-                    loads.update(spread.peers(load(side, number, attributes[side], value), 0))
+                    loads.update(spread.shares(load(side, number, attributes[side], value)).keys())
                 if algorithm == "dai-t" or (algorithm == "sai" and side == LEFT):
-                    loads.update(spread.peers(load(side, number, attributes[1 - side], value, b"g"), 0))
+                    loads.update(spread.shares(load(side, number, attributes[1 - side], value, b"g")).keys())
         ratios[skew] = max(loads.values()) / (loads.total() / peers), loads.total()
     with capsys.disabled():
         (whole, before), (split, after) = ratios["whole"], ratios["auto"]
@@ -177,3 +177,8 @@ def test_the_busiest_evaluator_has_less_to_do_where_heavy_values_are_spread(
     assert split * after <= whole * before, f"seed={seed}: the busiest has more to do than before"
     if algorithm != "dai-t" and peers == 64:  # In DAI-T a value is at two places anyway.
         assert split <= 0.55 * whole, f"seed={seed}"
+
+
+@given(st.sampled_from([R_B, S_E, Attribute("R", ("a", "b")), None]), st.text())
+def test_the_quick_way_to_the_place_of_a_value_is_its_key(at: Attribute | None, value: str):
+    assert value_points(at)(value) == value_key(at, value).number
