@@ -99,7 +99,7 @@ class JoinIndex:
             case QueryIndexed():
                 return self.subscriber.indexed(sender, message, now)
             case QueryRefused():
-                return self.subscriber.refused(message, now)
+                return self.subscriber.refused(message)
             case QueryLost():
                 return self.subscriber.lost(message, now)
             case Covered():

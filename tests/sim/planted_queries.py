@@ -15,6 +15,7 @@ from protocols.execution.messages import ResultsNoted
 from protocols.execution.proxy import QueryProxy
 from protocols.execution.run import Run as ExecutionRun
 from protocols.ids import Millis, PeerId
+from protocols.join_index.attempt import JoinAttempt
 from protocols.join_index.condition import Meeting
 from protocols.join_index.evaluator import Evaluator
 from protocols.join_index.messages import LEFT, Covered, IndexQuery
@@ -235,7 +236,7 @@ def pairs_of_before_told_again() -> Patch:
 @bug("join-restarts", seeds=30)
 def covered_before_the_state_is_back() -> Patch:
     """The next attempt says how far it is though tuples that the last one had are still to be read again."""
-    return patch.object(Subscriber, "_has_all", lambda queries, attempt, now: True)
+    return patch.object(JoinAttempt, "has_caught_up", lambda attempt, now: True)
 
 
 @bug("join-windows", seeds=10)

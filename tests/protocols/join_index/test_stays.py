@@ -20,7 +20,7 @@ from protocols.join_index.messages import LEFT, RIGHT, JoinQuery, JoinResults, L
 from protocols.join_index.selections import Member
 from protocols.join_index.tables import Tables
 from protocols.subgraphs import ALGORITHMS, Algorithm, AttemptLost
-from tests.protocols.join_index.test_levels import deployment, in_place, routed
+from tests.protocols.join_index.posing import deployment, in_place, routed
 from tests.protocols.join_index.things import EVALUATOR, PUBLISHER, R_B, REWRITER, S_E, STREAMS, SUBSCRIBER, query
 
 LATE_MS = 30_000

@@ -1,0 +1,209 @@
+"""One attempt of a query in the join index, as its subscriber sees it: who runs it, and how far it has come.
+
+An evaluator may send a result twice. So the subscriber remembers every result that it has handed on by the two tuples
+it is made of, until both are covered. A tuple is covered once an evaluator has unpacked it and all that this evaluator
+had sent by then is here: no further result can be made of two covered tuples.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocols.catalogue.statistics import StreamStatistics
+from protocols.delivery.messages import Origin
+from protocols.ids import Millis, PeerId, RequestId
+from protocols.join_index.choice import Chosen, chosen, rewriting
+from protocols.join_index.condition import CompiledJoin
+from protocols.join_index.heavy import heavy_values
+from protocols.join_index.known import both
+from protocols.join_index.messages import LEFT, SIDES, IndexQuery, JoinId, ResultRows, Side
+from protocols.join_index.replicas import replicas_for
+from protocols.join_index.reports import ReaderSeen
+from protocols.subgraphs import (
+    Algorithm,
+    Deploy,
+    Indexed,
+    IndexStatus,
+    InputStatus,
+    Progress,
+    Reach,
+    RewriterStatus,
+    SubgraphStatus,
+    Vector,
+    digest_of,
+)
+from queries.schema import Row
+
+AWAIT_MS: Final = 3_600_000  # An attempt waits so long for tuples that the last one covered and it has not read yet.
+UNCOVERED_MAX: Final = 100_000  # It stops waiting for them earlier if it remembers more results than this.
+
+_Pair = tuple[Origin, int, Origin, int]  # The tuples that made a result, left and right.
+RewriterName = tuple[Side, int]  # A side, and one of the replicas that share its tuples.
+
+
+@dataclass(slots=True, eq=False)
+class JoinAttempt:
+    """One attempt of a query.
+
+    Keeps:     what it asked rewriters to index, and which reader serves each; results that are not covered yet
+    Invariant: it hands on a result once, and none that an earlier attempt covered
+    """
+
+    deploy: Deploy
+    join: CompiledJoin
+    evaluators: tuple[PeerId, ...]
+    began_at: Millis
+    unknown: dict[RequestId, Side] = field(default_factory=dict)  # Questions to the catalogue about the streams.
+    statistics: dict[Side, list[StreamStatistics]] = field(default_factory=dict)
+    chosen: Chosen | None = None
+    queries: dict[RewriterName, IndexQuery] = field(default_factory=dict)
+    readers: dict[RewriterName, str] = field(default_factory=dict)
+    posed_at: Millis = 0
+    uncovered: dict[_Pair, Row] = field(default_factory=dict)  # Results handed on.
+    said_at: Millis = 0
+    unsafe: deque[int] = field(default_factory=deque)  # Sizes of the groups of results that are not safe yet.
+    _covers: Vector = field(default_factory=Vector)
+    _said: tuple[Reach, ...] = ()
+    _is_whole: bool = False  # It has read again all that the last attempt had covered.
+    _results: int = 0
+
+    @property
+    def name(self) -> JoinId:
+        return self.join.query.id
+
+    @property
+    def engine(self) -> Indexed:
+        engine = self.deploy.subgraph.engine
+        assert isinstance(engine, Indexed)
+        return engine
+
+    @property
+    def is_in_place(self) -> bool:
+        return bool(self.queries) and len(self.readers) == len(self.queries)
+
+    def alias(self, side: Side) -> str:
+        return self.join.side(side).source.alias
+
+    # How it runs.
+
+    def choose(self, alike: Mapping[Algorithm, int]) -> None:
+        """Decide on the algorithm, rewriters and heavy values. `alike` counts attempts with the same condition."""
+        engine, count = self.engine, len(self.evaluators)
+        if engine.is_open:
+            self.chosen = chosen(self.join, self.statistics, count, engine.skew, alike)
+        else:
+            self.chosen = Chosen(engine.algorithm, "as asked for")
+        algorithm = self.chosen.algorithm
+        self.join = self.join.by(algorithm)
+        known = both(self.join, self.statistics)
+        rewrites = rewriting(algorithm, known)
+        heavy = heavy_values(algorithm, self.join.attributes, rewrites, known, count, engine.skew)
+        for side in SIDES:
+            replicas = replicas_for(engine.replicas, self.statistics.get(side, ()), count)
+            for replica in range(replicas):
+                self.queries[side, replica] = IndexQuery(
+                    query=self.join.query,
+                    side=side,
+                    replica=replica,
+                    rewrites=rewrites[side],
+                    evaluators=self.evaluators,
+                    heavy=heavy,
+                    replicas=replicas,
+                )
+
+    # Results.
+
+    def new_rows(self, results: ResultRows) -> list[Row]:
+        """Those that were not handed on before."""
+        left, right = (
+            [self._covers.next.get((self.alias(side), origin), 0) for origin in results.origins] for side in SIDES
+        )
+        origins, numbers = results.origins, iter(results.made_of)
+        rows: list[Row] = []
+        made = self.join.schema.decode(results.rows)
+        for row, one, first, other, second in zip(made, numbers, numbers, numbers, numbers, strict=True):
+            pair = (origins[one], first, origins[other], second)
+            is_covered = first < left[one] and second < right[other]
+            if not is_covered and pair not in self.uncovered:
+                self.uncovered[pair] = row
+                rows.append(row)
+        self._results += len(rows)
+        return rows
+
+    def advance(self, side: Side, covers: Mapping[Origin, int]) -> None:
+        """A reader of this side has come so far."""
+        alias = self.alias(side)
+        self._covers.advance(tuple(Reach(alias, origin, upto) for origin, upto in covers.items()))
+
+    def news(self, now: Millis) -> tuple[Progress, tuple[bytes, ...]] | None:
+        """How far it is, and digests of the results beyond that; None: as far as when this was last asked."""
+        self._is_whole = self._is_whole or self.has_caught_up(now)
+        reached = self._covers.reaches()
+        if not self._is_whole or reached == self._said:
+            return None
+        self._said, self.said_at = reached, now
+        left, right = (self.alias(side) for side in SIDES)
+        covers = self._covers.next
+        self.uncovered = {
+            pair: row
+            for pair, row in self.uncovered.items()
+            if pair[1] >= covers.get((left, pair[0]), 0) or pair[3] >= covers.get((right, pair[2]), 0)
+        }
+        return Progress(reached), tuple(digest_of(self.join.schema, row) for row in self.uncovered.values())
+
+    def has_caught_up(self, now: Millis) -> bool:
+        """Whether evaluators have again all tuples that the last attempt had covered, so that later ones meet them."""
+        if now - self.began_at >= AWAIT_MS or len(self.uncovered) > UNCOVERED_MAX:
+            return True
+        resume = self.deploy.resume.covers
+        return all(self._covers.next.get((reach.alias, reach.origin), 0) >= reach.next for reach in resume)
+
+    # For people to look at.
+
+    def status(self, seen: Mapping[RewriterName, ReaderSeen]) -> SubgraphStatus:
+        """How it is doing, by what its readers have reported."""
+        reports = {rewriter: each.latest for rewriter, each in seen.items() if each.latest is not None}
+        read = {rewriter: report.tuples for rewriter, report in reports.items()}
+        return SubgraphStatus(
+            query=self.deploy.query,
+            attempt=self.deploy.attempt,
+            number=self.deploy.subgraph.number,
+            life=self.began_at,
+            rows_in=sum(read.values()),
+            rows_out=self._results,
+            waiting=sum(each.waiting is not None for each in seen.values()),
+            inputs=tuple(
+                InputStatus(self.alias(side), sum(n for each, n in read.items() if each[0] == side), 0, None, False)
+                for side in SIDES
+            ),
+            progress=Progress(self._covers.reaches()),
+            index=self._index_status(seen, read),
+        )
+
+    def _index_status(self, seen: Mapping[RewriterName, ReaderSeen], read: Mapping[RewriterName, int]) -> IndexStatus:
+        assert self.chosen is not None
+        reports = [each.latest for each in seen.values() if each.latest is not None]
+        rewriters = tuple(
+            RewriterStatus(
+                self.alias(side),
+                str(self.join.side(side).attribute),
+                seen[side, replica].peer,
+                self.queries[side, replica].rewrites,
+                replica,
+                self.queries[side, replica].replicas,
+                read.get((side, replica), 0),
+            )
+            for side, replica in sorted(seen)
+        )
+        return IndexStatus(
+            rewriters,
+            self.evaluators,
+            len({heard.peer: None for report in reports for heard in report.heard}),
+            sum(report.messages for report in reports),
+            self.chosen.algorithm,
+            self.chosen.why,
+            tuple((each.value, each.rows * each.columns) for each in self.queries[LEFT, 0].heavy),
+        )
