@@ -4,15 +4,13 @@ SHELL := /bin/sh
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.installed
-# More workers than cores: many tests wait for the network.
-TOGETHER := $(BIN)/pytest -q -n 4
 LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command "make lock"
 # Only queries with state need Java, so a machine where none can be had goes on without it.
 FIND_JAVA := $(BIN)/python deploy/java-home >/dev/null || true
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check static bench experiment compose-test java lock clean
+.PHONY: help demo test check soak static bench experiment compose-test java lock clean
 
 help: ## Say what can be made.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,13 +19,16 @@ demo: $(READY) ## An airline, a library and a shop on five peers of this machine
 	@$(FIND_JAVA)
 	@$(BIN)/peer demo --for 10
 
-test: static ## Run everything: formatting, lint, types and every test, containers included where there is an engine.
+test: $(READY) ## Run all that a commit must pass: formatting, lint, types and every test, containers where they changed.
 	@$(FIND_JAVA)
-	$(TOGETHER) -m "not alone and not system"
-	$(BIN)/pytest -m "alone or system" # One after the other: they measure, or want both cores themselves.
+	@$(BIN)/python -m tests.suite
 
 check: static ## Run the quick part of it: formatting, lint, types, fast tests; under a minute.
-	$(TOGETHER) -m "not slow and not alone and not system"
+	$(BIN)/pytest -q -n 4 -m "not slow and not alone and not system" # More workers than cores: many tests wait.
+
+soak: $(READY) ## Play all seeds of all scenarios, hunt all planted bugs, run every test at its largest; goes on where it was.
+	@$(FIND_JAVA)
+	@$(BIN)/python -m tests.soak $(ARGS)
 
 static: $(READY)
 	$(BIN)/ruff format --check --quiet
@@ -66,7 +67,7 @@ lock: $(READY) ## Renew the lock files from pyproject.toml, with the newest vers
 	$(LOCK) --upgrade --group bench -o requirements-bench.lock
 
 clean: ## Remove what the targets made, the virtual environment included.
-	rm -rf $(VENV) .venv-bench .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
+	rm -rf $(VENV) .venv-bench .soak.json .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(READY): requirements-dev.lock pyproject.toml deploy/make-venv

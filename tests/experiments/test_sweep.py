@@ -1,4 +1,4 @@
-"""Sweeps: every cell once, in order, through interruptions, and the same on Spark."""
+"""Sweeps: every cell once, in order, and through interruptions; tests/spark_jobs/test_sweep.py has those on Spark."""
 
 from __future__ import annotations
 
@@ -8,13 +8,7 @@ from pathlib import Path
 import pytest
 
 from experiments import sweep
-from spark_jobs.session import NoSession, find_java
-
-CELLS = [{"a": a, "b": b} for a in range(3) for b in (0.5, 2)]
-
-
-def product(a: int, b: float) -> dict[str, float]:
-    return {"product": a * b}
+from tests.experiments.cells import CELLS, chosen, product
 
 
 class Counted:
@@ -29,10 +23,6 @@ class Counted:
             raise KeyboardInterrupt
         self.calls.append((a, b))
         return product(a, b)
-
-
-def chosen(out: Path, master: str = sweep.HERE, *, is_fresh: bool = False) -> sweep.Options:
-    return sweep.Options(out=out, master=master, is_fresh=is_fresh)
 
 
 def test_results_come_in_the_order_of_the_cells(tmp_path: Path):
@@ -64,17 +54,6 @@ def test_the_arguments_of_an_experiment():
     assert sweep.options(parser.parse_args([])) == sweep.Options(0.1, 6)
     given = parser.parse_args("--scale 1 --seed 2 --out there --master local[2] --fresh".split())
     assert sweep.options(given) == sweep.Options(1.0, 2, Path("there"), "local[2]", True)
-
-
-@pytest.mark.alone
-def test_spark_finds_the_same(tmp_path: Path):
-    pytest.importorskip("pyspark")
-    try:
-        find_java("")
-    except NoSession as error:
-        pytest.skip(str(error))
-    found = sweep.run("products", product, CELLS, chosen(tmp_path, "local[2]"))
-    assert found == [product(**cell) for cell in CELLS]
 
 
 def test_without_a_cluster_it_says_how_to_do_without(tmp_path: Path):

@@ -94,7 +94,7 @@ async def flood(pieces: Iterator[bytes], take: Callable[[bytes], None]) -> int:
     return resident_bytes() - warm
 
 
-@pytest.mark.alone
+@pytest.mark.slow
 async def test_a_million_malformed_datagrams_and_frames_raise_nothing_and_leave_nothing() -> None:
     luck = random.Random(SEED)
     failures: list[dict[str, object]] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 import time
-from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
@@ -13,6 +12,7 @@ from queries import sql, sql_streams
 from queries.errors import QueryError
 from queries.plan import output_schema
 from tests.queries.sql_corpus import CORPUS, streams
+from tests.soaking import many
 
 _WORD = re.compile(r"\w+|\s+|[^\w\s]")
 _SPICE = [
@@ -101,8 +101,7 @@ def test_a_mutated_text_is_a_query_or_a_query_error():
     fuzz(seed=random.SystemRandom().randrange(1 << 32), count=1_000)
 
 
-@pytest.mark.alone
-def test_a_hundred_thousand_mutated_texts_are_queries_or_query_errors():
-    with ProcessPoolExecutor(2) as pool:
-        for done in [pool.submit(fuzz, seed, count=50_000) for seed in (4, 5)]:
-            done.result()
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4, 8))
+def test_many_mutated_texts_are_queries_or_query_errors(seed: int):
+    fuzz(seed, count=many(8_000, 50_000))

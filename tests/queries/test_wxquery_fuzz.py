@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-from concurrent.futures import ProcessPoolExecutor
 from xml.parsers import expat
 
 import msgspec
@@ -15,6 +14,7 @@ from queries.errors import QueryError
 from queries.plan import Operator
 from tests.queries.wx_streams import ALERT, PHOTON, STREAMS, alert, photon, results
 from tests.queries.wx_texts import Q1, Q3, Q4
+from tests.soaking import many
 
 TEXTS = (
     Q1,
@@ -105,10 +105,7 @@ def test_mutated_texts_give_a_plan_or_our_error():
     fuzz(1_000, random.SystemRandom().randrange(1 << 32))
 
 
-@pytest.mark.alone
-def test_many_mutated_texts_give_a_plan_or_our_error():
-    seeds = [random.SystemRandom().randrange(1 << 32) for _ in range(2)]
-    print(f"seeds={seeds}")
-    with ProcessPoolExecutor(2) as pool:
-        for done in [pool.submit(fuzz, 50_000, seed) for seed in seeds]:
-            done.result()
+@pytest.mark.slow
+@pytest.mark.parametrize("group", range(4))
+def test_many_mutated_texts_give_a_plan_or_our_error(group: int):
+    fuzz(many(8_000, 50_000), random.SystemRandom().randrange(1 << 32))

@@ -11,10 +11,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-STORE = "store alone"  # The scenarios of shelf.py; all others are files.
-DISK_LOSS = "store alone, with a disk lost"
-POWER_CUTS = "store alone, the power fails everywhere"
-LEAVING = "store alone, peers leave"
 Patch = AbstractContextManager[Any]
 
 

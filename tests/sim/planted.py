@@ -31,7 +31,8 @@ from protocols.store.handover import Handovers
 from protocols.store.machine import StoreMachine
 from protocols.store.messages import KeyDropped, StoreOffer
 from protocols.store.neighbourhood import Neighbourhood
-from tests.sim.bugs import DISK_LOSS, LEAVING, POWER_CUTS, STORE, Patch, bug
+from tests.sim.bugs import Patch, bug
+from tests.sim.series import DISK_LOSS, HARD, LEAVING, POWER_CUTS
 
 # The disk.
 
@@ -271,13 +272,13 @@ def a_tuple_in_doubt_is_dropped() -> Patch:
 # The store.
 
 
-@bug(STORE, seeds=20)
+@bug(HARD, seeds=20)
 def quorum_of_one() -> Patch:
     """One owner's word is enough."""
     return patch.object(Neighbourhood, "needed", lambda neighbourhood, now: 1)
 
 
-@bug(STORE, seeds=60)
+@bug(HARD, seeds=60)
 def one_owner_too_many() -> Patch:
     """Off by one: a key has R + 1 owners, of which two quorums need not meet."""
     is_among = module_of_neighbours._is_among
@@ -297,7 +298,7 @@ def one_owner_too_many() -> Patch:
     return both()
 
 
-@bug(STORE, seeds=10)
+@bug(HARD, seeds=10)
 def owner_without_catching_up() -> Patch:
     """A peer answers for a key from the moment it owns it."""
     return patch.object(Neighbourhood, "answers_for", lambda neighbourhood, key, now: neighbourhood.is_owner(key))
@@ -315,7 +316,7 @@ def comparison_pulls_nothing() -> Patch:
     return patch.object(Comparisons, "_advance", leave)
 
 
-@bug(STORE, seeds=10)
+@bug(HARD, seeds=10)
 def older_entry_wins() -> Patch:
     """Whatever arrives last is taken for the newest."""
     return patch.object(Entry, "supersedes", lambda entry, other: entry != other)
@@ -351,7 +352,7 @@ def key_dropped_without_acks() -> Patch:
     return patch.object(Handovers, "advance", drop)
 
 
-@bug(STORE, seeds=10)
+@bug(HARD, seeds=10)
 def absence_taken_for_deletion() -> Patch:
     """What the other side of a comparison does not hold is dropped."""
     offer_back = Comparisons._offer_back

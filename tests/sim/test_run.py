@@ -51,7 +51,7 @@ def test_without_faults_everything_is_delivered():
     assert outcome.delivered > 10
 
 
-@pytest.mark.alone
+@pytest.mark.slow
 def test_a_run_repeats_itself_in_another_process_with_another_hash_seed():
     program = f"from overlay.sim.run import run_many; print(next(run_many({CHURN!r}, [3], 1)).trace_hash)"
 
@@ -63,7 +63,7 @@ def test_a_run_repeats_itself_in_another_process_with_another_hash_seed():
     assert trace_hash("1") == trace_hash("2")
 
 
-@pytest.mark.alone
+@pytest.mark.slow
 def test_many_seeds_come_in_order_whatever_the_number_of_processes():
     def hashes(jobs: int) -> list[tuple[int, str]]:
         return [(outcome.seed, outcome.trace_hash) for outcome in run_many(QUIET, range(4, 7), jobs)]
@@ -97,10 +97,3 @@ def test_a_trace_can_be_replayed_and_a_changed_one_is_found_out(tmp_path: Path):
     path.write_text("not a trace\n")
     with pytest.raises(TraceError):
         replay(path)
-
-
-@pytest.mark.alone
-def test_churn():
-    """A few seeds of what `peer simulate churn --seeds 1000` runs at length."""
-    for outcome in run_many(CHURN, range(1, 21), jobs=2):
-        assert outcome.verdict is Verdict.OK, f"peer simulate churn --seed {outcome.seed}: {outcome.problem}"

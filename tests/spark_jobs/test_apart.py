@@ -11,10 +11,9 @@ pytest.importorskip("pyspark")
 from protocols.execution.engine import FeedRun, StartRun
 from queries.schema import Row
 from tests.protocols.execution.attempts import ROWS, THREE, WINDOWED, attempts
-from tests.spark_jobs.live import Live, live
+from tests.spark_jobs.live import Live
 
-pytestmark = pytest.mark.alone
-live = pytest.fixture(scope="module")(live)  # type: ignore[assignment]
+pytestmark = pytest.mark.system
 
 
 class OnSpark:

@@ -18,7 +18,7 @@ from tests.spark_jobs.cluster import Cluster, cluster
 from tests.spark_jobs.feeder import START, Feeder, arrived, plan_of, us
 from tests.spark_jobs.live import PATIENCE_S, Live
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.system
 
 PLANS = {
     "select": "SELECT k, v * 2 AS w, d, s, at, raw FROM a WHERE v > 0.5 OR b",

@@ -27,13 +27,13 @@ from spark_jobs.compile import compiled
 from spark_jobs.runner import INTERPRETED
 from tests.queries.random_queries import Queries
 from tests.queries.random_sql import STREAMS, data
-from tests.spark_jobs.frames import held, session, source_frames, told
+from tests.soaking import many
+from tests.spark_jobs.frames import held, source_frames, told
 
-GROUPS, PLANS = 10, 50  # Sets of rows, and plans on each.
+GROUPS, PLANS = many(5, 20), 50  # Sets of rows, and plans on each.
 ROWS = 16
 
-pytestmark = pytest.mark.alone
-spark = pytest.fixture(scope="module")(session)
+pytestmark = pytest.mark.system
 
 
 Comparison = tuple[Counter[str], int, Counter[str]]

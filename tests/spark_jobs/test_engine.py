@@ -21,10 +21,9 @@ from queries.reference import Tuple, evaluate, same_rows
 from queries.schema import Row
 from spark_jobs.session import SessionSettings
 from tests.spark_jobs.feeder import START, Feeder, arrived, plan_of, row, us
-from tests.spark_jobs.live import Live, live
+from tests.spark_jobs.live import Live
 
-pytestmark = pytest.mark.alone
-live = pytest.fixture(scope="module")(live)  # type: ignore[assignment]
+pytestmark = pytest.mark.system
 
 LIVE_PLANS = {
     "select": "SELECT k, v * 2 AS w, d, s, at, raw FROM a WHERE v > 0.5 OR b",

@@ -20,13 +20,11 @@ from queries.reference import Tuple, evaluate, same_rows
 from queries.schema import Schema
 from spark_jobs.compile import compiled
 from tests.spark_jobs.escapes import CANARY, NAMES, PIECES, PLACES, STATEMENTS
-from tests.spark_jobs.frames import held, session, source_frames, told
+from tests.spark_jobs.frames import held, source_frames, told
 from tests.tidy import ROOT
 
 STREAMS = {"r": Stream("r", Schema.parse("k int, s string"))}
 ROWS = {"r": [Tuple(EPOCH, (number, piece), number) for number, piece in enumerate(PIECES)]}
-
-spark = pytest.fixture(scope="module")(session)
 
 
 def constants() -> list[str]:
@@ -72,7 +70,7 @@ def test_a_piece_in_quotes_is_a_constant() -> None:
     assert all("\u2028" in text for text in refused), "only a separator of lines may not stand in a text"
 
 
-@pytest.mark.alone
+@pytest.mark.system
 def test_constants_reach_spark_as_literals_and_names_not_at_all(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from py4j.clientserver import JavaClient
 
@@ -95,7 +93,7 @@ def test_constants_reach_spark_as_literals_and_names_not_at_all(spark: Any, monk
     assert not Path(CANARY).exists()
 
 
-@pytest.mark.alone
+@pytest.mark.system
 def test_constants_mean_themselves(spark: Any) -> None:
     for text, plan in plans(constants()[::5]):
         theirs = told(compiled(plan, source_frames(spark, plan, ROWS)), plan)

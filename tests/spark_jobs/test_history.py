@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from spark_jobs.runner import INTERPRETED
 from tests.queries.papers import FILES, planned, streams_of, tuples_of
 from tests.queries.random_queries import Queries
 from tests.queries.random_sql import STREAMS, data
-from tests.spark_jobs.frames import held, session
+from tests.spark_jobs.frames import held
 
 PLANS, ROWS = 25, 16
 NESTED = Stream(
@@ -43,11 +42,11 @@ NESTED_ROWS = [
 
 
 @pytest.fixture(scope="module")
-def spark() -> Iterator[Any]:
-    for each in session():
-        for name, value in (PARQUET | INTERPRETED).items():
-            each.conf.set(name, value)
-        yield each
+def spark(one_spark: Any) -> Any:
+    session = one_spark.newSession()
+    for name, value in (PARQUET | INTERPRETED).items():
+        session.conf.set(name, value)
+    return session
 
 
 def record(folder: Path, streams: Streams, known: dict[str, Stream], source: random.Random) -> None:
@@ -74,7 +73,7 @@ def run(spark: Any, plan: Operator, folder: Path) -> list[Row]:
     return rows
 
 
-@pytest.mark.alone
+@pytest.mark.system
 def test_random_queries_over_recordings_have_the_results_of_the_reference(spark: Any, tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed={seed}")
@@ -98,7 +97,7 @@ def test_random_queries_over_recordings_have_the_results_of_the_reference(spark:
     assert found > PLANS
 
 
-@pytest.mark.alone
+@pytest.mark.system
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_query_of_the_papers_over_recordings(spark: Any, path: Path, tmp_path: Path) -> None:
     plan = planned(path).plan
@@ -109,7 +108,7 @@ def test_a_query_of_the_papers_over_recordings(spark: Any, path: Path, tmp_path:
     assert same_rows(ours, held(run(spark, body, tmp_path)))
 
 
-@pytest.mark.alone
+@pytest.mark.system
 def test_nested_records_bytes_and_far_times_come_back(spark: Any, tmp_path: Path) -> None:
     streams = {"nested": [Tuple(EPOCH + timedelta(seconds=n), row, n) for n, row in enumerate(NESTED_ROWS)]}
     record(tmp_path, streams, {"nested": NESTED}, random.Random(1))

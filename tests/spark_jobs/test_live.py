@@ -22,15 +22,16 @@ from spark_jobs.session import NoSession, SessionSettings, find_java
 from spark_jobs.stages import mode
 from tests.queries.random_queries import Queries
 from tests.queries.random_sql import STREAMS, data
+from tests.soaking import many
 from tests.spark_jobs.frames import _rows as timed_rows
 from tests.spark_jobs.frames import held
 from tests.spark_jobs.live import Live
 
-GROUPS, PLANS = 4, 16  # Times that sessions are filled, and runs in one at a time.
+GROUPS, PLANS = many(2, 8), 16  # Times that sessions are filled, and runs in one at a time.
 ROWS = 12
 END_US = 400 * 86_400_000_000  # Behind all windows.
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.system
 
 
 @pytest.fixture(scope="module")

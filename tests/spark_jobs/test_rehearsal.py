@@ -11,7 +11,7 @@ pytest.importorskip("pyspark")
 from tests.spark_jobs.feeder import START, plan_of, us
 from tests.spark_jobs.live import PATIENCE_S, Live, live
 
-pytestmark = pytest.mark.alone
+pytestmark = pytest.mark.system
 live = pytest.fixture(live)  # type: ignore[assignment]
 
 JOIN = "SELECT a.k FROM a [RANGE 5 SECONDS], b [RANGE 8 SECONDS] WHERE a.k = b.k"

@@ -24,13 +24,12 @@ from queries.schema import Schema
 from spark_jobs.compile import compiled
 from spark_jobs.runner import INTERPRETED
 from tests.queries.papers import FILES, planned, tuples_of
-from tests.spark_jobs.frames import held, session, source_frames, told
+from tests.spark_jobs.frames import held, source_frames, told
 
 SCHEMA = Schema.parse("v decimal null, g int, f float null, spot record(x int, y int null) null")
 PLANS = 30
 
-pytestmark = pytest.mark.alone
-spark = pytest.fixture(scope="module")(session)
+pytestmark = pytest.mark.system
 
 
 def check(spark: Any, plan: Operator, streams: Streams, said: str) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -22,10 +21,10 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     cluster.stop()
 
 
-@pytest.fixture
-def fragile(tmp_path: Path) -> Iterator[Cluster]:
-    """Five peers for the tests that kill some."""
-    cluster = Cluster(DataDir(tmp_path))
+@pytest.fixture(scope="module")
+def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Five peers for the tests that kill some, and start them again."""
+    cluster = Cluster(DataDir(tmp_path_factory.mktemp("fragile")))
     cluster.start(5, first_port=next(PORTS), settings={"spark": "off"})
     cluster.wait_until_up()
     yield cluster

@@ -138,17 +138,18 @@ async def test_a_join_is_exact_whoever_is_killed(fragile: Cluster, engine: Query
     seed = random.SystemRandom().randrange(1_000_000)
     print(f"seed={seed}")
     rng = random.Random(seed)
+    left, right = (f"{name}_{engine.replace('-', '_')}" for name in ("lefts", "rights"))
     stop, got = asyncio.Event(), Counter[tuple[int, int]]()
     lefts, rights = dict[int, bool](), dict[int, bool]()
     peers: dict[str, int] = {fragile.client(n).get("/status")["peer_id"]: n for n in range(1, 6)}
     async with client(fragile, 1) as one, client(fragile, 5, patience_s=PATIENCE_S) as five:
-        await one.create_stream("lefts", "n int, k int")
-        await one.create_stream("rights", "n int, k int")
-        text = "SELECT l.n AS l, r.n AS r FROM lefts l, rights r WHERE l.k = r.k"
+        await one.create_stream(left, "n int, k int")
+        await one.create_stream(right, "n int, k int")
+        text = f"SELECT l.n AS l, r.n AS r FROM {left} l, {right} r WHERE l.k = r.k"
         async with five.query(text, name="pairs", engine=engine) as pairs:
             publishing = [
-                asyncio.create_task(publish_for(fragile, 2, "lefts", stop, lefts, met_once)),
-                asyncio.create_task(publish_for(fragile, 3, "rights", stop, rights, met_once)),
+                asyncio.create_task(publish_for(fragile, 2, left, stop, lefts, met_once)),
+                asyncio.create_task(publish_for(fragile, 3, right, stop, rights, met_once)),
             ]
 
             async def read() -> None:

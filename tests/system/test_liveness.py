@@ -6,7 +6,6 @@ import os
 import signal
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -18,9 +17,12 @@ DEAD_S = 3.0
 PATIENCE_S = 60.0
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    cluster = Cluster(DataDir(tmp_path))
+pytestmark = pytest.mark.alone
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    cluster = Cluster(DataDir(tmp_path_factory.mktemp("liveness")))
     cluster.start(5, first_port=next(PORTS))
     cluster.wait_until_up()
     yield cluster

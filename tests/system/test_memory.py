@@ -40,6 +40,7 @@ def resident_bytes(pid: int) -> int:
     return int(found[1]) * 1024
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("peers", [1, 5])
 def test_an_idle_daemon_takes_at_most_80_mb(tmp_path: Path, peers: int):
     cluster = Cluster(DataDir(tmp_path))

@@ -39,7 +39,7 @@ QUERIES = {
     "streamglobe": ("1-q1", "1-q2", "2-q3", "2-q4"),
 }
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture

@@ -213,10 +213,11 @@ async def test_a_query_is_exact_whoever_is_killed(fragile: Cluster, victim: str)
     stop, sent, got = asyncio.Event(), dict[int, bool](), Counter[int]()
     hosts: dict[str, int] = {fragile.client(n).get("/status")["peer_id"]: n for n in range(1, 6)}
     async with client(fragile, 1) as one, client(fragile, 5, patience_s=PATIENCE_S) as five:
-        await one.create_stream("numbers", "n int, words string")
-        publishing = [asyncio.create_task(publish_for(fragile, n, "numbers", stop, sent, wordy)) for n in (2, 3)]
+        numbers = f"numbers_{victim}"
+        await one.create_stream(numbers, "n int, words string")
+        publishing = [asyncio.create_task(publish_for(fragile, n, numbers, stop, sent, wordy)) for n in (2, 3)]
         await until(lambda: len(sent) > 100, "both publish")
-        async with five.query("SELECT n FROM numbers WHERE n % 3 = 0", name="thirds") as thirds:
+        async with five.query(f"SELECT n FROM {numbers} WHERE n % 3 = 0", name="thirds") as thirds:
             before = dict(sent)
 
             async def read() -> None:

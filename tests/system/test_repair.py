@@ -23,7 +23,7 @@ OWNERS = 3
 GOAL_S = 30.0
 PATIENCE_S = 180.0
 
-pytestmark = pytest.mark.system
+pytestmark = pytest.mark.alone
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,20 +25,20 @@ from tests.system.publishing import nothing_left
 SPARK_S = 300.0  # To start, on a machine that does other things too.
 READER = 5
 BASE = datetime(2026, 5, 1, 12, tzinfo=UTC)
-JOIN = "SELECT l.n AS l, r.n AS r FROM lefts [RANGE 1 HOUR] l, rights [RANGE 1 HOUR] r WHERE l.k = r.k"
+JOIN = "SELECT l.n AS l, r.n AS r FROM {} [RANGE 1 HOUR] l, {} [RANGE 1 HOUR] r WHERE l.k = r.k"
 WINDOWS = """
     SELECT k, count(*) AS times, min(n) AS first, max(n) AS last
-    FROM ticks [RANGE 1 SECOND SLIDE 1 SECOND]
+    FROM {} [RANGE 1 SECOND SLIDE 1 SECOND]
     GROUP BY k
 """
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-def fragile(tmp_path: Path) -> Iterator[Cluster]:
-    """Five peers, of which the reader's starts Spark when the query comes."""
-    cluster = Cluster(DataDir(tmp_path))
+@pytest.fixture(scope="module")
+def fragile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Five peers, of which the reader's starts Spark when the first query comes; a test starts again what it kills."""
+    cluster = Cluster(DataDir(tmp_path_factory.mktemp("fragile")))
     cluster.start(5, first_port=next(PORTS))
     cluster.wait_until_up()
     yield cluster
@@ -97,7 +96,8 @@ async def test_a_join_is_exact_whoever_is_killed(fragile: Cluster, victim: str):
     seed = random.SystemRandom().randrange(1_000_000)
     print(f"seed={seed}")
     rng = random.Random(seed)
-    certain: dict[str, dict[int, int]] = {"lefts": {}, "rights": {}}  # Key by number, of what was acknowledged.
+    left, right = f"lefts_{victim}", f"rights_{victim}"
+    certain: dict[str, dict[int, int]] = {left: {}, right: {}}  # Key by number, of what was acknowledged.
     numbers = itertools.count()
 
     async def some(publishers: dict[str, Client], count: int) -> None:
@@ -108,14 +108,13 @@ async def test_a_join_is_exact_whoever_is_killed(fragile: Cluster, victim: str):
                     certain[stream].update({n: k for n, k, _ in rows})
 
     def due() -> set[tuple[int, int]]:
-        lefts, rights = certain["lefts"], certain["rights"]
-        return {(a, b) for a, k in lefts.items() for b, other in rights.items() if k == other}
+        return {(a, b) for a, k in certain[left].items() for b, other in certain[right].items() if k == other}
 
     async with client(fragile, 1) as one, client(fragile, 2, 60) as two, client(fragile, READER, SPARK_S) as five:
         for stream in certain:
             await one.create_stream(stream, "n int, k int, words string")
-        publishers = {"lefts": two, "rights": one}
-        async with five.query(JOIN, name="pairs") as pairs, reading(pairs) as got:
+        publishers = {left: two, right: one}
+        async with five.query(JOIN.format(left, right), name="pairs") as pairs, reading(pairs) as got:
             await some(publishers, 5)
             for _ in range(2):
                 await until(lambda: due() <= got.keys(), "all pairs so far", SPARK_S)
@@ -138,6 +137,7 @@ async def test_windows_are_exact_whoever_is_killed(fragile: Cluster, victim: str
     seed = random.SystemRandom().randrange(1_000_000)
     print(f"seed={seed}")
     rng = random.Random(seed)
+    ticks = f"ticks_{victim}"
     expected: dict[tuple[int, int], list[int]] = {}  # Ticks by window and key.
     numbers = itertools.count()
 
@@ -145,7 +145,7 @@ async def test_windows_are_exact_whoever_is_killed(fragile: Cluster, victim: str
         for _ in range(count):
             n = next(numbers)
             k = rng.randrange(3)
-            await two.publish("ticks", [(n, k, BASE + timedelta(milliseconds=100 * n + 50))])
+            await two.publish(ticks, [(n, k, BASE + timedelta(milliseconds=100 * n + 50))])
             expected.setdefault((n // 10, k), []).append(n)
             await asyncio.sleep(0.01)
 
@@ -154,8 +154,8 @@ async def test_windows_are_exact_whoever_is_killed(fragile: Cluster, victim: str
         return {(k, len(ns), ns[0], ns[-1]) for (window, k), ns in expected.items() if window < last}
 
     async with client(fragile, 1) as one, client(fragile, 2, 60) as two, client(fragile, READER, SPARK_S) as five:
-        await one.create_stream("ticks", "n int, k int, at timestamp", event_time="at")
-        async with five.query(WINDOWS, name="windows") as windows, reading(windows) as got:
+        await one.create_stream(ticks, "n int, k int, at timestamp", event_time="at")
+        async with five.query(WINDOWS.format(ticks), name="windows") as windows, reading(windows) as got:
             await some(two, 55)
             for _ in range(2):
                 await until(lambda: due() <= got.keys(), "all windows so far", SPARK_S)
@@ -166,4 +166,4 @@ async def test_windows_are_exact_whoever_is_killed(fragile: Cluster, victim: str
             print(f"{victim} killed twice: {len(due())} windows due, {len(got)} came; {shown.reason}")
         assert [row for row, times in got.items() if times > 1] == []
         assert {row for row in got if row[2] < max(expected)[0] * 10} == due()
-        await nothing_left(five, "ticks")
+        await nothing_left(five, ticks)

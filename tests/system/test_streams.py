@@ -25,6 +25,7 @@ from peerd.cluster import Cluster
 from peerd.datadir import DataDir
 from peerd.errors import Exit
 from protocols.catalogue.streams import Durability
+from tests.soaking import many
 from tests.system.clients import DEADLINE_S, client, peer, until
 from tests.system.ports import PORTS
 
@@ -282,7 +283,7 @@ def test_a_detached_subscription_waits_for_its_reader(network: Cluster):
 # Crashes.
 
 CRASH_S = 180.0  # Patience with what a crash delays.
-KILL_S = float(os.environ.get("PEER_KILL_TEST_S", "60"))
+KILL_S = float(os.environ.get("PEER_KILL_TEST_S", many(30, 120)))
 READERS = (4, 5)
 LOSER = 2  # Loses its disk once, so nothing that is promised to survive on its disk alone is published there.
 INGRESS: dict[Durability, tuple[int, int]] = {"disk": (1, 3), "replicated": (LOSER, 3)}

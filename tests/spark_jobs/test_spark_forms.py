@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import shutil
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -53,18 +51,7 @@ def test_every_function_has_a_form():
     assert all(callable(function.form) for function in FUNCTIONS.values())
 
 
-@pytest.fixture(scope="module")
-def spark():
-    sql = pytest.importorskip("pyspark.sql")
-    if not (os.environ.get("JAVA_HOME") or shutil.which("java")):
-        pytest.skip("there is no Java")
-    builder = sql.SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    session = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
-    yield session
-    session.stop()
-
-
-@pytest.mark.alone
+@pytest.mark.system
 @pytest.mark.parametrize("as_columns", [False, True], ids=["constants", "columns"])
 def test_spark_gives_the_same(spark, as_columns):
     import pyspark.sql.functions as sf

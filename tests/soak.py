@@ -1,0 +1,220 @@
+"""`make soak`: every seed of every scenario, a full hunt for each planted bug, and the whole suite at its largest.
+
+It takes hours. Progress is kept in .soak.json: a run that was interrupted goes on where it was, one at another commit
+begins anew. At the end it prints a line for each scenario. A seed that fails is printed with the command that plays it
+again, the others are played all the same, and the exit status is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from overlay.sim.run import Verdict
+from tests.sim.bugs import BUGS
+from tests.sim.hunt import hunt
+from tests.sim.series import KNOWN, SERIES, Played, Series, play
+
+ROOT = Path(__file__).parent.parent
+SAVE_S = 5.0
+SAY_S = 60.0
+COLUMNS = "{:40} {:>6} {:>10} {:>10} {:>5} {:>6} {:>7} {:>8}"
+
+
+class Totals(msgspec.Struct):
+    """What the seeds of one series came to so far."""
+
+    seeds: int = 0
+    publishes: int = 0
+    rows: int = 0
+    lost: int = 0  # Seeds in which something due never came,
+    false: int = 0  # a row came twice, or one that nobody published,
+    broken: int = 0  # or a peer broke one of its own rules.
+    moves: int = 0
+    joins_apart: int = 0
+    took_s: float = 0.0
+
+    def add(self, played: Played) -> None:
+        self.seeds += 1
+        self.publishes += played.accepted
+        self.rows += played.delivered
+        self.moves += played.moves
+        self.joins_apart += played.joins_apart
+        self.lost += played.verdict is Verdict.LIVENESS
+        self.false += played.verdict is Verdict.CORRECTNESS
+        self.broken += played.verdict is Verdict.CRASH
+
+    def failed(self) -> int:
+        return self.lost + self.false + self.broken
+
+
+class State(msgspec.Struct):
+    """How far a soak has come."""
+
+    commit: str
+    series: dict[str, Totals] = msgspec.field(default_factory=dict)
+    hunts: dict[str, int | None] = msgspec.field(default_factory=dict)  # The seed that found a planted bug.
+    hunts_took_s: float = 0.0
+    suite: str = ""  # "passed" or "failed" once it was run.
+    suite_took_s: float = 0.0
+    problems: list[str] = msgspec.field(default_factory=list)
+
+
+class Soak:
+    """One run, from the state that an earlier one left."""
+
+    def __init__(self, path: Path, jobs: int, seeds: int | None) -> None:
+        self._path, self._jobs, self._seeds = path, jobs, seeds
+        commit = described()
+        self.state = State(commit)
+        if path.exists():
+            before = msgspec.json.decode(path.read_bytes(), type=State)
+            if before.commit == commit:
+                self.state = before
+                say(f"going on where {path} was left")
+            else:
+                say(f"{path} is of {before.commit}, this is {commit}: begin anew")
+        self._saved_at = self._said_at = time.monotonic()
+
+    def play_series(self, series: Series) -> None:
+        totals = self.state.series.setdefault(series.name, Totals())
+        wanted = range(totals.seeds + 1, (self._seeds if self._seeds is not None else series.soaked) + 1)
+        since = time.monotonic()
+        with ProcessPoolExecutor(self._jobs, initializer=_begin) as pool:
+            try:
+                for seed, played in zip(wanted, pool.map(play, [series.name] * len(wanted), wanted), strict=True):
+                    totals.add(played)
+                    totals.took_s, since = totals.took_s + time.monotonic() - since, time.monotonic()
+                    if played.verdict is not Verdict.OK:
+                        self._problem(f"{series.command(seed)}: {played.verdict.name}: {played.problem}")
+                    self._keep(f"{series.name}: {seed} of {wanted[-1]} seeds")
+            finally:
+                pool.shutdown(cancel_futures=True)
+        least = () if self._seeds else (("moves", series.moves_least), ("joins_apart", series.joins_apart_least))
+        for what, share in least:
+            if totals.seeds and getattr(totals, what) < share * totals.seeds:
+                self._problem(f"{series.name}: only {getattr(totals, what)} {what} in {totals.seeds} seeds")
+        self.save()
+
+    def hunt_bugs(self) -> None:
+        wanted = [name for name in BUGS if name not in self.state.hunts]
+        since = time.monotonic()
+        with ProcessPoolExecutor(self._jobs, initializer=_begin) as pool:
+            try:
+                for name, found in zip(wanted, pool.map(hunt, wanted), strict=True):
+                    self.state.hunts[name] = found.seed if found is not None else None
+                    if found is None:
+                        self._problem(f"{name} is not found in {BUGS[name].seeds} seeds of {BUGS[name].scenario}")
+                    self.state.hunts_took_s += time.monotonic() - since
+                    since = time.monotonic()
+                    self._keep(f"{len(self.state.hunts)} of {len(BUGS)} planted bugs")
+            finally:
+                pool.shutdown(cancel_futures=True)
+        self.save()
+
+    def run_suite(self) -> None:
+        if not self.state.suite:
+            since = time.monotonic()
+            done = subprocess.run(["make", "test"], check=False, cwd=ROOT, env={**os.environ, "PEER_SOAK": "1"})
+            self.state.suite = "failed" if done.returncode else "passed"
+            self.state.suite_took_s = time.monotonic() - since
+            if done.returncode:
+                self._problem("PEER_SOAK=1 make test fails")
+            self.save()
+
+    def report(self) -> Iterator[str]:
+        """The totals."""
+        yield COLUMNS.format("scenario", "seeds", "publishes", "rows", "lost", "false", "broken", "minutes")
+        every = Totals()
+        for name, totals in self.state.series.items():
+            yield _line(name, totals)
+            for field in Totals.__struct_fields__:
+                setattr(every, field, getattr(every, field) + getattr(totals, field))
+        yield _line("all of them", every)
+        found = {name: seed for name, seed in self.state.hunts.items() if seed is not None}
+        yield f"planted bugs found: {len(found)} of {len(BUGS)}, {self.state.hunts_took_s / 60:.1f} minutes"
+        known = KNOWN["planted"]
+        yield from (
+            f"  seeds.toml, [planted]: {name} = {seed}" for name, seed in found.items() if known.get(name) != seed
+        )
+        yield f"whole suite: {self.state.suite or 'not run'}, {self.state.suite_took_s / 60:.1f} minutes"
+        yield from (f"error: {problem}" for problem in self.state.problems)
+
+    def save(self) -> None:
+        made = self._path.with_suffix(".new")
+        made.write_bytes(msgspec.json.format(msgspec.json.encode(self.state)))
+        made.replace(self._path)
+        self._saved_at = time.monotonic()
+
+    def _keep(self, how_far: str) -> None:
+        now = time.monotonic()
+        if now > self._saved_at + SAVE_S:
+            self.save()
+        if now > self._said_at + SAY_S:
+            self._said_at = now
+            say(how_far)
+
+    def _problem(self, text: str) -> None:
+        if text not in self.state.problems:
+            self.state.problems.append(text)
+            say(f"error: {text}")
+
+
+def _begin() -> None:
+    gc.freeze()  # Modules stay: no run need look through them for rubbish.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent ends, once the seeds that are being played are over.
+
+
+def _line(name: str, totals: Totals) -> str:
+    counts = (totals.seeds, totals.publishes, totals.rows, totals.lost, totals.false, totals.broken)
+    return COLUMNS.format(name, *(f"{each:,}" for each in counts), f"{totals.took_s / 60:.1f}")
+
+
+def described() -> str:
+    """The commit, and whether files differ from it."""
+    asked = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--match="]
+    return subprocess.run(asked, check=True, capture_output=True, text=True, cwd=ROOT).stdout.strip()
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, help="of each scenario [500; 1000 of churn]")
+    parser.add_argument("--only", nargs="+", choices=[*SERIES, "hunts", "suite"], help="these parts alone")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2, help="processes [one for each processor]")
+    parser.add_argument("--state", type=Path, default=ROOT / ".soak.json", help="where progress is kept [.soak.json]")
+    options = parser.parse_args()
+    parts = options.only or [*SERIES, "hunts", "suite"]
+    soak = Soak(options.state, options.jobs, options.seeds)
+    try:
+        for name, series in SERIES.items():
+            if name in parts:
+                soak.play_series(series)
+        if "hunts" in parts:
+            soak.hunt_bugs()
+        if "suite" in parts:
+            soak.run_suite()
+    except KeyboardInterrupt:
+        soak.save()
+        say(f"interrupted; the same command goes on from {options.state}")
+        return 130
+    for line in soak.report():
+        say(line)
+    return 1 if soak.state.problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
