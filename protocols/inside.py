@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from dataclasses import dataclass, field
 
 from protocols.effects import AfterSync, Effect, Reply, Tell
@@ -49,3 +50,32 @@ class Inside:
 
     def forget(self, request: RequestId) -> None:
         self.roles.pop(request, None)
+
+
+@dataclass(slots=True)
+class Questions:
+    """The questions of one role that are not answered yet: on whose behalf each was asked, and what for."""
+
+    inside: Inside
+    role: str
+    _asked: dict[RequestId, tuple[str, str]] = field(default_factory=dict)
+
+    def ask(self, owner: str, purpose: str, command: Command) -> list[Effect]:
+        request, effect = self.inside.ask(self.role, command)
+        self._asked[request] = (owner, purpose)
+        return [effect]
+
+    def owner_of(self, request: RequestId) -> str:
+        return self._asked.get(request, ("", ""))[0]
+
+    def take(self, request: RequestId) -> str:
+        """What was asked for, now that it is answered; empty if nobody wants the answer any more."""
+        return self._asked.pop(request, ("", ""))[1]
+
+    def stop(self, owner: str, purposes: Container[str]) -> None:
+        """Answers for these purposes are of no use any more."""
+        self._asked = {
+            request: (asker, purpose)
+            for request, (asker, purpose) in self._asked.items()
+            if asker != owner or purpose not in purposes
+        }

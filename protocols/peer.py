@@ -52,8 +52,10 @@ from protocols.events import (
 )
 from protocols.execution.engine import EngineTried, RunFailed, RunResults, RunStarted, RunState
 from protocols.execution.executor import Executor
+from protocols.execution.explainer import Explainer
 from protocols.execution.messages import (
     ListQueries,
+    PlanQuery,
     QueryInstalled,
     ResultsNoted,
     ShowQuery,
@@ -62,7 +64,6 @@ from protocols.execution.messages import (
     WeighQuery,
 )
 from protocols.execution.proxy import QueryProxy
-from protocols.execution.weigher import Weigher
 from protocols.ids import LogId, Millis, PeerId
 from protocols.inside import Inside
 from protocols.join_index.machine import MESSAGES as JOIN_MESSAGES
@@ -121,8 +122,8 @@ class Peer:
         self.subscriber = Subscriber(peer_id, self.catalogue, self.clock, limits)
         self.inside = Inside()
         self.executor = Executor(peer_id, self.inside)
-        self.queries = QueryProxy(peer_id, self.inside, self.clock, self.publisher, limits)
-        self.weigher = Weigher(peer_id, self.inside)
+        self.proxy = QueryProxy(peer_id, self.inside, self.clock, self.publisher, limits)
+        self.explainer = Explainer(peer_id, self.inside, self.clock)
         self.placement = PlacementMachine(peer_id)
         self.joins = JoinIndex(peer_id, self.inside, lambda: self.store.neighbours, limits.late_join_ms)
         self._store_alone: tuple[Role, ...] = (self.store,)
@@ -134,8 +135,8 @@ class Peer:
             "keeper": (self.keeper,),
             "subscriber": (self.subscriber,),
             "executor": (self.executor,),
-            "queries": (self.queries,),
-            "weigher": (self.weigher,),
+            "queries": (self.proxy,),
+            "explainer": (self.explainer,),
             "placement": (self.placement,),
             "joins": (self.joins,),
         }
@@ -154,7 +155,7 @@ class Peer:
             **dict.fromkeys((Lease, Flow, Flowed, Prepare), (self.executor,)),
             **dict.fromkeys((Deploy, Undeploy), (self.executor, self.joins)),
             **dict.fromkeys(JOIN_MESSAGES, (self.joins,)),
-            **dict.fromkeys((Deployed, DeployRefused, Prepared, SubgraphStatus), (self.queries,)),
+            **dict.fromkeys((Deployed, DeployRefused, Prepared, SubgraphStatus), (self.proxy,)),
             **dict.fromkeys((AddSubtree, Map, OperatorMapped, OperatorRemapped, InvalidateMap), (self.placement,)),
         }
         self._by_command: dict[type[Command], tuple[Role, ...]] = {
@@ -170,8 +171,8 @@ class Peer:
             ListDeadLetters: (self.subscriber,),
             CloseSubscription: (self.subscriber,),
             Leave: (self.publisher, self.store),
-            **dict.fromkeys((SubmitQuery, StopQuery, ListQueries, ShowQuery), (self.queries,)),
-            WeighQuery: (self.weigher,),
+            **dict.fromkeys((SubmitQuery, StopQuery, ListQueries, ShowQuery), (self.proxy,)),
+            **dict.fromkeys((PlanQuery, WeighQuery), (self.explainer,)),
         }
         self._by_event: dict[type[Event], tuple[Role, ...]] = {
             PeerUp: self._store_alone,
@@ -179,11 +180,11 @@ class Peer:
             LogSynced: (self.publisher,),
             CopySynced: (self.keeper,),
             LetterSynced: (self.subscriber,),
-            **dict.fromkeys((ResultsReady, AttemptLost, OperatorsPlaced), (self.queries,)),
-            NetworkSeen: (self.queries, self.weigher),
+            **dict.fromkeys((ResultsReady, AttemptLost, OperatorsPlaced), (self.proxy,)),
+            NetworkSeen: (self.proxy, self.explainer),
             **dict.fromkeys((PlacementAsked, PlacementStopped), (self.placement,)),
             **dict.fromkeys((RunStarted, RunResults, RunState, RunFailed), (self.executor,)),
-            EngineTried: (self.executor, self.queries),
+            EngineTried: (self.executor, self.proxy),
             ResultsSafe: (self.executor, self.joins),
         }
 
@@ -198,7 +199,7 @@ class Peer:
                 case SubscriptionOpened() | CursorMoved() | TupleBuried():
                     self.subscriber.restore(record)
                 case QueryInstalled() | ResultsNoted():
-                    self.queries.restore(record)
+                    self.proxy.restore(record)
                 case _:
                     self.store.restore(record)
         # No stamp given before the crash may be given again.
@@ -207,7 +208,7 @@ class Peer:
 
     def snapshot(self) -> list[Record]:
         """Records that restore this state, in place of all that were written before."""
-        roles = (self.store, self.publisher, self.keeper, self.subscriber, self.queries)
+        roles = (self.store, self.publisher, self.keeper, self.subscriber, self.proxy)
         return [record for role in roles for record in role.snapshot()]
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:

@@ -11,7 +11,7 @@ from queries.catalogue import Streams
 from queries.cost import Estimate, Rates
 from queries.expressions import Column
 from queries.plan import Join, Nest, Operator, Project, Restructure, Select, Source, WindowAggregate, sources
-from queries.query import Query, QueryClass
+from queries.query import ParsedQuery, QueryClass
 
 _CLASSES: dict[QueryClass, str] = {
     "select": "one stream, nothing to remember",
@@ -30,7 +30,7 @@ Notes = Callable[[Operator], Sequence[str]]
 """What stands beside an operator of the tree, in columns."""
 
 
-def as_text(query: Query, streams: Streams | None = None, notes: Notes | None = None) -> str:
+def as_text(query: ParsedQuery, streams: Streams | None = None, notes: Notes | None = None) -> str:
     """For people; with `streams` it also tells how long unwindowed rows are kept.
 
     >>> from queries.catalogue import Stream
@@ -58,7 +58,7 @@ def as_text(query: Query, streams: Streams | None = None, notes: Notes | None = 
     return "\n".join([*lines, *tree(query.plan, notes)])
 
 
-def as_json(query: Query, streams: Streams | None = None, rates: Rates | None = None) -> dict[str, Any]:
+def as_json(query: ParsedQuery, streams: Streams | None = None, rates: Rates | None = None) -> dict[str, Any]:
     """For programs: the same facts, with each operator's inputs and what flows out of it nested inside."""
     return {
         "language": query.language,
@@ -70,7 +70,7 @@ def as_json(query: Query, streams: Streams | None = None, rates: Rates | None = 
     }
 
 
-def as_dot(query: Query) -> str:
+def as_dot(query: ParsedQuery) -> str:
     """For Graphviz: tuples flow from the sources at the bottom to the result at the top."""
     lines = ["digraph plan {", '  rankdir="BT";', '  node [shape="box", fontname="monospace"];']
     edges: list[str] = []

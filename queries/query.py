@@ -17,7 +17,7 @@ Language = Literal["sql", "wxquery"]
 QueryClass = Literal["select", "T1", "T2", "theta", "windowed", "multi-way", "aggregate", "nested"]
 
 
-class Query(msgspec.Struct, frozen=True):
+class ParsedQuery(msgspec.Struct, frozen=True):
     """What a text means, given the streams it names."""
 
     text: str
@@ -27,7 +27,7 @@ class Query(msgspec.Struct, frozen=True):
     options: tuple[tuple[str, str], ...] = ()  # What WITH (key = value) asked for.
 
 
-def parse(text: str, streams: Streams, parameters: Sequence[Any] = ()) -> Query:
+def parse(text: str, streams: Streams, parameters: Sequence[Any] = ()) -> ParsedQuery:
     """The query of a text in either language; raises QueryError. `parameters` replace the question marks of SQL."""
     if _WXQUERY.match(text):
         from queries import wxquery

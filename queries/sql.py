@@ -21,7 +21,7 @@ from queries.catalogue import Streams
 from queries.errors import QueryError, Span, TypeMismatch, nearest
 from queries.expressions import Named, conjuncts
 from queries.plan import Operator, Project, Select, Source, Union, Window
-from queries.query import REPLICAS_MAX, Query
+from queries.query import REPLICAS_MAX, ParsedQuery
 from queries.schema import Field
 from queries.sql_expressions import Expressions, only
 from queries.sql_grouping import GroupBy, Grouping, is_grouped
@@ -54,7 +54,7 @@ OPTIONS: Final[dict[str, tuple[str, ...]]] = {
 }
 
 
-def plan(text: str, streams: Streams, parameters: Sequence[Any] = ()) -> Query:
+def plan(text: str, streams: Streams, parameters: Sequence[Any] = ()) -> ParsedQuery:
     """The query that a text in SQL means; `parameters` are the values of its question marks, in order.
 
     >>> from queries.catalogue import Stream
@@ -73,7 +73,7 @@ def plan(text: str, streams: Streams, parameters: Sequence[Any] = ()) -> Query:
     tree = parse(sql)
     branches = _Branches(sql, streams, _parameters(sql, parameters)).read(tree)
     whole = branches[0] if len(branches) == 1 else _union(text, tree, branches)
-    return Query(text, "sql", whole, classify(whole), tuple(_option(text, each) for each in sql.options))
+    return ParsedQuery(text, "sql", whole, classify(whole), tuple(_option(text, each) for each in sql.options))
 
 
 def _no_select(text: str, word: str, span: Span) -> QueryError:

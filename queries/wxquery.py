@@ -16,7 +16,7 @@ from typing import Final
 from queries.binder import classify
 from queries.catalogue import Streams
 from queries.plan import Operator, Restructure, Union
-from queries.query import Query
+from queries.query import ParsedQuery
 from queries.wx_branch import Branch
 from queries.wx_content import as_flwr
 from queries.wx_names import Names
@@ -26,7 +26,7 @@ from queries.wx_syntax import Expression as ExpressionText
 SOURCES_MAX: Final = 32
 
 
-def plan(text: str, streams: Streams) -> Query:
+def plan(text: str, streams: Streams) -> ParsedQuery:
     """The query of a text; raises QueryError.
 
     >>> from queries.catalogue import Stream
@@ -41,7 +41,7 @@ def plan(text: str, streams: Streams) -> Query:
     planner = _Planner(Names(text, streams))
     branches = tuple(planner.branches(parse(text), ()))
     whole: Operator = branches[0] if len(branches) == 1 else Union(branches)
-    return Query(text, "wxquery", whole, classify(whole))
+    return ParsedQuery(text, "wxquery", whole, classify(whole))
 
 
 @dataclass(slots=True)

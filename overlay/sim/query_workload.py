@@ -25,6 +25,7 @@ from protocols.catalogue.streams import StreamDefinition
 from protocols.clock import Stamp, wall_ms
 from protocols.delivery.messages import OpenSubscription, Position, Publish, Published, Rows, Seen
 from protocols.execution.cut import is_stateful
+from protocols.execution.decision import BETTER_PLACED
 from protocols.execution.messages import (
     ListQueries,
     PlacementName,
@@ -33,7 +34,6 @@ from protocols.execution.messages import (
     QueryStarting,
     SubmitQuery,
 )
-from protocols.execution.placing import BETTER_PLACED
 from protocols.ids import Millis
 from protocols.messages import Answer, Done, Refused
 from protocols.peer import Peer
@@ -419,15 +419,16 @@ class QueryWorkload:
     def moves(self) -> int:
         """How often a query moved to a better placement although it could have stayed."""
         machines = [peer.machine for peer in self.world.peers]
-        queries = [each for peer in machines if isinstance(peer, Peer) for each in peer.queries.running.values()]
-        return sum(move.why.startswith(BETTER_PLACED) for each in queries for move in each.placing.moves)
+        queries = [each for peer in machines if isinstance(peer, Peer) for each in peer.proxy.queries.values()]
+        return sum(move.why.startswith(BETTER_PLACED) for each in queries for move in each.planning.placing.moves)
 
     @property
     def joins_apart(self) -> int:
         """How many joins run at another peer than the join that reads them."""
         machines = [peer.machine for peer in self.world.peers]
-        queries = [each for peer in machines if isinstance(peer, Peer) for each in peer.queries.running.values()]
-        return sum(len(each.placing.choice.joins) for each in queries if each.placing.choice is not None)
+        queries = [each for peer in machines if isinstance(peer, Peer) for each in peer.proxy.queries.values()]
+        choices = [each.planning.placing.choice for each in queries]
+        return sum(len(choice.joins) for choice in choices if choice is not None)
 
     def due(self) -> list[str]:
         """What has not happened yet."""

@@ -11,8 +11,8 @@ import click
 from peerd.cli.query import index_sentence
 from peerd.errors import PeerError
 from peerd.history import as_stream
+from protocols.execution.decision import known_of
 from protocols.execution.messages import QueryId, SubgraphShown
-from protocols.execution.placing import known_of
 from protocols.ids import PeerId
 from protocols.join_index import explain as indexed
 from protocols.subgraphs import FlowInput, Indexed, Subgraph
@@ -20,7 +20,7 @@ from queries import explain as shown
 from queries.catalogue import Stream
 from queries.cost import UNKNOWN, Rates, StreamStatistics
 from queries.plan import Operator, Source, sources
-from queries.query import Query, parse
+from queries.query import ParsedQuery, parse
 
 if TYPE_CHECKING:
     from peerd.client import Client, QueryEngine
@@ -46,7 +46,7 @@ class _Vertex(NamedTuple):
 class Explained(NamedTuple):
     """A query as it runs or would run."""
 
-    query: Query
+    query: ParsedQuery
     streams: Mapping[str, Stream]
     hosted: tuple[Hosted, ...]  # In reading order: a subgraph comes after those it reads.
     known: Mapping[str, StreamStatistics]

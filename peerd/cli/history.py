@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from peerd.client import Client
     from queries.catalogue import Stream
     from queries.cost import StreamStatistics
-    from queries.query import Query
+    from queries.query import ParsedQuery
     from queries.schema import Field, Schema
     from spark_jobs.recordings import Recording
 
@@ -125,7 +125,7 @@ def history(
 
 
 def _show_results(
-    query: Query,
+    query: ParsedQuery,
     recordings: Mapping[str, Recording],
     work: Path,
     memory: int,
@@ -164,7 +164,7 @@ def _show_results(
 
 def _gathered(
     client: Client, text: str, since: str | None, until: str | None, folder: Path, progress: _Progress
-) -> tuple[dict[str, Recording], Query]:
+) -> tuple[dict[str, Recording], ParsedQuery]:
     """What the network has kept of the streams of a query."""
     from peerd.history import Gathering, as_stream
     from queries.plan import sources
@@ -179,7 +179,7 @@ def _gathered(
         raise PeerError("--from is later than --to", exit_code=Exit.MISUSE)
     last = end | ((1 << _COUNT_BITS) - 1)
 
-    async def work() -> Query:
+    async def work() -> ParsedQuery:
         async with client:
             definitions = {each.name: each for each in await client.streams()}
             found = _parsed(text, {name: as_stream(each) for name, each in definitions.items()})
@@ -208,7 +208,7 @@ def _gathered(
     return recordings, query
 
 
-def _exported(folder: Path, text: str) -> tuple[dict[str, Recording], Query]:
+def _exported(folder: Path, text: str) -> tuple[dict[str, Recording], ParsedQuery]:
     """What files have kept of the streams of a query."""
     from queries.plan import sources
     from spark_jobs.recordings import NoRecording, open_all
@@ -225,7 +225,7 @@ def _exported(folder: Path, text: str) -> tuple[dict[str, Recording], Query]:
     return {name: recordings[name] for name in named}, query
 
 
-def _parsed(text: str, streams: Mapping[str, Stream]) -> Query:
+def _parsed(text: str, streams: Mapping[str, Stream]) -> ParsedQuery:
     from peerd.cli.explain import bad_text
     from queries.errors import QueryError
     from queries.query import parse

@@ -45,6 +45,7 @@ from protocols.delivery.messages import (
 from protocols.execution.messages import (
     ListQueries,
     PlacementName,
+    PlanQuery,
     QueriesListed,
     QueryAccepted,
     QueryId,
@@ -328,7 +329,7 @@ class Client:
         self, text: str, parameters: Sequence[Any] = (), *, engine: QueryEngine = "auto"
     ) -> QueryPlanned:
         """Which peers would run the parts of a query if it were submitted here now; nothing is started."""
-        command = SubmitQuery(text=filled(text, parameters), engine=engine, only_plan=True)
+        command = PlanQuery(text=filled(text, parameters), engine=engine)
         return await self._ask(command, QueryPlanned, "always")
 
     async def queries(self) -> list[QueryListed]:

@@ -2,7 +2,7 @@
 
 Selections on a source, with the projection to what the rest of the query needs, can run at a peer of their own, as a
 rule where their stream is published; so can each join below another (`apart.py`); everything else runs at one peer; the
-shape of an XML result is always made at the subscriber's peer. `placing.py` says where.
+shape of an XML result is always made at the subscriber's peer. `decision.py` says where.
 """
 
 from __future__ import annotations
@@ -57,6 +57,15 @@ class Cut(msgspec.Struct, frozen=True):
 
     subgraphs: tuple[Subgraph, ...]
     hosts: tuple[PeerId, ...]
+
+    @property
+    def placed(self) -> list[tuple[Subgraph, PeerId]]:
+        return list(zip(self.subgraphs, self.hosts, strict=True))
+
+    @property
+    def by_number(self) -> dict[int, PeerId]:
+        """The host of each subgraph."""
+        return {subgraph.number: host for subgraph, host in self.placed}
 
     def share_of(self, subgraph: Subgraph, resume: Progress) -> Progress:
         """Of where a query goes on, what speaks of the sources below a subgraph: it waits for no others."""

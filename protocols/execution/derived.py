@@ -12,7 +12,7 @@ from protocols.catalogue.events import DerivedEntry
 from protocols.catalogue.machine import CatalogueMachine
 from protocols.catalogue.statistics import Rate
 from protocols.effects import Effect
-from protocols.execution.running import Running
+from protocols.execution.attempt import Attempt
 from protocols.ids import Millis, StreamName
 from protocols.store.events import Token
 from queries.plan import output_schema
@@ -33,44 +33,43 @@ class DerivedStreams:
     _advertised_at: dict[StreamName, Millis] = field(default_factory=dict)  # By query.
     _rates: dict[tuple[StreamName, int], tuple[Rate, int]] = field(default_factory=dict)  # And how many were counted.
 
-    def renew(self, query: Running, now: Millis) -> list[Effect]:
+    def renew(self, attempt: Attempt, now: Millis) -> list[Effect]:
         """A query runs: state, now and then, what is made for it."""
-        if query.state != "running" or now - self._advertised_at.get(query.stream, -RENEW_MS) < RENEW_MS:
+        if now - self._advertised_at.get(attempt.query, -RENEW_MS) < RENEW_MS:
             return []
-        self._advertised_at[query.stream] = now
+        self._advertised_at[attempt.query] = now
         return [
             effect
-            for entry in self._entries(query, now)
+            for entry in self._entries(attempt, now)
             for effect in self.catalogue.advertise_derived(entry, LIFE_MS, self.token, now)
         ]
 
-    def withdraw(self, query: Running, now: Millis) -> list[Effect]:
+    def withdraw(self, attempt: Attempt, now: Millis) -> list[Effect]:
         """Nothing is made for it any more."""
-        if self._advertised_at.pop(query.stream, None) is None:
+        if self._advertised_at.pop(attempt.query, None) is None:
             return []
-        entries = self._entries(query, now)
-        self._rates = {key: rate for key, rate in self._rates.items() if key[0] != query.stream}
+        entries = self._entries(attempt, now)
+        self._rates = {key: rate for key, rate in self._rates.items() if key[0] != attempt.query}
         return [effect for entry in entries for effect in self.catalogue.withdraw_derived(entry, self.token, now)]
 
-    def _entries(self, query: Running, now: Millis) -> list[DerivedEntry]:
-        assert query.cut is not None
+    def _entries(self, attempt: Attempt, now: Millis) -> list[DerivedEntry]:
         return [
             DerivedEntry(
                 name=subgraph.derived,
                 schema=output_schema(subgraph.plan),
                 host=host,
-                query=query.stream,
+                query=attempt.query,
                 number=subgraph.number,
-                rate_per_s=self._rate(query, subgraph.number, now),
+                rate_per_s=self._rate(attempt, subgraph.number, now),
             )
-            for subgraph, host in zip(query.cut.subgraphs, query.cut.hosts, strict=True)
+            for subgraph, host in attempt.cut.placed
             if subgraph.derived
         ]
 
-    def _rate(self, query: Running, number: int, now: Millis) -> float:
-        rate, counted = self._rates.get((query.stream, number), (Rate(), 0))
-        status = query.status.get(number)
+    def _rate(self, attempt: Attempt, number: int, now: Millis) -> float:
+        rate, counted = self._rates.get((attempt.query, number), (Rate(), 0))
+        status = attempt.status.get(number)
         made = status.rows_out if status is not None else 0
         rate.count(max(0, made - counted), now)
-        self._rates[query.stream, number] = (rate, made)
+        self._rates[attempt.query, number] = (rate, made)
         return round(rate.per_second(now), 1)

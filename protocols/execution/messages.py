@@ -62,7 +62,6 @@ class SubmitQuery(Command, frozen=True, kw_only=True, tag="SUBMIT"):
     witness: Stamp = 0
     placement: PlacementName = "auto"  # Who decides where its operators run; auto: what its text says, or the optimum.
     within_ms: float | None = None  # No tuple may be longer under way to the subscriber's peer.
-    only_plan: bool = False  # Do not run it; answered with QueryPlanned: who would.
     statistics: str = ""  # Of its streams, as queries/statistics.py writes them: for those that say nothing themselves.
 
 
@@ -162,6 +161,14 @@ class QueryShown(Answer, frozen=True, kw_only=True, tag="QUERY_SHOWN"):
     why: str = ""  # It runs where it does.
     moves: tuple[Move, ...] = ()
     preparing: tuple[PeerId, ...] = ()  # Whose engines it waits for, to move there.
+    story: tuple[tuple[Millis, str], ...] = ()  # What happened to it lately, and when.
+
+
+class PlanQuery(Command, frozen=True, kw_only=True, tag="PLAN_QUERY"):
+    """Who would run this query, submitted now? Nothing is run."""
+
+    text: str
+    engine: EngineName = "auto"
 
 
 class WeighQuery(Command, frozen=True, kw_only=True, tag="WEIGH_QUERY"):

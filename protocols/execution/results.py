@@ -7,11 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from protocols.clock import Stamp
+from protocols.delivery.messages import Publish
+from protocols.effects import Append, Effect, Tell
 from protocols.execution.messages import QueryId, ResultsNoted
-from protocols.ids import Millis
-from protocols.subgraphs import Progress, digest_of, merged
+from protocols.ids import Millis, StreamName
+from protocols.messages import Refused
+from protocols.subgraphs import Progress, ResultsSafe, digest_of, merged
 from queries.schema import Row, RowError, Schema
 
+PUBLISH_BYTES: Final = 512 << 10
+PUBLISH_RETRY_MS: Final = 50
 NOTE_MS: Final = 60_000  # How often the journal hears how far a query without results has come.
 
 
@@ -33,6 +39,7 @@ class QueryResults:
     """
 
     query: QueryId
+    stream: StreamName
     schema: Schema | None = None
     count: int = 0  # In the query's stream, or on their way into it.
     resume: Progress = field(default_factory=Progress)  # What all of them cover.
@@ -43,6 +50,7 @@ class QueryResults:
     in_flight: ResultsNoted | None = None
     dropped: int = 0  # Results that no stream takes.
     dropped_for: str = ""  # Why the last of them was.
+    publish_at: Millis = 0  # Not before: the stream took no more.
     _waiting: deque[_Group] = field(default_factory=deque)
     _ends: int = 0  # How many groups are over with what is in flight.
     _part: int = 0  # How many rows of the first group are in flight, if not all.
@@ -80,6 +88,33 @@ class QueryResults:
     def _digest(self, row: Row) -> bytes:
         assert self.schema is not None
         return digest_of(self.schema, row)
+
+    def publish(self, attempt: Stamp, bytes_max: int, now: Millis) -> tuple[list[Effect], Publish | None]:
+        """What can go into the stream now: a note of what it is made of, then the rows."""
+        batch = self.next_batch(min(PUBLISH_BYTES, bytes_max)) if now >= self.publish_at else None
+        if batch is None:
+            return [], None
+        note, rows = batch
+        if not rows:
+            effects = self.settled(note, attempt)
+            if now - self.noted_at >= NOTE_MS:
+                self.noted_at, self.notes = now, [note]
+                effects.append(Append(note))
+            return effects, None
+        assert self.schema is not None
+        self.noted_at = now
+        return [Append(note)], Publish(stream=self.stream, rows=self.schema.encode(rows), count=len(rows))
+
+    def settled(self, note: ResultsNoted, attempt: Stamp) -> list[Effect]:
+        """What a note covers is safe: the host of the last subgraph may acknowledge its inputs."""
+        return [Tell(ResultsSafe(self.stream, attempt)) for _ in range(self.settle(note))]
+
+    def refused(self, refusal: Refused, bytes_max: int, now: Millis) -> None:
+        """The stream did not take what was in flight."""
+        self.is_not_in()
+        if refusal.code == "invalid":  # Asking again would not help.
+            self.drop_unfit(bytes_max)
+        self.publish_at = now + max(refusal.retry_after_ms, PUBLISH_RETRY_MS)
 
     def next_batch(self, bytes_max: int) -> tuple[ResultsNoted, list[Row]] | None:
         """What can go into the stream now, one batch at a time, with the note of what it is made of."""
@@ -123,9 +158,6 @@ class QueryResults:
                 break
             part.append(row)
         return part
-
-    def wants_note(self, now: Millis) -> bool:
-        return now - self.noted_at >= NOTE_MS
 
     def is_in(self) -> ResultsNoted:
         """What was in flight is in the stream."""

@@ -13,14 +13,14 @@ from queries.errors import QueryError
 from queries.explain import as_text
 from queries.expressions import Constant
 from queries.plan import Operator, Project, Select, Source, Union, WindowAggregate, output_schema, sources, walk
-from queries.query import Query, parse
+from queries.query import ParsedQuery, parse
 from queries.sql_tokens import SqlTokens, tokenize
 from tests.queries.sql_corpus import CORPUS, FIVE_WAY, IFLOW_GATE, IFLOW_Q1, one, streams
 
 KNOWN = streams()
 
 
-def plan(text: str, *parameters: object) -> Query:
+def plan(text: str, *parameters: object) -> ParsedQuery:
     return sql.plan(text, KNOWN, parameters)
 
 

@@ -10,9 +10,12 @@ import msgspec
 from protocols.catalogue.shares import PublisherShare
 from protocols.delivery.messages import Origin
 from protocols.effects import AfterSync, Append, Effect, Tell
+from protocols.events import Event
 from protocols.execution.executor import Executor
+from protocols.execution.lifecycle import SubmittedQuery
 from protocols.execution.messages import ResultsNoted
 from protocols.execution.proxy import QueryProxy
+from protocols.execution.results import QueryResults
 from protocols.execution.run import Run as ExecutionRun
 from protocols.ids import Millis, PeerId
 from protocols.join_index.attempt import JoinAttempt
@@ -23,39 +26,39 @@ from protocols.join_index.rewriter import Rewriter
 from protocols.join_index.stays import Stays
 from protocols.join_index.subscriber import Subscriber
 from protocols.messages import Record
-from protocols.subgraphs import Reach, ResultsReady, Vector, merged
+from protocols.subgraphs import Progress, Reach, ResultsReady, Vector, merged
 from tests.sim.bugs import Patch, bug
 
 
 @bug("query-restarts", seeds=60)
 def covered_before_it_is_safe() -> Patch:
     """What results cover is noted when they are made, not when they reach their stream."""
-    results = QueryProxy._results
+    handle = SubmittedQuery.handle
 
-    def note_at_once(proxy: QueryProxy, event: ResultsReady, now: Millis) -> list[Effect]:
-        effects = results(proxy, event, now)
-        query = proxy._query_of(event.query)
-        if query is not None and query.attempt == event.attempt and event.progress is not None:
+    def note_at_once(query: SubmittedQuery, event: Event, now: Millis) -> list[Effect]:
+        effects = handle(query, event, now)
+        is_ours = isinstance(event, ResultsReady) and query._attempt(event.attempt) is not None
+        if is_ours and event.progress is not None:
             progress = merged(query.results.resume, event.progress)
-            effects.append(Append(ResultsNoted(query=query.query, next=query.results.count, progress=progress)))
+            effects.append(Append(ResultsNoted(query=query.name, next=query.results.count, progress=progress)))
         return effects
 
-    return patch.object(QueryProxy, "_results", note_at_once)
+    return patch.object(SubmittedQuery, "handle", note_at_once)
 
 
 @bug("query-restarts", seeds=100)
 def results_before_their_note() -> Patch:
     """Results are written before the note of what they are made of: a crash may keep one without the other."""
-    publish = QueryProxy._publish
+    publish = SubmittedQuery._publish
 
-    def swap(proxy: QueryProxy, query: Any, now: Millis) -> list[Effect]:
-        effects = publish(proxy, query, now)
+    def swap(query: SubmittedQuery, now: Millis) -> list[Effect]:
+        effects = publish(query, now)
         match effects:
             case [Append() as note, Tell() as asked]:
                 return [asked, AfterSync((note,))]
         return effects
 
-    return patch.object(QueryProxy, "_publish", swap)
+    return patch.object(SubmittedQuery, "_publish", swap)
 
 
 @bug("queries", seeds=20)
@@ -73,27 +76,25 @@ def notes_of_results_forgotten_at_restart() -> Patch:
 @bug("query-restarts", seeds=100)
 def a_note_without_its_results() -> Patch:
     """A note survives a crash that its results did not, and is believed."""
-    restart_all = QueryProxy._restart_all
+    restart = SubmittedQuery._restart
 
-    def believe(proxy: QueryProxy, now: Millis) -> list[Effect]:
-        for query in proxy.running.values():
-            query.results.notes = [msgspec.structs.replace(note, next=0) for note in query.results.notes]
-        return restart_all(proxy, now)
+    def believe(query: SubmittedQuery, now: Millis) -> None:
+        query.results.notes = [msgspec.structs.replace(note, next=0) for note in query.results.notes]
+        restart(query, now)
 
-    return patch.object(QueryProxy, "_restart_all", believe)
+    return patch.object(SubmittedQuery, "_restart", believe)
 
 
 @bug("queries", seeds=20)
 def a_resumed_attempt_without_its_state() -> Patch:
     """The next attempt reads on where results ended, whatever its state would need of before."""
-    deploy = QueryProxy._deploy
+    begin_attempt = QueryResults.begin_attempt
 
-    def forget(proxy: QueryProxy, query: Any, choice: Any, now: Millis) -> list[Effect]:
-        resume = query.results.resume
-        query.results.resume = msgspec.structs.replace(resume, lows=resume.covers)
-        return deploy(proxy, query, choice, now)
+    def forget(results: QueryResults) -> Progress:
+        resume = begin_attempt(results)
+        return msgspec.structs.replace(resume, lows=resume.covers)
 
-    return patch.object(QueryProxy, "_deploy", forget)
+    return patch.object(QueryResults, "begin_attempt", forget)
 
 
 @bug("queries", seeds=20)
@@ -120,7 +121,7 @@ def lows_of_the_latest_floor() -> Patch:
 @bug("queries", seeds=20)
 def a_lost_host_not_missed() -> Patch:
     """A query whose host is gone goes on as if it were there."""
-    return patch.object(QueryProxy, "_host_lost", lambda proxy, peer, why, now: [])
+    return patch.object(SubmittedQuery, "host_lost", lambda query, peer, why, now: [])
 
 
 @bug("queries", seeds=30)

@@ -47,7 +47,7 @@ def left_behind(peer: Peer) -> dict[str, object]:
     """What a peer still has of any query."""
     joins = peer.joins
     tables: dict[str, object] = {
-        "queries of its clients": peer.queries.running,
+        "queries of its clients": peer.proxy.queries,
         "attempts": joins.subscriber.attempts,
         "readers": joins.rewriter.readers,
         "queries of others": joins.evaluator.tables.queries,
@@ -74,7 +74,7 @@ def test_queries_that_are_stopped_leave_nothing_at_any_machine(name: str, with_f
 
         for peer in trial.world.peers:
             if isinstance(peer.machine, Peer):
-                for query in list(peer.machine.queries.running):
+                for query in list(peer.machine.proxy.queries):
                     peer.request(StopQuery(query=query), answered)
         trial.world.run_for(OVER_MS + LAPSE_MS + 15_000)  # Who is told that it is over is asked until then.
         assert answers, "there was nothing to stop"

@@ -5,13 +5,21 @@ from __future__ import annotations
 from datetime import timedelta
 
 from overlay.sim.engine import ReferenceEngine
+from protocols.catalogue.messages import PublisherShown, StreamShown
+from protocols.catalogue.statistics import FieldStatistics, StreamStatistics
+from protocols.catalogue.streams import StreamDefinition
 from protocols.clock import COUNT_BITS
-from protocols.delivery.messages import Batch, Origin, Rows
-from protocols.effects import Effect
+from protocols.delivery.messages import Batch, Opened, Origin, Rows
+from protocols.effects import Effect, Tell
+from protocols.events import Answered, Event, Received, Requested, TimerFired
 from protocols.execution.cut import Cut, cut
 from protocols.execution.engine import FeedRun, RunResults, RunStarted, StartRun, StopRun
+from protocols.execution.executor import TICK, TICK_MS, Executor
 from protocols.execution.run import Run
-from protocols.ids import PeerId
+from protocols.ids import PeerId, RequestId
+from protocols.inside import Inside
+from protocols.messages import Message
+from protocols.placement.sight import NetworkSeen
 from protocols.subgraphs import Deploy, Flow, Progress, Reach, Subgraph
 from queries.catalogue import Stream
 from queries.expressions import EPOCH
@@ -29,6 +37,7 @@ SELECT = "SELECT number FROM left WHERE part = 1"
 JOIN = (
     "SELECT l.number, r.number AS other FROM left l [RANGE 3 SECONDS], right r [RANGE 3 SECONDS] WHERE l.part = r.part"
 )
+NARROW = "SELECT l.number FROM left l [RANGE 1 SECOND], right r [RANGE 1 SECOND] WHERE l.part = r.part AND l.number < 3"
 WINDOWS = "SELECT count(*) AS n FROM left [RANGE 2 SECONDS]"
 
 
@@ -52,6 +61,36 @@ def cut_of(
     found = publishers or {}
     chains = {each.alias: found[each.stream] for each in sources(plan) if each.stream in found}
     return cut("q.1", plan, 7, chains, PROXY, worker, engine)
+
+
+def stream(name: str, *publishers: tuple[PeerId, float]) -> StreamShown:
+    fields = (FieldStatistics(name="part", distinct=100_000.0, frequent=()),)
+    return StreamShown(
+        definition=StreamDefinition(name=name, schema=SCHEMA, event_time="at"),
+        publishers=tuple(
+            PublisherShown(
+                peer=peer,
+                epoch=1,
+                backup=None,
+                accepted=10,
+                processed=0,
+                pending=10,
+                dead_lettered=0,
+                expired=0,
+                statistics=StreamStatistics(rate_per_s=rate, row_bytes=100.0, fields=fields) if rate else None,
+            )
+            for peer, rate in publishers
+        ),
+        subscriptions=0,
+    )
+
+
+def on_a_line(*peers: PeerId, step_ms: float = 50.0) -> NetworkSeen:
+    numbers = range(len(peers))
+    return NetworkSeen("q.1", peers, tuple(tuple(step_ms * abs(a - b) for b in numbers) for a in numbers), peers)
+
+
+LINE = on_a_line(PROXY, WORKER, NORTH, SOUTH)
 
 
 def deploy_of(subgraph: Subgraph, *, attempt: int = 1, resume: Progress | None = None) -> Deploy:
@@ -105,3 +144,34 @@ class Engined(Lone):
     def rows(self, request: int, schema: Schema) -> list[Row]:
         heard = [answer for answer in self.answers.get(request, []) if isinstance(answer, Rows)]
         return [row for rows in heard for batch in rows.batches for row in schema.decode(batch.rows)]
+
+
+class Host:
+    """An executor, and what it has done."""
+
+    def __init__(self, *, peer: object = NORTH) -> None:
+        self.inside = Inside()
+        self.executor = Executor(peer, self.inside)  # type: ignore[arg-type]
+        self.now = 1000
+
+    def happen(self, event: Event) -> list[Effect]:
+        effects = self.executor.handle(event, self.now)
+        self.executor.validate()
+        return effects
+
+    def hear(self, message: Message) -> list[Effect]:
+        return self.happen(Received(PROXY, message))
+
+    def tick(self, after_ms: int = TICK_MS) -> list[Effect]:
+        self.now += after_ms
+        return self.happen(TimerFired(TICK))
+
+    def open(self, deploy: Deploy) -> list[RequestId]:
+        """Deploy, and let all subscriptions be opened."""
+        effects = self.hear(deploy)
+        requests = [
+            each.event.request for each in effects if isinstance(each, Tell) and isinstance(each.event, Requested)
+        ]
+        for request in requests:
+            self.happen(Answered(request, Opened(subscription="s", stamp=9), last=False))
+        return requests

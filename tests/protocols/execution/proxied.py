@@ -25,8 +25,8 @@ from protocols.events import (
     Started,
     TimerFired,
 )
-from protocols.execution.chooser import SHUN_MS
 from protocols.execution.messages import PlacementName, ResultsNoted, SubmitQuery
+from protocols.execution.planning import SHUN_MS
 from protocols.execution.proxy import TICK, TICK_MS, QueryProxy
 from protocols.ids import Millis, PeerId
 from protocols.messages import Answer, Command, Done, Message, Record
@@ -65,7 +65,7 @@ class Proxy:
 
     def start(self, records: list[Record]) -> None:
         self.peer = Peer(PROXY, random.Random(1))
-        self.proxy: QueryProxy = self.peer.queries
+        self.proxy: QueryProxy = self.peer.proxy
         for record in records:
             self.proxy.restore(record)
         self.asked: dict[int, Command] = {}
@@ -172,7 +172,7 @@ class Proxy:
 
     def publish(self) -> list[int]:
         """Let the publish under way succeed; what was in it."""
-        query = self.proxy.running["q"]
+        query = self.proxy.queries["q"]
         assert query.results.schema is not None
         command = self.answer(Publish, Published(first=0, count=1, stamp=1))
         assert isinstance(command, Publish)

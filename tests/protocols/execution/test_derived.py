@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from protocols.catalogue.events import DerivedEntry
 from protocols.catalogue.messages import DerivedListed, ListDerived
+from protocols.execution.attempt import Attempt
 from protocols.execution.derived import LIFE_MS, RENEW_MS, DerivedStreams
-from protocols.execution.running import Running
 from protocols.subgraphs import Progress, SubgraphStatus
 from tests.protocols.execution.parts import JOIN, NORTH, PUBLISHERS, SOUTH, WORKER, cut_of
 from tests.protocols.lone import Lone
@@ -24,28 +24,25 @@ def settled() -> Lone:
     return lone
 
 
-def running() -> Running:
-    query = Running("q", JOIN, "auto", 7, "q.7", state="running")
-    query.cut, query.attempt = cut_of(JOIN, worker=WORKER, publishers=PUBLISHERS), 1
-    return query
+def running() -> Attempt:
+    return Attempt("q.7", 1, cut_of(JOIN, worker=WORKER, publishers=PUBLISHERS), Progress(), 0)
 
 
 def test_derived_streams_are_listed_while_their_query_runs():
-    lone, query = settled(), running()
+    lone, attempt = settled(), running()
     derived = DerivedStreams(lone.peer.catalogue, ("queries", "derived"))
-    lone.perform(derived.renew(query, lone.now))
+    lone.perform(derived.renew(attempt, lone.now))
     lone.commit()
     found = {each.number: each for each in listed(lone)}
-    assert query.cut is not None
     assert {number: each.name for number, each in found.items()} == {
-        each.number: each.derived for each in query.cut.subgraphs if each.derived
+        each.number: each.derived for each in attempt.cut.subgraphs if each.derived
     }
     assert {each.host for each in found.values()} == {NORTH, SOUTH, WORKER}
     assert str(found[1].schema) == "number int, other int"
-    assert derived.renew(query, lone.now + RENEW_MS - 1) == [], "not at every tick"
+    assert derived.renew(attempt, lone.now + RENEW_MS - 1) == [], "not at every tick"
     lone.now += RENEW_MS
-    query.status[1] = SubgraphStatus(
-        query=query.stream,
+    attempt.status[1] = SubgraphStatus(
+        query=attempt.query,
         attempt=1,
         number=1,
         life=1,
@@ -55,19 +52,19 @@ def test_derived_streams_are_listed_while_their_query_runs():
         inputs=(),
         progress=Progress(),
     )
-    lone.perform(derived.renew(query, lone.now))
+    lone.perform(derived.renew(attempt, lone.now))
     lone.commit()
     (rate,) = [each.rate_per_s for each in listed(lone) if each.number == 1]
     assert 50 <= rate <= 200, "1000 in 10 s, of which the latest count more"
-    lone.perform(derived.withdraw(query, lone.now))
+    lone.perform(derived.withdraw(attempt, lone.now))
     lone.commit()
     assert listed(lone) == ()
-    assert derived.withdraw(query, lone.now) == [], "nothing is left to withdraw"
+    assert derived.withdraw(attempt, lone.now) == [], "nothing is left to withdraw"
 
 
 def test_what_nobody_renews_expires():
-    lone, query = settled(), running()
-    lone.perform(DerivedStreams(lone.peer.catalogue, ("queries", "derived")).renew(query, lone.now))
+    lone, attempt = settled(), running()
+    lone.perform(DerivedStreams(lone.peer.catalogue, ("queries", "derived")).renew(attempt, lone.now))
     lone.commit()
     assert len(listed(lone)) == 3
     lone.wait(LIFE_MS + 1)

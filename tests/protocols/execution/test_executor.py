@@ -6,7 +6,7 @@ import pytest
 
 from protocols.delivery.messages import Missed, Opened, OpenSubscription, Rows, Seen
 from protocols.effects import Effect, Send, SetTimer, Tell
-from protocols.events import Abandoned, Answered, Event, Received, Requested, TimerFired
+from protocols.events import Abandoned, Answered, Received, Requested
 from protocols.execution.engine import FeedRun, RunFailed, RunResults, RunStarted, RunState, StartRun, StopRun
 from protocols.execution.executor import (
     FLOW_BYTES,
@@ -16,11 +16,8 @@ from protocols.execution.executor import (
     STATUS_MS,
     TICK,
     TICK_MS,
-    Executor,
 )
 from protocols.execution.run import encode_rows
-from protocols.ids import RequestId
-from protocols.inside import Inside
 from protocols.messages import Message, Refused
 from protocols.subgraphs import (
     Deploy,
@@ -45,6 +42,7 @@ from tests.protocols.execution.parts import (
     PUBLISHERS,
     SELECT,
     WORKER,
+    Host,
     at,
     batch,
     cut_of,
@@ -52,37 +50,6 @@ from tests.protocols.execution.parts import (
     numbered,
     reach,
 )
-
-
-class Host:
-    """An executor, and what it has done."""
-
-    def __init__(self, *, peer: object = NORTH) -> None:
-        self.inside = Inside()
-        self.executor = Executor(peer, self.inside)  # type: ignore[arg-type]
-        self.now = 1000
-
-    def happen(self, event: Event) -> list[Effect]:
-        effects = self.executor.handle(event, self.now)
-        self.executor.validate()
-        return effects
-
-    def hear(self, message: Message) -> list[Effect]:
-        return self.happen(Received(PROXY, message))
-
-    def tick(self, after_ms: int = TICK_MS) -> list[Effect]:
-        self.now += after_ms
-        return self.happen(TimerFired(TICK))
-
-    def open(self, deploy: Deploy) -> list[RequestId]:
-        """Deploy, and let all subscriptions be opened."""
-        effects = self.hear(deploy)
-        requests = [
-            each.event.request for each in effects if isinstance(each, Tell) and isinstance(each.event, Requested)
-        ]
-        for request in requests:
-            self.happen(Answered(request, Opened(subscription="s", stamp=9), last=False))
-        return requests
 
 
 def maker() -> Deploy:

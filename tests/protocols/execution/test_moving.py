@@ -5,18 +5,16 @@ from __future__ import annotations
 from protocols.catalogue.messages import ShowStream
 from protocols.effects import Send
 from protocols.events import Answered, PeerDown, Received, Requested, Unreachable
+from protocols.execution.attempt import PREPARE_AGAIN_MS, PREPARED_WITHIN_MS, Attempt, Moving
+from protocols.execution.decision import AGAIN_MS, BETTER_PLACED, SETTLED_MS, UNREADY_MS, Choice, Decision
 from protocols.execution.engine import EngineTried, WarmEngine
 from protocols.execution.executor import FORGET_MS
 from protocols.execution.messages import QueryShown, ShowQuery, StopQuery, SubmitQuery
-from protocols.execution.moving import PREPARE_AGAIN_MS, PREPARED_WITHIN_MS, move
-from protocols.execution.placing import AGAIN_MS, BETTER_PLACED, SETTLED_MS, UNREADY_MS, Choice
 from protocols.ids import PeerId
 from protocols.messages import Message
-from protocols.subgraphs import Prepare, Prepared, Undeploy
-from tests.protocols.execution.parts import JOIN, NORTH, PROXY, PUBLISHERS, SOUTH, WORKER, cut_of
+from protocols.subgraphs import Prepare, Prepared, Progress, Undeploy
+from tests.protocols.execution.parts import JOIN, NARROW, NORTH, PROXY, PUBLISHERS, SOUTH, WORKER, Host, cut_of, stream
 from tests.protocols.execution.proxied import Proxy
-from tests.protocols.execution.test_executor import Host
-from tests.protocols.execution.test_placing import NARROW, stream
 
 ASKED = Prepare(query="q.1", attempt=7)
 READY = Prepared(query="q.1", attempt=7)
@@ -32,7 +30,7 @@ class Weighed(Proxy):
         self.create()
         self.held = self.deploys()
         self.host(self.held)
-        self.query = self.proxy.running["q"]
+        self.query = self.proxy.queries["q"]
         assert (self.query.state, self.worker) == ("running", PROXY)
         self.engines = (PROXY, *engines)
         self.wait(SETTLED_MS, self.held)
@@ -46,9 +44,17 @@ class Weighed(Proxy):
             self.happen(Answered(request, stream(name, (publisher, 1000.0)), last=True))
 
     @property
+    def attempt(self) -> int:
+        return self.query.attempt.number if self.query.attempt is not None else 0
+
+    @property
+    def moving(self) -> Moving | None:
+        return self.query.attempt.moving if self.query.attempt is not None else None
+
+    @property
     def worker(self) -> PeerId:
-        assert self.query.placing.choice is not None
-        return self.query.placing.choice.worker
+        assert self.query.planning.placing.choice is not None
+        return self.query.planning.placing.choice.worker
 
     def told(self, kind: type[Message]) -> list[tuple[PeerId, Message]]:
         """What was sent of a kind since it was asked last."""
@@ -57,11 +63,11 @@ class Weighed(Proxy):
         return found
 
     def answer_prepare(self, host: PeerId, reason: str = "", attempt: int | None = None) -> None:
-        attempt = self.query.attempt if attempt is None else attempt
+        attempt = self.attempt if attempt is None else attempt
         self.happen(Received(host, Prepared(query=self.query.stream, attempt=attempt, reason=reason)))
 
     def given_up(self) -> list[tuple[PeerId, str]]:
-        return [(each.after, each.why) for each in self.query.placing.moves if each.is_given_up]
+        return [(each.after, each.why) for each in self.query.planning.placing.moves if each.is_given_up]
 
     def shown(self) -> QueryShown:
         self.happen(Requested(99, ShowQuery(query="q")))
@@ -70,11 +76,20 @@ class Weighed(Proxy):
         return answer
 
 
+def move(before: PeerId, after: PeerId) -> Moving:
+    """A move that was decided on, from one worker to another."""
+    there, here = (cut_of(JOIN, worker=worker, publishers=PUBLISHERS) for worker in (before, after))
+    attempt = Attempt("q.1", 7, there, Progress(), 0)
+    attempt.move_to(Decision(there.subgraphs[0].plan, Choice(after, {})), here, now=0)
+    assert attempt.moving is not None
+    return attempt.moving
+
+
 def test_a_query_runs_on_until_the_engine_of_its_new_host_is_ready_and_then_goes_there_at_once():
     proxy = Weighed(NORTH)
-    before = proxy.query.attempt
+    before = proxy.attempt
     assert proxy.told(Prepare) == [(NORTH, Prepare(query=proxy.query.stream, attempt=before))]
-    assert (proxy.query.state, proxy.query.attempt, proxy.deploys()) == ("running", before, [])
+    assert (proxy.query.state, proxy.attempt, proxy.deploys()) == ("running", before, [])
     assert proxy.shown().preparing == (NORTH,)
     proxy.results(proxy.held[0], [1], covers=None)
     assert proxy.publish() == [1], "its results go on"
@@ -83,7 +98,7 @@ def test_a_query_runs_on_until_the_engine_of_its_new_host_is_ready_and_then_goes
     assert proxy.told(Undeploy), "where it was it is over"
     assert proxy.worker == NORTH, "nothing is looked up: it was all known"
     assert [each.attempt > before for each in proxy.deploys()] == [True] * 4
-    (moved,) = proxy.query.placing.moves
+    (moved,) = proxy.query.planning.placing.moves
     assert (moved.before, moved.after, moved.is_given_up) == (PROXY, NORTH, False)
     assert moved.why.startswith(BETTER_PLACED)
     assert proxy.shown().preparing == ()
@@ -136,16 +151,16 @@ def test_a_host_that_dies_while_it_prepares_is_not_waited_for():
     ):
         proxy = Weighed(NORTH)
         proxy.happen(event)
-        assert (proxy.query.moving, proxy.query.state) == (None, "running")
+        assert (proxy.moving, proxy.query.state) == (None, "running")
         assert proxy.given_up() == [(NORTH, f"peer {NORTH.short} {why}")]
 
 
 def test_a_query_that_loses_a_host_while_another_prepares_waits_for_nobody():
     proxy = Weighed(NORTH)
-    attempt = proxy.query.attempt
+    attempt = proxy.attempt
     proxy.happen(PeerDown(SOUTH))
-    assert proxy.query.moving is None
-    assert proxy.query.attempt > attempt
+    assert proxy.moving is None
+    assert proxy.attempt > attempt
     assert proxy.deploys()
     assert proxy.given_up() == []
 
@@ -153,7 +168,7 @@ def test_a_query_that_loses_a_host_while_another_prepares_waits_for_nobody():
 def test_a_query_that_is_stopped_while_a_host_prepares_ends():
     proxy = Weighed(NORTH)
     proxy.happen(Requested(5, StopQuery(query="q")))
-    assert (proxy.query.state, proxy.query.moving) == ("ending", None)
+    assert (proxy.query.state, proxy.moving) == ("ending", None)
     proxy.answer_prepare(NORTH)
     assert proxy.deploys() == []
 
@@ -169,19 +184,17 @@ def test_results_on_their_way_into_the_stream_are_waited_for_before_it_begins_el
 
 
 def test_only_hosts_whose_engines_the_query_does_not_use_yet_are_asked():
-    before, after = (cut_of(JOIN, worker=worker, publishers=PUBLISHERS) for worker in (WORKER, NORTH))
-    moving = move("q.1", 7, Choice(NORTH, {}), before, after, now=0)
+    moving = move(WORKER, NORTH)
     assert moving.ask(now=0) == [(NORTH, ASKED)]
     assert moving.ask(now=PREPARE_AGAIN_MS - 1) == []
     moving.hear(NORTH, READY)
     moving.hear(NORTH, READY)
     assert moving.is_ready
-    assert move("q.1", 7, Choice(WORKER, {}), before, before, now=0).is_ready, "it is there already"
+    assert move(WORKER, WORKER).is_ready, "it is there already"
 
 
 def test_a_move_is_not_made_after_one_of_its_hosts_has_failed():
-    before, after = (cut_of(JOIN, worker=worker, publishers=PUBLISHERS) for worker in (WORKER, NORTH))
-    moving = move("q.1", 7, Choice(NORTH, {}), before, after, now=0)
+    moving = move(WORKER, NORTH)
     moving.fail(SOUTH, "died or left")
     assert moving.failed is None, "it has no part in it"
     moving.fail(NORTH, "died or left")

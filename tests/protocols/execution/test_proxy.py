@@ -16,8 +16,8 @@ from protocols.events import (
     Received,
     Requested,
 )
-from protocols.execution.messages import QueryAccepted, QueryInstalled, QueryPlanned, StopQuery, SubmitQuery
-from protocols.execution.running import RETRY_MIN_MS
+from protocols.execution.lifecycle import RETRY_MIN_MS
+from protocols.execution.messages import QueryAccepted, QueryInstalled, StopQuery, SubmitQuery
 from protocols.messages import Done, Refused
 from protocols.subgraphs import Deploy, Deployed, Progress, SubgraphStatus, Undeploy
 from tests.protocols.execution.parts import JOIN, NORTH, PROXY, SELECT, SOUTH
@@ -61,7 +61,7 @@ def test_a_query_whose_results_have_no_stream_is_taken_from_its_hosts():
     proxy.answer(CreateStream, Refused(code="exists", error="somebody else has it"))
     assert [(peer, type(message)) for peer, message in proxy.sent] == [(NORTH, Undeploy), (PROXY, Undeploy)]
     assert proxy.replies[-1] == (1, Refused(code="exists", error="somebody else has it"))
-    assert proxy.proxy.running == {}
+    assert proxy.proxy.queries == {}
 
 
 def test_a_query_that_spark_has_no_form_for_is_refused_before_anybody_is_sent_anything():
@@ -72,17 +72,7 @@ def test_a_query_that_spark_has_no_form_for_is_refused_before_anybody_is_sent_an
     assert isinstance(refusal, Refused)
     assert (refusal.code, refusal.error) == ("invalid", 'query "q" cannot run: Spark has no form for it')
     assert refusal.detail in ("Spark writes floats in another way.", "Spark writes decimals with all their places.")
-    assert proxy.proxy.running["q"].state == "ending"
-
-
-def test_a_query_that_is_only_planned_is_told_and_forgotten():
-    proxy = Proxy()
-    proxy.happen(Requested(1, SubmitQuery(text=SELECT, only_plan=True)))
-    proxy.show_streams(left=NORTH)
-    ((request, planned),) = proxy.replies
-    assert isinstance(planned, QueryPlanned)
-    assert (request, [each.host for each in planned.subgraphs]) == (1, [NORTH, PROXY])
-    assert (proxy.deploys(), proxy.journal, proxy.take(CreateStream), proxy.proxy.running) == ([], [], [], {})
+    assert proxy.proxy.queries["q"].state == "ending"
 
 
 def test_hosts_know_a_query_by_its_stream_which_no_other_peer_has():
@@ -97,7 +87,7 @@ def test_a_query_that_is_stopped_while_it_is_looked_up_does_not_begin():
     proxy.show_streams(left=NORTH)
     assert (proxy.deploys(), proxy.take(CreateStream), proxy.journal) == ([], [], [])
     assert proxy.replies[-1][0] == 2
-    assert proxy.proxy.running == {}
+    assert proxy.proxy.queries == {}
 
 
 def test_a_query_that_is_stopped_before_it_is_planned_leaves_nothing_to_make():
@@ -138,7 +128,7 @@ def test_a_query_refused_for_one_stream_is_not_deployed_when_another_is_found():
     proxy.show_streams(right=SOUTH)
     proxy.answer(ListStreams, UNAVAILABLE)
     assert proxy.replies == [(1, UNAVAILABLE)]
-    assert (proxy.deploys(), proxy.proxy.running) == ([], {})
+    assert (proxy.deploys(), proxy.proxy.queries) == ([], {})
 
 
 def test_the_stream_of_results_that_was_never_made_is_forgotten_here_too():
@@ -149,7 +139,7 @@ def test_the_stream_of_results_that_was_never_made_is_forgotten_here_too():
     proxy.answer(CreateStream, UNAVAILABLE)
     proxy.tick()
     proxy.answer(DropStream, Refused(code="unknown", error="gone"))
-    assert (proxy.proxy.running, proxy.peer.publisher.outboxes) == ({}, {})
+    assert (proxy.proxy.queries, proxy.peer.publisher.outboxes) == ({}, {})
 
 
 def test_a_host_lost_before_the_acknowledgement_is_replaced():
@@ -167,13 +157,13 @@ def test_a_host_lost_before_the_acknowledgement_is_replaced():
 def test_a_query_goes_on_without_a_lost_host_at_once_but_waits_before_it_tries_again():
     proxy = Proxy()
     proxy.host(proxy.begin(JOIN, left=NORTH, right=SOUTH))
-    first = proxy.proxy.running["q"].attempt
+    first = proxy.proxy.queries["q"].attempt.number
     proxy.happen(PeerDown(NORTH))
     deploys = proxy.deploys()
     assert deploys
     assert (proxy.take(ShowStream), deploys[0].attempt > first) == ([], True)
     proxy.happen(PeerDown(SOUTH))
-    assert proxy.proxy.running["q"].state == "waiting", "this one has not run yet"
+    assert proxy.proxy.queries["q"].state == "waiting", "this one has not run yet"
     proxy.tick(2 * RETRY_MIN_MS)
     assert len(proxy.take(ShowStream)) == 2
 
@@ -184,7 +174,7 @@ def test_what_is_being_written_of_an_attempt_is_waited_for_before_the_next_begin
     proxy.host(deploys)
     proxy.results(deploys[0], [1], covers=1)
     proxy.happen(PeerDown(NORTH))
-    assert (proxy.deploys(), proxy.proxy.running["q"].state) == ([], "waiting")
+    assert (proxy.deploys(), proxy.proxy.queries["q"].state) == ([], "waiting")
     assert proxy.publish() == [1]
     assert [each.resume.covers[0].next for each in proxy.deploys()] == [1]
 
@@ -211,7 +201,7 @@ def test_a_crash_after_the_stop_does_not_bring_a_query_back():
     proxy.start(proxy.journal)
     proxy.tick()
     proxy.answer(DropStream, Refused(code="unknown", error="gone"))
-    assert proxy.proxy.running == {}
+    assert proxy.proxy.queries == {}
     assert proxy.proxy.snapshot() == []
 
 
@@ -222,7 +212,7 @@ def test_a_query_that_was_refused_gives_its_name_away_though_its_stream_is_not_d
     ((_, refused),) = proxy.replies
     assert isinstance(refused, Refused)
     assert proxy.begin(left=NORTH), "under the same name, though the first stream is not even made yet"
-    assert proxy.proxy.running["q"].state == "starting"
+    assert proxy.proxy.queries["q"].state == "starting"
     proxy.start(proxy.journal)  # Nobody was told of the second one: both end.
     proxy.tick()
     drops = [proxy.asked[request] for request in proxy.take(DropStream)]
@@ -240,21 +230,21 @@ def test_of_two_queries_of_one_name_the_one_that_was_refused_ends_and_the_other_
     proxy.show_streams(left=NORTH)
     proxy.create()
     proxy.host(proxy.deploys())
-    running = proxy.proxy.running["q"]
-    assert (running.state, len(proxy.proxy.running)) == ("running", 2)
+    running = proxy.proxy.queries["q"]
+    assert (running.state, len(proxy.proxy.queries)) == ("running", 2)
     for records in (proxy.journal, proxy.proxy.snapshot()):
         again = Proxy(engines=())
         again.start(list(records))
         again.tick()
-        assert again.proxy.running["q"].stream == running.stream
-        assert again.proxy.running["q"].state != "ending"
+        assert again.proxy.queries["q"].stream == running.stream
+        assert again.proxy.queries["q"].state != "ending"
         drop = again.answer(DropStream, Done(stamp=1))
         assert isinstance(drop, DropStream)
         assert drop.name != running.stream
-        assert list(again.proxy.running) == ["q"]
+        assert list(again.proxy.queries) == ["q"]
     proxy.tick()
     proxy.answer(DropStream, Done(stamp=1))
-    assert list(proxy.proxy.running.values()) == [running]
+    assert list(proxy.proxy.queries.values()) == [running]
     last = [each for each in proxy.journal if isinstance(each, QueryInstalled)][-1]
     assert (last.state, last.stream != running.stream) == ("ended", True)
     proxy.happen(Requested(3, SubmitQuery(text=SELECT, name="q")))
@@ -296,7 +286,7 @@ def test_statistics_outlive_a_crash_with_their_query_and_must_be_some():
     proxy.happen(Requested(2, SubmitQuery(text=SELECT, name="q", statistics=known)))
     proxy.show_streams(left=NORTH)
     proxy.start(proxy.journal)
-    assert proxy.proxy.running["q"].placing.told["left"].rate_per_s == 5
+    assert proxy.proxy.queries["q"].planning.placing.told["left"].rate_per_s == 5
 
 
 def test_a_query_whose_last_peer_with_spark_is_gone_waits_for_one():
@@ -306,7 +296,7 @@ def test_a_query_whose_last_peer_with_spark_is_gone_waits_for_one():
     proxy.happen(PeerDown(SOUTH))
     proxy.tick(RETRY_MIN_MS)
     proxy.show_streams()
-    query = proxy.proxy.running["q"]
+    query = proxy.proxy.queries["q"]
     assert (query.state, query.reason) == ("waiting", 'query "q" cannot run: it needs Spark, and no peer here has it')
     proxy.engines = (NORTH,)
     proxy.tick(10 * RETRY_MIN_MS)
@@ -331,8 +321,8 @@ def test_a_host_that_began_anew_is_noticed_by_its_status():
         progress=Progress(),
     )
     proxy.happen(Received(NORTH, status))
-    assert proxy.proxy.running["q"].state == "waiting"
-    assert proxy.proxy.running["q"].reason == "subgraph 1 began anew"
+    assert proxy.proxy.queries["q"].state == "waiting"
+    assert proxy.proxy.queries["q"].reason == "subgraph 1 began anew"
 
 
 def test_a_peer_whose_clock_is_off_takes_no_queries():
@@ -342,4 +332,4 @@ def test_a_peer_whose_clock_is_off_takes_no_queries():
     ((_, refused),) = proxy.replies
     assert isinstance(refused, Refused)
     assert refused.error == 'query "q" cannot begin here now: the clock of this peer is wrong'
-    assert proxy.proxy.running == {}
+    assert proxy.proxy.queries == {}

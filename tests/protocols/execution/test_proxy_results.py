@@ -58,7 +58,7 @@ def test_a_refused_publish_leaves_no_note_in_memory_and_is_tried_later():
         proxy.answer(Publish, Refused(code="full", error="the disk is full", retry_after_ms=400))
         proxy.results(deploy, [99], covers=99)
         assert proxy.take(Publish) == [], "not before the time"
-        assert proxy.proxy.running["q"].results.notes == []
+        assert proxy.proxy.queries["q"].results.notes == []
         proxy.tick()
     assert proxy.publish()[:20] == list(range(20))
 
@@ -66,7 +66,7 @@ def test_a_refused_publish_leaves_no_note_in_memory_and_is_tried_later():
 def test_a_query_without_results_gets_on_and_says_so_now_and_then():
     proxy, deploy = running()
     proxy.results(deploy, [], covers=5)
-    assert proxy.proxy.running["q"].results.resume.covers == (reach("left", LEFT, 5),)
+    assert proxy.proxy.queries["q"].results.resume.covers == (reach("left", LEFT, 5),)
     first = len(proxy.notes())
     for upto in range(6, 60):
         proxy.results(deploy, [], covers=upto)
@@ -75,7 +75,7 @@ def test_a_query_without_results_gets_on_and_says_so_now_and_then():
     proxy.results(deploy, [], covers=70)
     assert len(proxy.notes()) == first + 1
     proxy.start(proxy.journal)
-    assert proxy.proxy.running["q"].results.resume.covers == (reach("left", LEFT, 70),)
+    assert proxy.proxy.queries["q"].results.resume.covers == (reach("left", LEFT, 70),)
 
 
 def test_results_whose_cover_cannot_be_said_are_remembered_until_it_can():
@@ -156,7 +156,7 @@ def test_a_result_that_no_stream_takes_is_dropped_and_counted():
         else:
             told += proxy.publish()
     assert told == ["a", "b"]
-    shown = proxy.proxy.running["q"].shown()
+    shown = proxy.proxy.queries["q"].shown()
     assert (shown.results, shown.dropped) == (2, 1)
     assert shown.dropped_for == "expected at most 1048576 bytes, got 1048583 bytes"
     assert proxy.notes()[-1].progress.covers == (reach("left", LEFT, 5),)

@@ -107,15 +107,15 @@ def test_a_query_that_is_stopped_leaves_nothing_behind():
         peer = asker.peer
         assert asker.runs == {}
         assert peer.executor.hosted == {}
-        assert peer.queries.running == {}
-        assert peer.queries._questions._asked == {}
+        assert peer.proxy.queries == {}
+        assert peer.proxy._questions._asked == {}
         assert peer.inside.roles == {}
         assert peer.subscriber.subscriptions == {}
         assert not peer.publisher.outboxes["left"].feed.consumers
         listed = asker.answer(ListStreams())
         assert isinstance(listed, StreamsListed)
         assert [each.name for each in listed.streams] == ["left", "right"]
-        assert peer.queries.snapshot() == []
+        assert peer.proxy.snapshot() == []
 
 
 def test_nobody_but_a_query_publishes_to_the_stream_of_its_results():

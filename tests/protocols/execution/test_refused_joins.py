@@ -13,7 +13,7 @@ import pytest
 
 from protocols.catalogue.messages import CreateStream, ListStreams, StreamsListed
 from protocols.catalogue.streams import StreamDefinition
-from protocols.execution import submission
+from protocols.execution import refusals
 from protocols.execution.messages import EngineName, ListQueries, QueriesListed, QueryStarting, SubmitQuery
 from protocols.join_index.evaluator import LAPSE_MS
 from protocols.messages import Done, Refused
@@ -55,7 +55,7 @@ def installed(alone: Engined) -> tuple[object, ...]:
     return (
         *queries.queries,
         *known,
-        *peer.queries.running,
+        *peer.proxy.queries,
         *peer.executor.hosted,
         *([is_indexed] if is_indexed else []),
     )
@@ -80,7 +80,7 @@ def test_refusals_say_why_and_what_to_do_and_install_nothing(rewrite: bool):
 
 
 def test_a_peer_with_as_many_queries_as_it_may_have_says_so(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(submission, "QUERIES_MAX", 0)
+    monkeypatch.setattr(refusals, "QUERIES_MAX", 0)
     alone = asker()
     answer = refusal(alone, "SELECT R.A FROM R, S WHERE R.B = S.E", "sai")
     assert (answer.code, answer.error) == ("full", 'query "q" has no room: this peer runs 0 queries already')

@@ -6,10 +6,8 @@ import math
 
 import msgspec
 
-from protocols.catalogue.messages import PublisherShown, StreamShown
-from protocols.catalogue.statistics import FieldStatistics, StreamStatistics
-from protocols.catalogue.streams import StreamDefinition
-from protocols.execution.placing import AGAIN_MS, SETTLED_MS, Choice, Decision, NoEngine, Placing, decide, parts_of
+from protocols.execution.decision import AGAIN_MS, SETTLED_MS, Choice, Decision, Placing, decide, parts_of
+from protocols.execution.refusals import NoEngine
 from protocols.ids import PeerId
 from protocols.placement.delay import Infeasible
 from protocols.placement.sight import NetworkSeen
@@ -17,45 +15,25 @@ from queries.cost import StreamStatistics as StreamRates
 from queries.query import parse
 from queries.selectivity import ColumnStatistics
 from queries.statistics import to_json
-from tests.protocols.execution.parts import JOIN, NORTH, PROXY, SCHEMA, SELECT, SOUTH, STREAMS, WORKER
-
-NARROW = "SELECT l.number FROM left l [RANGE 1 SECOND], right r [RANGE 1 SECOND] WHERE l.part = r.part AND l.number < 3"
+from tests.protocols.execution.parts import (
+    JOIN,
+    LINE,
+    NARROW,
+    NORTH,
+    PROXY,
+    SELECT,
+    SOUTH,
+    STREAMS,
+    WORKER,
+    on_a_line,
+    stream,
+)
 
 # Two sources at one peer, the third at another.
 THREE = (
     "SELECT a.number FROM left a [RANGE 1 SECOND], left b [RANGE 1 SECOND], right c [RANGE 1 SECOND] "
     "WHERE a.part = b.part AND b.part = c.part"
 )
-
-
-def stream(name: str, *publishers: tuple[PeerId, float]) -> StreamShown:
-    fields = (FieldStatistics(name="part", distinct=100_000.0, frequent=()),)
-    return StreamShown(
-        definition=StreamDefinition(name=name, schema=SCHEMA, event_time="at"),
-        publishers=tuple(
-            PublisherShown(
-                peer=peer,
-                epoch=1,
-                backup=None,
-                accepted=10,
-                processed=0,
-                pending=10,
-                dead_lettered=0,
-                expired=0,
-                statistics=StreamStatistics(rate_per_s=rate, row_bytes=100.0, fields=fields) if rate else None,
-            )
-            for peer, rate in publishers
-        ),
-        subscriptions=0,
-    )
-
-
-def on_a_line(*peers: PeerId, step_ms: float = 50.0) -> NetworkSeen:
-    numbers = range(len(peers))
-    return NetworkSeen("q.1", peers, tuple(tuple(step_ms * abs(a - b) for b in numbers) for a in numbers), peers)
-
-
-LINE = on_a_line(PROXY, WORKER, NORTH, SOUTH)
 
 
 def with_engines(*peers: PeerId) -> NetworkSeen:

@@ -16,25 +16,22 @@ from typing import Final, get_args
 import msgspec
 
 from protocols.catalogue.messages import PublisherShown, StreamShown
-from protocols.effects import Effect, Tell
 from protocols.execution.apart import Aliases, aliases_of, inner_joins, made_by
-from protocols.execution.cut import Cut, is_stateful, narrowed
-from protocols.execution.messages import Move, PlacementName, QueryId
-from protocols.ids import Millis, PeerId, StreamName
-from protocols.messages import Refused
+from protocols.execution.cut import is_stateful, narrowed
+from protocols.execution.messages import Move, PlacementName
+from protocols.execution.refusals import NoEngine
+from protocols.ids import Millis, PeerId
 from protocols.placement.delay import Infeasible
-from protocols.placement.events import PlacementAsked, PlacementStopped
-from protocols.placement.messages import Distributed, Terms
+from protocols.placement.messages import Distributed
 from protocols.placement.place import ALGORITHMS, Algorithm, Placement, place
-from protocols.placement.sight import LookAtNetwork, NetworkSeen
+from protocols.placement.sight import NetworkSeen
 from protocols.placement.tree import ProcessingTree, Vertex, overlay_cost, path_delay
 from protocols.placement.view import NetworkView
-from protocols.subgraphs import Spark
+from protocols.subgraphs import Indexed
 from queries.casts import read_interval
 from queries.cost import Rates, StreamStatistics
 from queries.plan import Operator, Restructure, Source, sources
 from queries.selectivity import ColumnStatistics
-from queries.spark_able import formless
 from queries.statistics import from_json
 
 GAIN_MIN: Final = 0.2  # A move must save this share of what flows; each move costs a start of the query.
@@ -43,7 +40,6 @@ AGAIN_MS: Final = 10_000  # How often a running query is weighed again.
 SETTLED_MS: Final = 20_000  # How long it stays after it has started.
 MOVES_KEPT: Final = 20
 BETTER_PLACED: Final = "it is better placed elsewhere"  # Why a query moves that nobody was lost for.
-PLACED_WITHIN_MS: Final = 3000  # How long the coordinators are waited for.
 UNREADY_MS: Final = 120_000  # A host whose engine was not to be had is left alone for a while.
 PUBLISHERS_MAX: Final = 8  # Of one stream, those that publish most.
 
@@ -66,7 +62,7 @@ class Choice(msgspec.Struct, frozen=True):
         return (self.worker, *self.joins.values(), *self.chains.values())
 
     def _apart(self) -> dict[str, PeerId]:
-        """What who reads it narrows itself is the same whether somebody else might narrow it or not."""
+        """Chains at another peer than their reader: a reader narrows its own sources anyway."""
         return {alias: peer for alias, peer in self.chains.items() if peer != self._reader(alias)}
 
     def _reader(self, alias: str) -> PeerId:
@@ -84,36 +80,31 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
-    """What this peer would choose, and what it was made of."""
+class Basis:
+    """What a placement was decided on: the parts of the plan, and the network as it was seen."""
 
     parts: Parts
     view: NetworkView
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """How a query runs: its plan, which a planner may have reordered, and who runs which part of it."""
+
+    plan: Operator
     choice: Choice
+    basis: Basis | None = None  # None: it was not placed, as it runs in the join index.
+    index: Indexed | None = None
+    is_provisional: bool = False  # Begun before the coordinators have said the same.
 
+    @property
+    def has_no_state(self) -> bool:
+        return self.basis is not None and self.basis.parts.work is None
 
-@dataclass(frozen=True, slots=True)
-class Provisional:
-    """What this peer would choose, begun before the coordinators have said the same."""
-
-    decision: Decision
-
-
-@dataclass(frozen=True, slots=True)
-class NoEngine:
-    """No peer that says of itself that it can run what has state is to be seen; or, if it must be `here`, not we."""
-
-    peers: int
-    here: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """The coordinators of other peers were asked for a placement; after a while it is placed here."""
-
-    attempt: int
-    decision: Decision
-    until: Millis
+    def by_coordinators(self, hosts: Sequence[PeerId], placement: PlacementName) -> Decision:
+        """The same plan, where coordinators have put its parts."""
+        assert self.basis is not None
+        choice = self.basis.parts.choice(hosts, f"{placement}, by its coordinators")
+        return msgspec.structs.replace(self, choice=msgspec.structs.replace(choice, is_by_coordinators=True))
 
 
 @dataclass(slots=True)
@@ -127,8 +118,6 @@ class Placing:
     choice: Choice | None = None
     moves: list[Move] = field(default_factory=list)
     weighed_at: Millis = 0
-    is_looking: bool = False  # At the network.
-    asked: Asked | None = None  # The coordinators.
     unready: dict[PeerId, Millis] = field(default_factory=dict)  # Whose engines were not to be had; until when.
 
     def adopt(self, options: Iterable[tuple[str, str]]) -> None:
@@ -143,11 +132,6 @@ class Placing:
     def told(self) -> dict[str, StreamStatistics]:
         return from_json(self.statistics) if self.statistics else {}
 
-    def look(self, query: StreamName) -> list[Effect]:
-        self.is_looking = True
-        peers = dict.fromkeys(each.peer for shown in self.streams.values() for each in shown.publishers)
-        return [LookAtNetwork(query, tuple(peers))]
-
     @property
     def is_distributed(self) -> bool:
         return self.placement in get_args(Distributed)
@@ -156,24 +140,6 @@ class Placing:
     def is_by_coordinators(self) -> bool:
         """Whether it is where they have placed it."""
         return self.choice is not None and self.choice.is_by_coordinators
-
-    def ask(self, query: StreamName, decision: Decision, attempt: int, now: Millis) -> list[Effect]:
-        """Let coordinators place the operators together, by SAND's protocol."""
-        view, tree = decision.view, decision.parts.tree
-        algorithm = next(each for each in get_args(Distributed) if each == self.placement)
-        is_blind = algorithm == "edge" and self.within_ms is None
-        terms = Terms(algorithm, tree.proxy, self.within_ms)
-        if not is_blind:
-            rows = tuple(map(tuple, view.rows))
-            candidates = view.peers if algorithm == "in-network" else ()
-            terms = Terms(algorithm, tree.proxy, self.within_ms, view.peers, rows, candidates)
-        self.asked = Asked(attempt, decision, now + PLACED_WITHIN_MS)
-        return [Tell(PlacementAsked(query, attempt, tree.vertices, terms))]
-
-    def stop_asking(self, query: StreamName) -> list[Effect]:
-        self.is_looking = False
-        was_asked, self.asked = self.asked is not None, None
-        return [Tell(PlacementStopped(query))] if was_asked else []
 
     def settle(self, choice: Choice, reason: str, now: Millis) -> None:
         """Take a choice; `reason` says why what was before it did not go on."""
@@ -354,7 +320,7 @@ def decide(
     if is_forced:
         chains = {alias: peer for alias, peer in choice.chains.items() if peer in able}
         choice = msgspec.structs.replace(choice, chains=chains)
-    return Decision(parts, view, choice)
+    return Decision(plan, choice, Basis(parts, view))
 
 
 def choose(parts: Parts, view: NetworkView, placing: Placing, bound_ms: float) -> Choice | Infeasible:
@@ -410,47 +376,6 @@ def _together_unless_it_pays(found: Placement, parts: Parts, view: NetworkView, 
     hosts = parts.hosts(whole.choice(one.hosts, ""))
     assert hosts is not None, "an engine is where it was placed"
     return msgspec.structs.replace(one, hosts=hosts)
-
-
-def without_form(query: QueryId, made: Cut) -> Refused | None:
-    """The refusal of a query of which Spark would have to run what it has no form for."""
-    for each in made.subgraphs:
-        problem = formless(each.plan) if isinstance(each.engine, Spark) else ""
-        if problem:
-            error = f'query "{query}" cannot run: Spark has no form for it'
-            hint = "Without windows and joins it would run in the daemons." if is_stateful(each.plan) else ""
-            return Refused(code="invalid", error=error, detail=f"{problem}.", hint=hint)
-    return None
-
-
-def unreadable(statistics: str) -> Refused | None:
-    """The refusal of statistics that are none."""
-    try:
-        Placing(statistics=statistics).told  # noqa: B018
-    except ValueError as error:
-        return Refused(code="invalid", error="the statistics of its streams cannot be read", detail=f"{error}.")
-    return None
-
-
-def no_engine(query: QueryId, found: NoEngine, trouble: str = "") -> Refused:
-    """What to tell who asked for a query that nobody can run; `trouble` is what our own engine has."""
-    if found.here:
-        error = f'query "{query}" cannot run on Spark: {trouble or "this peer runs without it"}'
-        return Refused(code="unavailable", error=error, hint="Without --engine spark it needs none.")
-    error = f'query "{query}" cannot run: it needs Spark, and no peer here has it'
-    detail = f"Of {found.peers} peers that this one can see, none runs with Spark."
-    detail += f" Here it was tried: {trouble}." if trouble else ""
-    hint = "Windows and joins need a peer that was not started with --no-spark."
-    return Refused(code="unavailable", error=error, detail=detail, hint=hint)
-
-
-def too_far(query: QueryId, found: Infeasible) -> Refused:
-    """What to tell who asked for a bound that cannot be kept."""
-    error = f'query "{query}" cannot have its results within {found.bound_ms:g} ms'
-    detail = f"Peer {found.source.short}, which publishes for it, is {found.away_ms:.0f} ms away."
-    return Refused(
-        code="unavailable", error=error, detail=detail, hint="peer rtt shows distances; try a longer --within."
-    )
 
 
 def _under_way(cost: float) -> str:

@@ -9,11 +9,11 @@ from protocols.events import (
     PeerDown,
     Requested,
 )
-from protocols.execution.chooser import SHUN_MS
+from protocols.execution.decision import SETTLED_MS
 from protocols.execution.messages import (
     SubmitQuery,
 )
-from protocols.execution.placing import PLACED_WITHIN_MS, SETTLED_MS
+from protocols.execution.planning import PLACED_WITHIN_MS, SHUN_MS
 from protocols.ids import PeerId
 from protocols.messages import Refused
 from protocols.placement.events import OperatorsPlaced
@@ -26,7 +26,7 @@ def test_peers_lost_long_ago_are_forgotten():
     for number in range(50):
         proxy.happen(PeerDown(PeerId(bytes([number]) * 20)))
         proxy.now += SHUN_MS
-    assert len(proxy.proxy._chooser.lost) == 1
+    assert len(proxy.proxy.planner.lost) == 1
 
 
 def test_coordinators_place_what_asks_for_their_algorithms():
@@ -42,7 +42,7 @@ def test_coordinators_place_what_asks_for_their_algorithms():
     assert not proxy.deploys()
     proxy.happen(OperatorsPlaced(asked.placement, asked.attempt, tuple(hosts)))
     proxy.happen(OperatorsPlaced(asked.placement, asked.attempt, tuple(hosts)))
-    assert proxy.proxy.running["q"].placing.choice.worker == SOUTH
+    assert proxy.proxy.queries["q"].planning.placing.choice.worker == SOUTH
     assert 1 in [each.subgraph.number for each in proxy.deploys()]
 
 
@@ -54,13 +54,13 @@ def test_what_has_no_state_begins_before_its_coordinators_have_agreed():
     assert asked is not None
     deploys = proxy.deploys()
     assert [each.subgraph.number for each in deploys] == [0, 1]
-    query = proxy.proxy.running["q"]
+    query = proxy.proxy.queries["q"]
     for hosts in ([PROXY, PROXY, PROXY], [NORTH, NORTH, PROXY]):  # Others than ours, then the same.
-        assert not query.placing.is_by_coordinators
-        query.placing.ask(query.stream, query.placing.asked.decision, asked.attempt, proxy.now)
+        assert not query.planning.placing.is_by_coordinators
+        query.planning.ask_coordinators(query.planning.asked.decision, asked.attempt, proxy.now)
         proxy.happen(OperatorsPlaced(asked.placement, asked.attempt, tuple(hosts)))
-    assert query.placing.is_by_coordinators
-    assert (proxy.deploys(), query.attempt) == ([], deploys[0].attempt)
+    assert query.planning.placing.is_by_coordinators
+    assert (proxy.deploys(), query.attempt.number) == ([], deploys[0].attempt)
 
 
 def test_coordinators_that_take_too_long_are_not_waited_for():
@@ -84,7 +84,7 @@ def test_a_running_query_is_weighed_again_and_stays_where_it_is_if_nothing_has_c
     proxy.wait(SETTLED_MS, deploys)
     assert len(proxy.take(ShowStream)) == 2
     proxy.show_streams(left=NORTH, right=SOUTH)
-    assert proxy.proxy.running["q"].state == "running"
+    assert proxy.proxy.queries["q"].state == "running"
     assert not proxy.deploys()
 
 

@@ -1,0 +1,173 @@
+"""An attempt: one deployment of a query, from the first DEPLOY until a host is lost, it moves, or the query ends.
+
+A move that was planned is part of the attempt that runs on meanwhile. Engines take many seconds to start, so they start
+at the new hosts first; the next attempt begins there once all are ready. After the death of a host nothing runs on, so
+nothing is prepared.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocols.clock import Stamp
+from protocols.execution.cut import Cut
+from protocols.execution.decision import Decision
+from protocols.execution.messages import SubgraphShown
+from protocols.ids import Millis, PeerId, StreamName
+from protocols.messages import Message
+from protocols.subgraphs import Deploy, Lease, Prepare, Prepared, Progress, Spark, SubgraphStatus, Undeploy
+
+LEASE_EVERY_MS: Final = 3000
+RESEND_MS: Final = 2000
+SILENT_MS: Final = 5000  # A host that has not said a word for so long is taken for lost.
+PREPARED_WITHIN_MS: Final = 120_000  # Nothing is missed meanwhile, and a machine may have much else to do.
+PREPARE_AGAIN_MS: Final = 2000
+
+Letters = list[tuple[PeerId, Message]]
+"""Messages, each with the peer it is for."""
+
+
+@dataclass(slots=True)
+class Attempt:
+    """What runs where, in which incarnations, and how it is doing.
+
+    In:        DEPLOYED and SUBGRAPH_STATUS of its hosts
+    Out:       DEPLOY until each host has answered, LEASE, UNDEPLOY
+    Keeps:     of each subgraph its incarnation, when it was last heard of, and its status
+    Invariant: a subgraph that was heard of has an incarnation, and only one
+    """
+
+    query: StreamName
+    number: Stamp  # Later attempts have greater ones.
+    cut: Cut
+    resume: Progress
+    begun_at: Millis
+    sent_at: Millis = 0
+    leased_at: Millis = 0
+    heard_at: dict[int, Millis] = field(default_factory=dict)  # By the number of a subgraph, from DEPLOYED on.
+    lives: dict[int, Millis] = field(default_factory=dict)
+    status: dict[int, SubgraphStatus] = field(default_factory=dict)
+    moving: Moving | None = None
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all subgraphs run."""
+        return len(self.heard_at) == len(self.cut.subgraphs)
+
+    def deploys(self, now: Millis) -> Letters:
+        """DEPLOY for those that have not answered. A consumer comes before its makers: their rows find it there."""
+        self.sent_at = now
+        hosts = self.cut.by_number
+        return [
+            (
+                hosts[subgraph.number],
+                Deploy(
+                    query=self.query,
+                    attempt=self.number,
+                    subgraph=subgraph,
+                    consumer_host=hosts[subgraph.consumer] if subgraph.consumer is not None else None,
+                    resume=self.cut.share_of(subgraph, self.resume),
+                ),
+            )
+            for subgraph in reversed(self.cut.subgraphs)
+            if subgraph.number not in self.heard_at
+        ]
+
+    def deploys_again(self, now: Millis) -> Letters:
+        return self.deploys(now) if now - self.sent_at >= RESEND_MS else []
+
+    def leases(self, now: Millis) -> Letters:
+        if now - self.leased_at < LEASE_EVERY_MS:
+            return []
+        self.leased_at = now
+        lease = Lease(query=self.query, attempt=self.number)
+        return [(host, lease) for host in dict.fromkeys(self.cut.hosts)]
+
+    def undeploys(self) -> Letters:
+        over = Undeploy(query=self.query, attempt=self.number)
+        return [(host, over) for host in dict.fromkeys(self.cut.hosts)]
+
+    def deployed(self, number: int, life: Millis, now: Millis) -> bool:
+        """A subgraph runs; False if it is not in the incarnation it was in before."""
+        if self.lives.setdefault(number, life) != life:
+            return False
+        self.heard_at[number] = now
+        return True
+
+    def hear(self, status: SubgraphStatus, now: Millis) -> bool:
+        """How a subgraph is doing; False if it began anew and has lost its state."""
+        if status.number not in self.heard_at:
+            return True
+        if self.lives[status.number] != status.life:
+            return False
+        self.heard_at[status.number], self.status[status.number] = now, status
+        return True
+
+    def silent_host(self, now: Millis) -> PeerId | None:
+        hosts = self.cut.by_number
+        silent = (hosts[number] for number, heard_at in self.heard_at.items() if now - heard_at > SILENT_MS)
+        return next(silent, None)
+
+    def late_hosts(self) -> list[PeerId]:
+        """Those that have not said yet that they run it."""
+        return [host for number, host in self.cut.by_number.items() if number not in self.heard_at]
+
+    def shown(self) -> tuple[SubgraphShown, ...]:
+        return tuple(SubgraphShown(each, host, self.status.get(each.number)) for each, host in self.cut.placed)
+
+    def move_to(self, target: Decision, after: Cut, now: Millis) -> None:
+        """Plan a move. Only hosts whose engines the query does not use yet have to prepare."""
+        used = _engines(self.cut)
+        awaited = {host: None for host in _engines(after) if host not in used}
+        self.moving = Moving(self.query, self.number, target, awaited, now + PREPARED_WITHIN_MS)
+
+
+@dataclass(slots=True)
+class Moving:
+    """A move from the decision until it can be made.
+
+    In:        PREPARED from new hosts, and that one of them cannot be reached
+    Out:       PREPARE, until each has answered; then the move, or why it is given up
+    Keeps:     who has not answered yet
+    Invariant: it is ready once all that were asked have said so, and never after one has failed
+    """
+
+    query: StreamName
+    attempt: Stamp  # It runs on.
+    target: Decision
+    awaited: dict[PeerId, None]
+    until: Millis
+    ask_at: Millis = 0
+    failed: tuple[PeerId, str] | None = None  # Who has no engine ready, and why.
+
+    @property
+    def is_ready(self) -> bool:
+        return not self.awaited and self.failed is None
+
+    def hear(self, host: PeerId, message: Prepared) -> None:
+        """An answer in another attempt may be from before that host was restarted."""
+        if message.attempt != self.attempt or host not in self.awaited:
+            return
+        if message.reason:
+            self.fail(host, f"cannot start its engine: {message.reason}")
+        else:
+            del self.awaited[host]
+
+    def fail(self, host: PeerId, why: str) -> None:
+        """That host will have no engine, so the query stays where it is."""
+        if host in self.target.choice.peers:
+            self.failed = self.failed or (host, why)
+
+    def ask(self, now: Millis) -> Letters:
+        """PREPARE for those that have not answered, until their time is over."""
+        if self.awaited and now >= self.until:
+            self.fail(next(iter(self.awaited)), f"had no engine ready within {PREPARED_WITHIN_MS // 1000} s")
+        if self.failed is not None or now < self.ask_at:
+            return []
+        self.ask_at = now + PREPARE_AGAIN_MS
+        return [(host, Prepare(query=self.query, attempt=self.attempt)) for host in self.awaited]
+
+
+def _engines(made: Cut) -> dict[PeerId, None]:
+    return {host: None for subgraph, host in made.placed if isinstance(subgraph.engine, Spark)}

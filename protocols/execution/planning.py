@@ -1,0 +1,277 @@
+"""Planning: from a text to a decision where its query runs.
+
+text ─▶ streams it names ─▶ plan ─▶ who publishes the streams ─▶ view of the network ─▶ decision
+
+The proxy plans the queries it runs, again for each attempt, and while they run it weighs whether another placement is
+better. The explainer plans texts that nobody runs. Each step asks somebody and ends with the answer; none waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Final, Literal, get_args
+
+import msgspec
+
+from protocols.catalogue.messages import ListStreams, ShowStream, StreamShown, StreamsListed
+from protocols.catalogue.streams import StreamDefinition
+from protocols.clock import HybridClock, Stamp
+from protocols.delivery.messages import Origin
+from protocols.effects import Effect, Tell
+from protocols.execution.cut import Cut, cut, indexed, introduced
+from protocols.execution.decision import Choice, Decision, Placing, decide
+from protocols.execution.messages import QueryId
+from protocols.execution.refusals import NoEngine, no_placement, not_indexed, not_understood
+from protocols.ids import Millis, PeerId, StreamName
+from protocols.inside import Questions
+from protocols.join_index.condition import NotIndexed, algorithm_for, check
+from protocols.messages import Answer, Refused
+from protocols.placement.delay import Infeasible
+from protocols.placement.events import OperatorsPlaced, PlacementAsked, PlacementStopped
+from protocols.placement.messages import Distributed, Terms
+from protocols.placement.sight import LookAtNetwork, NetworkSeen
+from protocols.subgraphs import ALGORITHMS, SKEWS, Indexed
+from queries.catalogue import Stream
+from queries.errors import QueryError
+from queries.plan import Operator, sources
+from queries.query import ParsedQuery, likely_streams, parse
+
+SHUN_MS: Final = 30_000  # A host that was lost is not chosen again for a while.
+PLACED_WITHIN_MS: Final = 3000  # How long the coordinators have for a placement.
+
+Purpose = Literal["likely", "streams", "publishers", "rates"]
+PURPOSES: Final[tuple[Purpose, ...]] = get_args(Purpose)
+
+Outcome = list[Effect] | ParsedQuery | Decision | Refused
+"""What is still to be asked; or what the text means, after which `locate` goes on; or where it runs; or why not."""
+
+
+@dataclass(slots=True)
+class Planner:
+    """What all plannings of one role share."""
+
+    peer_id: PeerId
+    clock: HybridClock
+    questions: Questions
+    lost: dict[PeerId, Millis] = field(default_factory=dict)
+    trouble: str = ""  # Why our own engine did not start.
+
+    def note_lost(self, peer: PeerId, now: Millis) -> None:
+        self.lost = {each: at for each, at in self.lost.items() if now - at < SHUN_MS}
+        self.lost[peer] = now
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The coordinators were asked for a placement; after a while this peer decides alone."""
+
+    attempt: Stamp
+    decision: Decision
+    until: Millis
+
+
+@dataclass(slots=True)
+class Planning:
+    """One text on its way to a decision, and to the next one.
+
+    In:        answers of the catalogue, the network as the driver sees it, placements by coordinators
+    Out:       questions, then the parsed query, then a decision; or a refusal
+    Keeps:     what it knows of the streams, and where the query is and was (`placing`)
+    Invariant: a query that runs where it is best gets no new decision
+    """
+
+    planner: Planner
+    token: str  # Names it in questions; of a query, the stream of its results.
+    name: QueryId
+    text: str
+    engine: str  # As asked for.
+    placing: Placing
+    parsed: ParsedQuery | None = None
+    index: Indexed | None = None  # The join index runs it.
+    asked: Asked | None = None  # The coordinators.
+    is_looking: bool = False  # At the network.
+    _likely: int = 0  # Streams the text seems to name that have not been shown yet.
+    _unlocated: dict[StreamName, None] = field(default_factory=dict)  # Streams whose publishers are being looked up.
+
+    @property
+    def plan(self) -> Operator:
+        assert self.parsed is not None, "the text is parsed"
+        return self.parsed.plan
+
+    # From text to plan.
+
+    def begin(self) -> list[Effect]:
+        """Ask for the streams that the text seems to name: one round of reads, and their publishers come along."""
+        names = likely_streams(self.text)
+        self.placing.streams.clear()
+        self._likely = len(names)
+        if not names:
+            return self._ask("streams", ListStreams())
+        return [effect for name in names for effect in self._ask("likely", ShowStream(name=name, exactly=True))]
+
+    def answered(self, purpose: str, answer: Answer) -> Outcome:
+        match purpose, answer:
+            case "likely", StreamShown() | Refused():
+                return self._found_likely(answer)
+            case "streams", StreamsListed():
+                return self._parse(answer.streams, are_all=True)
+            case "publishers" | "rates", StreamShown():
+                self.placing.streams[answer.definition.name] = answer
+                self._unlocated.pop(answer.definition.name, None)
+                return [] if self._unlocated else self._located()
+            case "rates", Refused():  # The query stays where it is.
+                return []
+            case _, Refused():
+                return answer
+        return []
+
+    def _ask(self, purpose: Purpose, command: ListStreams | ShowStream) -> list[Effect]:
+        return self.planner.questions.ask(self.token, purpose, command)
+
+    def _found_likely(self, answer: StreamShown | Refused) -> Outcome:
+        self._likely -= 1
+        if isinstance(answer, StreamShown):
+            self.placing.streams[answer.definition.name] = answer
+        if self._likely:
+            return []
+        return self._parse([each.definition for each in self.placing.streams.values()], are_all=False)
+
+    def _parse(self, definitions: Iterable[StreamDefinition], *, are_all: bool) -> Outcome:
+        """Only the parser knows which streams a text names: what fails with the likely ones is tried with all."""
+        streams = {each.name: _stream(each) for each in definitions if each.name != self.token}
+        try:
+            self.parsed = parse(self.text, streams)
+        except QueryError as error:
+            return not_understood(error) if are_all else self._ask("streams", ListStreams())
+        self.placing.adopt(self.parsed.options)
+        return self._choose_index() or self.parsed
+
+    def _choose_index(self) -> Refused | None:
+        """Whether the join index runs it; refused if it must and cannot."""
+        assert self.parsed is not None
+        options, plan = dict(self.parsed.options), self.plan
+        is_placed = self.placing.placement != "auto" or self.placing.within_ms is not None
+        wanted = options.get("join", "auto") if self.engine == "auto" else self.engine
+        is_open = wanted == "auto"
+        if is_open:
+            wanted = (None if is_placed else algorithm_for(plan)) or "auto"
+        self.index = None
+        algorithm = next((each for each in ALGORITHMS if each == wanted), None)
+        if algorithm is None:
+            return None
+        why = "its peers follow from its values; it cannot be placed as well" if is_placed else ""
+        try:
+            check(plan, algorithm)
+        except NotIndexed as error:
+            why = why or str(error)
+        if why:
+            return not_indexed(self.name, algorithm, why, is_placed=is_placed, able=algorithm_for(plan))
+        skew = next(each for each in SKEWS if each == options.get("skew", "auto"))
+        replicas = options.get("replicas", "auto")
+        self.index = Indexed(algorithm, skew, is_open, 0 if replicas == "auto" else int(replicas))
+        return None
+
+    # From plan to decision.
+
+    def locate(self, *, anew: bool = False) -> Outcome:
+        """Ask who publishes its streams, unless that is known; `anew` asks again, to weigh where it runs."""
+        names = dict.fromkeys(source.stream for source in sources(self.plan))
+        shown = {} if anew else self.placing.streams
+        self.placing.streams = {name: shown[name] for name in names if name in shown}
+        self._unlocated = {name: None for name in names if name not in shown}
+        purpose: Purpose = "rates" if anew else "publishers"
+        asked = [effect for name in self._unlocated for effect in self._ask(purpose, ShowStream(name=name))]
+        return asked or self._located()
+
+    def _located(self) -> Outcome:
+        if self.index is not None:
+            choice = Choice(self.planner.peer_id, {}, "the join index finds its peers by keys")
+            return Decision(self.plan, choice, index=self.index)
+        self.is_looking = True
+        peers = dict.fromkeys(each.peer for shown in self.placing.streams.values() for each in shown.publishers)
+        return [LookAtNetwork(self.token, tuple(peers))]
+
+    def decide(self, seen: NetworkSeen, now: Millis) -> Decision | NoEngine | Infeasible:
+        """Where it would run on the network as it is seen now."""
+        lost = [peer for peer, at in self.planner.lost.items() if now - at < SHUN_MS]
+        self.placing.unready = {peer: until for peer, until in self.placing.unready.items() if now < until}
+        return decide(self.plan, self.placing, seen, self.planner.peer_id, self.engine, lost)
+
+    def seen(self, event: NetworkSeen, now: Millis, *, is_running: bool) -> Outcome:
+        """Decide where the query begins; or, while it runs, whether it goes elsewhere."""
+        if not self.is_looking:
+            return []
+        self.is_looking = False
+        found, placing = self.decide(event, now), self.placing
+        if not isinstance(found, Decision):
+            return [] if is_running else no_placement(self.name, found, self.planner.trouble)
+        stays = placing.choice is not None and found.choice.is_as(placing.choice)
+        if not placing.is_distributed or stays:
+            return [] if is_running and stays else found
+        # What has no state is soon begun; what ran has been without results for long enough.
+        if is_running or placing.choice is not None or found.has_no_state:
+            return msgspec.structs.replace(found, is_provisional=True)
+        return self.ask_coordinators(found, self.planner.clock.tick(now), now)
+
+    # Coordinators.
+
+    def ask_coordinators(self, decision: Decision, attempt: Stamp, now: Millis) -> list[Effect]:
+        """Let coordinators place the operators together, by SAND's protocol."""
+        assert decision.basis is not None
+        view, tree = decision.basis.view, decision.basis.parts.tree
+        algorithm = next(each for each in get_args(Distributed) if each == self.placing.placement)
+        within_ms = self.placing.within_ms
+        terms = Terms(algorithm, tree.proxy, within_ms)
+        is_blind = algorithm == "edge" and within_ms is None
+        if not is_blind:
+            rows = tuple(map(tuple, view.rows))
+            candidates = view.peers if algorithm == "in-network" else ()
+            terms = Terms(algorithm, tree.proxy, within_ms, view.peers, rows, candidates)
+        self.asked = Asked(attempt, decision, now + PLACED_WITHIN_MS)
+        return [Tell(PlacementAsked(self.token, attempt, tree.vertices, terms))]
+
+    def placed(self, event: OperatorsPlaced, *, has_begun: bool) -> Outcome:
+        """The coordinators have placed it. What has begun stays: of the same tree they make what we have made."""
+        asked = self.asked
+        if asked is None or asked.attempt != event.attempt:
+            return []
+        decision = asked.decision.by_coordinators(event.hosts, self.placing.placement)
+        if not has_begun:
+            return decision
+        if self.placing.choice is not None and decision.choice.is_as(self.placing.choice):
+            self.placing.choice = decision.choice
+        return []
+
+    def overdue(self, now: Millis) -> Outcome:
+        """The coordinators take too long: what this peer has decided holds."""
+        return self.asked.decision if self.asked is not None and now >= self.asked.until else []
+
+    def stop(self) -> list[Effect]:
+        """Nobody waits for the network or the coordinators any more."""
+        self.is_looking = False
+        was_asked, self.asked = self.asked is not None, None
+        return [Tell(PlacementStopped(self.token))] if was_asked else []
+
+    # From decision to subgraphs.
+
+    def cut(self, decision: Decision, since: Stamp) -> Cut:
+        """The plan that was decided on, taken apart for its hosts."""
+        proxy, choice = self.planner.peer_id, decision.choice
+        if decision.index is not None:
+            return indexed(decision.plan, since, proxy, decision.index)
+        made = cut(self.name, decision.plan, since, choice.chains, proxy, choice.worker, self.engine, choice.joins)
+        return introduced(made, {name: _on_disk(shown) for name, shown in self.placing.streams.items()})
+
+
+def _stream(definition: StreamDefinition) -> Stream:
+    return Stream(
+        definition.name, definition.schema, definition.event_time, definition.lateness_ms, definition.retention_ms
+    )
+
+
+def _on_disk(shown: StreamShown) -> tuple[Origin, ...]:
+    """Who publishes to a stream, where reading can begin before the catalogue knows that we read."""
+    name = shown.definition.name
+    is_kept = shown.definition.durability != "memory"
+    return tuple(Origin(each.peer, name, each.epoch) for each in shown.publishers) if is_kept else ()

@@ -1,0 +1,131 @@
+"""Everything a client hears when its query cannot run: which query, the facts, and a next step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from protocols.catalogue.refusals import clock_is_off
+from protocols.clock import HybridClock
+from protocols.delivery.publisher import Publisher
+from protocols.execution.cut import Cut, is_stateful
+from protocols.execution.messages import QueryId
+from protocols.ids import Millis, PeerId
+from protocols.messages import Refused
+from protocols.placement.delay import Infeasible
+from protocols.subgraphs import Spark
+from queries.errors import QueryError
+from queries.spark_able import formless
+from queries.statistics import from_json
+
+QUERIES_MAX: Final = 1000
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+
+
+class NoEngine(msgspec.Struct, frozen=True):
+    """No visible peer runs an engine; or this one does not, if the query must run `here`."""
+
+    peers: int
+    here: bool
+
+
+def objection(
+    name: QueryId, statistics: str, known: Sequence[QueryId], clock: HybridClock, publisher: Publisher
+) -> Refused | None:
+    """Why a query of that name cannot begin at this peer now."""
+    if not _NAME.fullmatch(name):
+        error = f'"{name}" cannot name a query'
+        return Refused(code="invalid", error=error, hint="Letters, digits, _ and -; up to 64.")
+    if clock.is_off:
+        error = f'query "{name}" cannot begin here now: the clock of this peer is wrong'
+        return msgspec.structs.replace(clock_is_off(name, clock), error=error)
+    if refusal := unreadable(statistics):
+        return refusal
+    if name in known:
+        error = f'query "{name}" exists already at this peer'
+        hint = f"peer query attach {name} reads its results; peer query stop {name} ends it."
+        return Refused(code="exists", error=error, hint=hint)
+    if len(known) >= QUERIES_MAX:
+        error = f'query "{name}" has no room: this peer runs {QUERIES_MAX} queries already'
+        hint = "peer query stop NAME ends one (peer query ls lists them), or submit it at another peer."
+        return Refused(code="full", error=error, hint=hint)
+    if len(publisher.outboxes) >= publisher.limits.streams_max:
+        error = f'query "{name}" has no room: this peer publishes to {publisher.limits.streams_max} streams, its limit'
+        return Refused(code="full", error=error, hint="Submit it at another peer.")
+    return None
+
+
+def unreadable(statistics: str) -> Refused | None:
+    """Statistics of streams that are none."""
+    try:
+        from_json(statistics or "{}")
+    except ValueError as error:
+        return Refused(code="invalid", error="the statistics of its streams cannot be read", detail=f"{error}.")
+    return None
+
+
+def unknown_query(name: QueryId, known: Sequence[QueryId]) -> Refused:
+    there = ", ".join(known[:8]) if known else "none"
+    error = f'query "{name}" is not known at this peer'
+    return Refused(code="unknown", error=error, detail=f"Queries here: {there}.", hint="peer query ls lists them.")
+
+
+def not_understood(error: QueryError) -> Refused:
+    """The text has a mistake."""
+    said = str(error).removesuffix(f"\nhint: {error.hint}")
+    return Refused(code="invalid", error=said, hint=error.hint)
+
+
+def not_indexed(name: QueryId, algorithm: str, why: str, *, is_placed: bool, able: str | None) -> Refused:
+    """The join index cannot run the query as it was asked to; `able` is an algorithm that could."""
+    hint = f"Leave the join algorithm out: {f'{able} can run it' if able else 'it runs without the index'}."
+    if is_placed:
+        hint = "Leave out the join algorithm, or the placement and the delay bound."
+    return Refused(code="invalid", error=f'query "{name}" cannot run as {algorithm}: {why}', hint=hint)
+
+
+def without_form(name: QueryId, made: Cut) -> Refused | None:
+    """Spark would have to run what it has no form for."""
+    for each in made.subgraphs:
+        problem = formless(each.plan) if isinstance(each.engine, Spark) else ""
+        if problem:
+            error = f'query "{name}" cannot run: Spark has no form for it'
+            hint = "Without windows and joins it would run in the daemons." if is_stateful(each.plan) else ""
+            return Refused(code="invalid", error=error, detail=f"{problem}.", hint=hint)
+    return None
+
+
+def no_placement(name: QueryId, found: NoEngine | Infeasible, trouble: str = "") -> Refused:
+    """No peer can run the query, or none near enough; `trouble` is why our own engine did not start."""
+    if isinstance(found, Infeasible):
+        error = f'query "{name}" cannot have its results within {found.bound_ms:g} ms'
+        detail = f"Peer {found.source.short}, which publishes for it, is {found.away_ms:.0f} ms away."
+        hint = "peer rtt shows distances; try a longer --within."
+        return Refused(code="unavailable", error=error, detail=detail, hint=hint)
+    if found.here:
+        error = f'query "{name}" cannot run on Spark: {trouble or "this peer runs without it"}'
+        return Refused(code="unavailable", error=error, hint="Without --engine spark it needs none.")
+    error = f'query "{name}" cannot run: it needs Spark, and no peer here has it'
+    detail = f"Of {found.peers} peers that this one can see, none runs with Spark."
+    detail += f" Here it was tried: {trouble}." if trouble else ""
+    hint = "Windows and joins need a peer that was not started with --no-spark."
+    return Refused(code="unavailable", error=error, detail=detail, hint=hint)
+
+
+def not_running(name: QueryId, late: Sequence[PeerId], within_ms: Millis) -> Refused:
+    """Hosts did not say in time that they run it."""
+    error = f'query "{name}" was not running within {within_ms // 1000} s'
+    return Refused(
+        code="unavailable", error=error, detail=f"No word from peer {', '.join(each.short for each in late)}."
+    )
+
+
+def cannot_run(name: QueryId, host: PeerId, reason: str, *, is_indexed: bool) -> Refused:
+    """A host will not run its part."""
+    error = f'query "{name}" cannot run: {reason}'
+    hint = "Try again later, or let it run without the index: --engine spark." if is_indexed else ""
+    return Refused(code="unavailable", error=error, detail=f"Said by peer {host.short}.", hint=hint)
