@@ -4,39 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+
+import msgspec
 
 from protocols.catalogue.events import Advertised, AdvertiseFailed, LookupFailed, StreamFound
 from protocols.catalogue.machine import CatalogueMachine
-from protocols.catalogue.messages import CreateStream, DropStream, ListDerived, ListStreams, ShowStream
 from protocols.clock import HybridClock
-from protocols.delivery.keeper import CopySynced, Keeper
-from protocols.delivery.messages import (
-    Ack,
-    Backed,
-    Backup,
-    BackupOpened,
-    BatchMessage,
-    CloseSubscription,
-    CursorMoved,
-    Gap,
-    ListDeadLetters,
-    OpenSubscription,
-    OutboxClosed,
-    OutboxOpened,
-    Publish,
-    PublisherNews,
-    PublishNoted,
-    Refuse,
-    Seen,
-    Subscribe,
-    Subscribed,
-    SubscriptionOpened,
-    TupleBuried,
-    Unsubscribe,
-)
-from protocols.delivery.publisher import LogSynced, Publisher
-from protocols.delivery.subscriber import LetterSynced, Subscriber
+from protocols.delivery.keeper import Keeper
+from protocols.delivery.publisher import Publisher
+from protocols.delivery.subscriber import Subscriber
 from protocols.effects import AfterSync, Effect, Reply, Tell
 from protocols.errors import LocalProtocolError
 from protocols.events import (
@@ -44,62 +20,23 @@ from protocols.events import (
     ClockCompared,
     Event,
     LogBounds,
-    NearestPeers,
-    PeerUp,
     Received,
     Requested,
     TimerFired,
 )
-from protocols.execution.engine import EngineTried, RunFailed, RunResults, RunStarted, RunState
 from protocols.execution.executor import Executor
 from protocols.execution.explainer import Explainer
-from protocols.execution.messages import (
-    ListQueries,
-    PlanQuery,
-    QueryInstalled,
-    ResultsNoted,
-    ShowQuery,
-    StopQuery,
-    SubmitQuery,
-    WeighQuery,
-)
 from protocols.execution.proxy import QueryProxy
 from protocols.ids import LogId, Millis, PeerId
 from protocols.inside import Inside
-from protocols.join_index.machine import MESSAGES as JOIN_MESSAGES
 from protocols.join_index.machine import JoinIndex
 from protocols.limits import Limits
-from protocols.messages import Command, Message, Record
-from protocols.placement.events import OperatorsPlaced, PlacementAsked, PlacementStopped
+from protocols.messages import Record
 from protocols.placement.machine import PlacementMachine
-from protocols.placement.messages import AddSubtree, InvalidateMap, Map, OperatorMapped, OperatorRemapped
-from protocols.placement.sight import NetworkSeen
+from protocols.role import KeptRole, Role
 from protocols.store.events import StoreFailed, StoreRead, StoreWritten
 from protocols.store.limits import StoreLimits
 from protocols.store.machine import StoreMachine
-from protocols.store.messages import Leave
-from protocols.subgraphs import (
-    AttemptLost,
-    Deploy,
-    Deployed,
-    DeployRefused,
-    Flow,
-    Flowed,
-    Lease,
-    Prepare,
-    Prepared,
-    ResultsReady,
-    ResultsSafe,
-    SubgraphStatus,
-    Undeploy,
-)
-
-
-class Role(Protocol):
-    """One machine of a peer."""
-
-    def handle(self, event: Event, now: Millis) -> list[Effect]: ...
-    def validate(self) -> None: ...
 
 
 class Peer:
@@ -126,90 +63,42 @@ class Peer:
         self.explainer = Explainer(peer_id, self.inside, self.clock)
         self.placement = PlacementMachine(peer_id)
         self.joins = JoinIndex(peer_id, self.inside, lambda: self.store.neighbours, limits.late_join_ms)
-        self._store_alone: tuple[Role, ...] = (self.store,)
+        # What several roles take, the store takes last: its answer to LEAVE ends the question.
+        self._roles: tuple[Role, ...] = (
+            self.catalogue,
+            self.publisher,
+            self.keeper,
+            self.subscriber,
+            self.executor,
+            self.proxy,
+            self.explainer,
+            self.placement,
+            self.joins,
+            self.store,
+        )
+        # What happens to all happens to the store first: the others ask it who is there.
+        self._everyone: tuple[Role, ...] = (self.store, *self._roles[:-1])
+        self._kept: tuple[KeptRole, ...] = (self.store, self.publisher, self.keeper, self.subscriber, self.proxy)
         self._busy: dict[type[Role], Role] = {}  # Who has had anything to do since it stated what must hold.
-        self._by_name: dict[str, tuple[Role, ...]] = {
-            "store": self._store_alone,
-            "catalogue": (self.catalogue,),
-            "publisher": (self.publisher,),
-            "keeper": (self.keeper,),
-            "subscriber": (self.subscriber,),
-            "executor": (self.executor,),
-            "queries": (self.proxy,),
-            "explainer": (self.explainer,),
-            "placement": (self.placement,),
-            "joins": (self.joins,),
-        }
-        self._everyone = tuple(role for roles in self._by_name.values() for role in roles)
-        self._by_name["nobody"] = ()  # Who asked has stopped waiting.
-        self._by_message: dict[type[Message], tuple[Role, ...]] = {
-            Subscribe: (self.publisher, self.keeper),
-            Ack: (self.publisher, self.keeper),
-            Unsubscribe: (self.publisher, self.keeper),
-            Backup: (self.keeper,),
-            Backed: (self.publisher,),
-            Subscribed: (self.subscriber,),
-            BatchMessage: (self.subscriber,),
-            Gap: (self.subscriber,),
-            PublisherNews: (self.subscriber,),
-            **dict.fromkeys((Lease, Flow, Flowed, Prepare), (self.executor,)),
-            **dict.fromkeys((Deploy, Undeploy), (self.executor, self.joins)),
-            **dict.fromkeys(JOIN_MESSAGES, (self.joins,)),
-            **dict.fromkeys((Deployed, DeployRefused, Prepared, SubgraphStatus), (self.proxy,)),
-            **dict.fromkeys((AddSubtree, Map, OperatorMapped, OperatorRemapped, InvalidateMap), (self.placement,)),
-        }
-        self._by_command: dict[type[Command], tuple[Role, ...]] = {
-            CreateStream: (self.catalogue,),
-            DropStream: (self.catalogue,),
-            ListStreams: (self.catalogue,),
-            ListDerived: (self.catalogue,),
-            ShowStream: (self.catalogue,),
-            Publish: (self.publisher,),
-            OpenSubscription: (self.subscriber,),
-            Seen: (self.subscriber,),
-            Refuse: (self.subscriber,),
-            ListDeadLetters: (self.subscriber,),
-            CloseSubscription: (self.subscriber,),
-            Leave: (self.publisher, self.store),
-            **dict.fromkeys((SubmitQuery, StopQuery, ListQueries, ShowQuery), (self.proxy,)),
-            **dict.fromkeys((PlanQuery, WeighQuery), (self.explainer,)),
-        }
-        self._by_event: dict[type[Event], tuple[Role, ...]] = {
-            PeerUp: self._store_alone,
-            NearestPeers: (self.store, self.publisher),
-            LogSynced: (self.publisher,),
-            CopySynced: (self.keeper,),
-            LetterSynced: (self.subscriber,),
-            **dict.fromkeys((ResultsReady, AttemptLost, OperatorsPlaced), (self.proxy,)),
-            NetworkSeen: (self.proxy, self.explainer),
-            **dict.fromkeys((PlacementAsked, PlacementStopped), (self.placement,)),
-            **dict.fromkeys((RunStarted, RunResults, RunState, RunFailed), (self.executor,)),
-            EngineTried: (self.executor, self.proxy),
-            ResultsSafe: (self.executor, self.joins),
-        }
+        self._by_name: dict[str, tuple[Role, ...]] = {"nobody": ()}  # Who asked has stopped waiting.
+        self._by_kind: dict[type[msgspec.Struct], tuple[Role, ...]] = {}
+        for role in self._roles:
+            self._by_name[role.owned.name] = (role,)
+            for kind in (*role.owned.messages, *role.owned.commands, *role.owned.events):
+                self._by_kind[kind] = (*self._by_kind.get(kind, ()), role)
+        self._by_record = {kind: role for role in self._kept for kind in role.owned.records}
 
     def restore(self, records: Sequence[Record], logs: Mapping[LogId, LogBounds], now: Millis) -> None:
         """Become again what the journal says we were."""
         for record in records:
-            match record:
-                case OutboxOpened() | OutboxClosed() | PublishNoted():
-                    self.publisher.restore(record, logs)
-                case BackupOpened():
-                    self.keeper.restore(record, logs)
-                case SubscriptionOpened() | CursorMoved() | TupleBuried():
-                    self.subscriber.restore(record)
-                case QueryInstalled() | ResultsNoted():
-                    self.proxy.restore(record)
-                case _:
-                    self.store.restore(record)
+            self._by_record[type(record)].restore(record, logs)
         # No stamp given before the crash may be given again.
         self.clock.witness(max((stamp for log in logs.values() for _, stamp in log.stamps[-1:]), default=0))
         self.clock.tick(now)
 
     def snapshot(self) -> list[Record]:
         """Records that restore this state, in place of all that were written before."""
-        roles = (self.store, self.publisher, self.keeper, self.subscriber, self.proxy)
-        return [record for role in roles for record in role.snapshot()]
+        return [record for role in self._kept for record in role.snapshot()]
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:
         """What to do about one event; what roles tell each other is settled on the way."""
@@ -233,19 +122,19 @@ class Peer:
 
     def _roles_for(self, event: Event) -> Sequence[Role]:
         if type(event) is Received:
-            return self._by_message.get(type(event.message), self._store_alone)
+            return self._by_kind[type(event.message)]
         if type(event) is TimerFired:
             return self._named(event.name.partition("/")[0])
         match event:
             case Answered():
                 return self._named(self.inside.role_of(event) or "nobody")
             case Requested():
-                return self._by_command[type(event.command)]
+                return self._by_kind[type(event.command)]
             case StoreRead() | StoreWritten() | StoreFailed():
                 return self._named(str(event.token[0]))
             case StreamFound() | LookupFailed() | Advertised() | AdvertiseFailed():
                 return self._named(str(event.token[0]))
-        return self._by_event.get(type(event), self._everyone)
+        return self._by_kind.get(type(event), self._everyone)
 
     def _named(self, name: str) -> Sequence[Role]:
         roles = self._by_name.get(name)

@@ -10,7 +10,7 @@ import difflib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -42,6 +42,7 @@ from protocols.events import Event, Requested
 from protocols.ids import Key, Millis, PeerId, RequestId, StreamName, SubscriptionId
 from protocols.inside import Inside
 from protocols.messages import Done, Refused
+from protocols.role import Owned
 from protocols.store.entries import Entry
 from protocols.store.events import StoreFailed, StoreRead, StoreWritten, Token
 from protocols.store.machine import StoreMachine
@@ -86,6 +87,8 @@ class CatalogueMachine:
     Out:       Done, Refused, STREAMS, STREAM; StreamFound, LookupFailed, Advertised, AdvertiseFailed
     Keeps:     only what is under way; the store keeps the rest
     """
+
+    owned: ClassVar[Owned] = Owned(ROLE, commands=(CreateStream, DropStream, ListStreams, ListDerived, ShowStream))
 
     peer_id: PeerId
     store: StoreMachine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final
 
 from protocols.clock import COUNT_BITS
 from protocols.delivery.feed import Feed
@@ -34,6 +34,7 @@ from protocols.events import (
 from protocols.ids import LogId, Millis, PeerId
 from protocols.limits import Limits
 from protocols.messages import Record
+from protocols.role import Owned
 
 TICK: Final = "keeper/tick"
 
@@ -54,6 +55,10 @@ class Keeper:
     Keeps:     a log for each origin, until the ingress peer lets go of it or its retention is over
     Invariant: BACKED names only what is on our disk, without a hole
     """
+
+    owned: ClassVar[Owned] = Owned(
+        "keeper", messages=(Subscribe, Ack, Unsubscribe, Backup), events=(CopySynced,), records=(BackupOpened,)
+    )
 
     limits: Limits
     feeds: dict[Origin, Feed] = field(default_factory=dict)

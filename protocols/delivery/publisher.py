@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final
 
 from protocols.catalogue.events import Advertised, AdvertiseFailed, LookupFailed, PublisherEntry, StreamFound
 from protocols.catalogue.machine import CatalogueMachine
@@ -53,6 +53,7 @@ from protocols.ids import LogId, Millis, PeerId, RequestId, StreamName
 from protocols.inside import Inside
 from protocols.limits import Limits
 from protocols.messages import Record, Refused
+from protocols.role import Owned
 from protocols.store.messages import Leave
 from queries.schema import Row, RowError
 
@@ -117,6 +118,14 @@ class Publisher:
     Invariant: nothing is acknowledged or served before it is as safe as its stream promises; nothing is stamped while
                our clock is known to be off
     """
+
+    owned: ClassVar[Owned] = Owned(
+        ROLE,
+        messages=(Subscribe, Ack, Unsubscribe, Backed),
+        commands=(Publish, Leave),
+        events=(NearestPeers, LogSynced),
+        records=(OutboxOpened, OutboxClosed, PublishNoted),
+    )
 
     peer_id: PeerId
     catalogue: CatalogueMachine

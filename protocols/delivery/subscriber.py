@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final
 
 from protocols.catalogue.events import (
     Advertised,
@@ -45,10 +46,21 @@ from protocols.delivery.messages import (
 )
 from protocols.delivery.subscription import Subscription, tail
 from protocols.effects import AfterSync, Append, Effect, Reply, Send, SetTimer, Tell
-from protocols.events import Abandoned, Event, PeerDown, Received, Requested, Started, TimerFired, Unreachable
-from protocols.ids import Millis, PeerId, RequestId, StreamName, SubscriptionId
+from protocols.events import (
+    Abandoned,
+    Event,
+    LogBounds,
+    PeerDown,
+    Received,
+    Requested,
+    Started,
+    TimerFired,
+    Unreachable,
+)
+from protocols.ids import LogId, Millis, PeerId, RequestId, StreamName, SubscriptionId
 from protocols.limits import Limits
 from protocols.messages import Done, Record, Refused
+from protocols.role import Owned
 
 ROLE: Final = "subscriber"
 POLL: Final = "subscriber/poll"
@@ -73,6 +85,14 @@ class Subscriber:
                where it had seen
     """
 
+    owned: ClassVar[Owned] = Owned(
+        ROLE,
+        messages=(Subscribed, BatchMessage, Gap, PublisherNews),
+        commands=(OpenSubscription, Seen, Refuse, ListDeadLetters, CloseSubscription),
+        events=(LetterSynced,),
+        records=(SubscriptionOpened, CursorMoved, TupleBuried),
+    )
+
     peer_id: PeerId
     catalogue: CatalogueMachine
     clock: HybridClock
@@ -80,7 +100,7 @@ class Subscriber:
     subscriptions: dict[SubscriptionId, Subscription] = field(default_factory=dict)
     _requests: dict[RequestId, SubscriptionId] = field(default_factory=dict)
 
-    def restore(self, record: Record) -> None:
+    def restore(self, record: Record, logs: Mapping[LogId, LogBounds]) -> None:
         match record:
             case SubscriptionOpened(ended=True):
                 self.subscriptions.pop(record.subscription, None)

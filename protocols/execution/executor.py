@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
@@ -17,6 +17,7 @@ from protocols.execution.run import Results, Run, encode_rows
 from protocols.ids import Millis, PeerId, RequestId, StreamName
 from protocols.inside import Inside
 from protocols.messages import Answer, Message, Refused
+from protocols.role import Owned
 from protocols.subgraphs import (
     Deploy,
     Deployed,
@@ -85,6 +86,12 @@ class Executor:
     Keeps:     nothing on disk: a host that forgets is noticed by the proxy, which starts anew
     Invariant: what a flow or a result covers has left in it or before it
     """
+
+    owned: ClassVar[Owned] = Owned(
+        ROLE,
+        messages=(Deploy, Undeploy, Lease, Flow, Flowed, Prepare),
+        events=(RunStarted, RunResults, RunState, RunFailed, EngineTried, ResultsSafe),
+    )
 
     peer_id: PeerId
     inside: Inside

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final
 
 from protocols.clock import HybridClock
 from protocols.effects import Effect, Reply
@@ -28,6 +28,7 @@ from protocols.placement.delay import Infeasible
 from protocols.placement.place import ALGORITHMS, Algorithm, place
 from protocols.placement.sight import NetworkSeen
 from protocols.placement.view import NetworkView
+from protocols.role import Owned
 from queries.query import ParsedQuery
 
 ROLE: Final = "explainer"
@@ -52,6 +53,8 @@ class Explainer:
     Keeps:     questions until they are answered
     Invariant: every question is answered once, unless its client goes away
     """
+
+    owned: ClassVar[Owned] = Owned(ROLE, commands=(PlanQuery, WeighQuery), events=(NetworkSeen,))
 
     peer_id: PeerId
     inside: Inside

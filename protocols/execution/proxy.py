@@ -5,13 +5,25 @@ This file finds the query that an event is about; `lifecycle.py` has what become
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final
 
 from protocols.clock import HybridClock
 from protocols.delivery.publisher import Publisher
 from protocols.effects import Effect, Reply, Send, SetTimer, Tell
-from protocols.events import Abandoned, Answered, Event, PeerDown, Received, Requested, Started, TimerFired, Unreachable
+from protocols.events import (
+    Abandoned,
+    Answered,
+    Event,
+    LogBounds,
+    PeerDown,
+    Received,
+    Requested,
+    Started,
+    TimerFired,
+    Unreachable,
+)
 from protocols.execution.derived import DerivedStreams
 from protocols.execution.engine import EngineTried
 from protocols.execution.lifecycle import Services, SubmittedQuery, results_stream
@@ -19,6 +31,8 @@ from protocols.execution.messages import (
     ListQueries,
     QueriesListed,
     QueryId,
+    QueryInstalled,
+    ResultsNoted,
     ShowQuery,
     StopQuery,
     SubmitQuery,
@@ -26,12 +40,13 @@ from protocols.execution.messages import (
 from protocols.execution.planning import Planner
 from protocols.execution.refusals import objection, unknown_query
 from protocols.execution.registry import Registry
-from protocols.ids import Key, Millis, PeerId, RequestId, StreamName
+from protocols.ids import Key, LogId, Millis, PeerId, RequestId, StreamName
 from protocols.inside import Inside, Questions
 from protocols.limits import Limits
 from protocols.messages import Record
 from protocols.placement.events import OperatorsPlaced
 from protocols.placement.sight import NetworkSeen
+from protocols.role import Owned
 from protocols.subgraphs import (
     AttemptLost,
     Deploy,
@@ -60,6 +75,14 @@ class QueryProxy:
     Invariant: a result is in the query's stream once, whatever hosts were lost on the way
     """
 
+    owned: ClassVar[Owned] = Owned(
+        ROLE,
+        messages=(Deployed, DeployRefused, Prepared, SubgraphStatus),
+        commands=(SubmitQuery, StopQuery, ListQueries, ShowQuery),
+        events=(ResultsReady, AttemptLost, OperatorsPlaced, NetworkSeen, EngineTried),
+        records=(QueryInstalled, ResultsNoted),
+    )
+
     peer_id: PeerId
     inside: Inside
     clock: HybridClock
@@ -82,7 +105,7 @@ class QueryProxy:
     def queries(self) -> dict[QueryId, SubmittedQuery]:
         return self.registry.queries
 
-    def restore(self, record: Record) -> None:
+    def restore(self, record: Record, logs: Mapping[LogId, LogBounds]) -> None:
         self.registry.restore(record)
 
     def snapshot(self) -> list[Record]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final
 
 from protocols.catalogue.streams import DAY_MS
 from protocols.effects import Effect, Send, SetTimer, Tell
@@ -30,15 +30,11 @@ from protocols.join_index.messages import (
 from protocols.join_index.rewriter import ROLE, Rewriter
 from protocols.join_index.subscriber import Subscriber
 from protocols.messages import Message
+from protocols.role import Owned, messages_in
 from protocols.subgraphs import Deploy, Indexed, ResultsSafe, Undeploy
 
 SWEEP: Final = f"{ROLE}/sweep"
 LIMITS: Final = JoinLimits(late_ms=DAY_MS)  # A publisher may be away for as long as it keeps its tuples.
-MESSAGES: Final = tuple(
-    kind
-    for kind in vars(messages).values()
-    if isinstance(kind, type) and issubclass(kind, Message) and kind is not Message
-)
 
 
 @dataclass(slots=True)
@@ -50,6 +46,8 @@ class JoinIndex:
     Keeps:     the parts, nothing on disk: who forgets is noticed, and the query begins anew
     Invariant: that of each part
     """
+
+    owned: ClassVar[Owned] = Owned(ROLE, messages=(*messages_in(messages), Deploy, Undeploy), events=(ResultsSafe,))
 
     peer_id: PeerId
     inside: Inside

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import ClassVar, Final
 
 from protocols.effects import Effect, Route, Send, SetTimer, Tell
 from protocols.events import Event, Received, TimerFired, Unreachable, Unroutable
 from protocols.ids import Millis, PeerId
+from protocols.placement import messages
 from protocols.placement.configuration import Configuration
 from protocols.placement.events import OperatorsPlaced, PlacementAsked, PlacementStopped
 from protocols.placement.messages import (
@@ -24,6 +25,7 @@ from protocols.placement.messages import (
 )
 from protocols.placement.tree import ProcessingTree
 from protocols.placement.zone import MappedTable, Zone, zones_of
+from protocols.role import Owned, messages_in
 
 AGAIN: Final = "placement/again "
 FORGET: Final = "placement/forget "
@@ -66,6 +68,10 @@ class PlacementMachine:
     Paper:     Ahmad and Çetintemel, VLDB 2004, section 4. Departures: the proxy is told of every mapping, and starts
                again what does not end; distances come with MAP and are not collected by each coordinator
     """
+
+    owned: ClassVar[Owned] = Owned(
+        "placement", messages=messages_in(messages), events=(PlacementAsked, PlacementStopped)
+    )
 
     me: PeerId
     again_ms: Millis = 2_000

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 from protocols.clock import HybridClock, Stamp
 from protocols.effects import AfterSync, Append, Effect, Route, Send, SetTimer, Tell
 from protocols.errors import LocalProtocolError
-from protocols.events import Event, PeerDown, PeerUp, Received, Requested, Started, TimerFired
-from protocols.ids import Key, Millis, PeerId, RequestId
+from protocols.events import Event, LogBounds, NearestPeers, PeerDown, PeerUp, Received, Requested, Started, TimerFired
+from protocols.ids import Key, LogId, Millis, PeerId, RequestId
 from protocols.messages import Message, Record
+from protocols.role import Owned, messages_in
+from protocols.store import messages
 from protocols.store.comparison import Comparisons, pulls_of
 from protocols.store.coordinator import Coordinator
 from protocols.store.entries import Entry
@@ -68,6 +71,14 @@ class StoreMachine:
     Invariant: what was acknowledged is on the disks of W owners, and whoever drops an entry has handed it to R others
     """
 
+    owned: ClassVar[Owned] = Owned(
+        "store",
+        messages=messages_in(messages),
+        commands=(Leave,),
+        events=(PeerUp, NearestPeers),
+        records=(EntryKept, KeyDropped, NeighboursKept),
+    )
+
     def __init__(
         self, peer_id: PeerId, clock: HybridClock, rng: random.Random, limits: StoreLimits | None = None
     ) -> None:
@@ -118,7 +129,7 @@ class StoreMachine:
 
     # What survives a crash.
 
-    def restore(self, record: Record) -> None:
+    def restore(self, record: Record, logs: Mapping[LogId, LogBounds]) -> None:
         match record:
             case EntryKept(entry=entry):
                 self._table.put(entry)

@@ -275,8 +275,8 @@ async def test_each_join_runs_near_its_streams_and_results_stay_the_same_when_th
 async def test_a_join_runs_on_where_it_is_until_the_engine_of_its_new_host_has_started(
     apart: Apart, monkeypatch: pytest.MonkeyPatch, trouble: str
 ):
-    monkeypatch.setattr("protocols.execution.placing.SETTLED_MS", 0)
-    monkeypatch.setattr("protocols.execution.placing.AGAIN_MS", 300)
+    monkeypatch.setattr("protocols.execution.decision.SETTLED_MS", 0)
+    monkeypatch.setattr("protocols.execution.decision.AGAIN_MS", 300)
     apart.cold = (HUB,)
     apart.tell_distances(around_the_subscriber)
     stream = await apart.begin("exact")

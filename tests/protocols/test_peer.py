@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from protocols.catalogue.messages import CreateStream, DropStream, ListStreams, ShowStream, StreamShown, StreamsListed
@@ -26,6 +28,8 @@ from protocols.events import (
 )
 from protocols.limits import Limits
 from protocols.messages import Done, Refused
+from protocols.peer import Peer
+from protocols.wire import COMMANDS, MESSAGES, RECORDS
 from queries.schema import Schema
 from tests.protocols.lone import ALONE, SCHEMA, Lone
 
@@ -327,3 +331,14 @@ def test_whoever_publishes_to_two_streams_in_turn_soon_says_what_is_frequent_in_
     for name in names:
         assert first[name] <= limits.advertise_soonest_ms + 2 * limits.tick_ms
         assert len(said[name]) <= 60_000 // limits.advertise_every_ms + 8, "distinct ids double eight times"
+
+
+def test_every_message_command_and_record_is_declared_by_a_role() -> None:
+    owned = [role.owned for role in Peer(ALONE, random.Random(1))._roles]
+    for kinds, declared in (
+        (MESSAGES.kinds, [kind for each in owned for kind in each.messages]),
+        (COMMANDS.kinds, [kind for each in owned for kind in each.commands]),
+        (RECORDS.kinds, [kind for each in owned for kind in each.records]),
+    ):
+        assert set(kinds) == set(declared)
+    assert len({each.name for each in owned}) == len(owned)

@@ -66,9 +66,9 @@ def notes_of_results_forgotten_at_restart() -> Patch:
     """A proxy that comes back does not know what the results of its queries are made of."""
     restore = QueryProxy.restore
 
-    def forget(proxy: QueryProxy, record: Record) -> None:
+    def forget(proxy: QueryProxy, record: Record, logs: Any) -> None:
         if not isinstance(record, ResultsNoted):
-            restore(proxy, record)
+            restore(proxy, record, logs)
 
     return patch.object(QueryProxy, "restore", forget)
 

@@ -80,7 +80,7 @@ class Shelf:
 
     def restore(self, records: Sequence[Record], logs: Mapping[LogId, LogBounds], now: Millis) -> None:
         for record in records:
-            self.store.restore(record)
+            self.store.restore(record, {})
         self._clock.tick(now)
 
     def snapshot(self) -> list[Record]:

@@ -67,7 +67,7 @@ class Proxy:
         self.peer = Peer(PROXY, random.Random(1))
         self.proxy: QueryProxy = self.peer.proxy
         for record in records:
-            self.proxy.restore(record)
+            self.proxy.restore(record, {})
         self.asked: dict[int, Command] = {}
         self.sent: list[tuple[PeerId, Message]] = []
         self.replies: list[tuple[int, Answer]] = []

@@ -97,7 +97,7 @@ class StoreNetwork:
         node.catalogue = CatalogueMachine(peer, node.store, clock)
         node.gate, node.timers, node.seen, node.is_syncing = SyncGate(), {}, {}, False
         for record in node.journal:
-            node.store.restore(record)
+            node.store.restore(record, {})
         clock.tick(self.time + node.skew_ms)
         self._give(node, Started())
         for other in self.nodes.values():

@@ -220,7 +220,7 @@ def test_a_reader_hears_what_was_found_without_what_has_expired():
 
 def lone(has_company: bool) -> StoreMachine:
     machine = StoreMachine(ME, HybridClock(), random.Random(1), LIMITS)
-    machine.restore(NeighboursKept(peers=(A,) if has_company else ()))
+    machine.restore(NeighboursKept(peers=(A,) if has_company else ()), {})
     machine.handle(Started(), NOW)
     return machine
 
@@ -392,14 +392,14 @@ def test_a_store_is_restored_from_its_records_and_from_its_snapshot():
     give(machine, entry(), entry(item="y", value=None))
     restored = StoreMachine(ME, HybridClock(), random.Random(1), LIMITS)
     for record in machine.snapshot():
-        restored.restore(record)
+        restored.restore(record, {})
     assert restored.snapshot() == machine.snapshot()
-    restored.restore(KeyDropped(key=KEY))
-    restored.restore(KeyDropped(key=KEY))
+    restored.restore(KeyDropped(key=KEY), {})
+    restored.restore(KeyDropped(key=KEY), {})
     assert restored.snapshot() == [NeighboursKept(peers=(A, B))]
     restored.validate()
 
 
 def test_a_record_of_another_role_is_our_mistake():
     with pytest.raises(LocalProtocolError, match="no rule for the record"):
-        store().restore(object())
+        store().restore(object(), {})
