@@ -49,7 +49,6 @@ OPTIONS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "skew": ("auto", "split", "whole"),
     "replicas": ("auto", *map(str, range(1, REPLICAS_MAX + 1))),
-    "routing": ("auto", "t", "q", "sc", "wsc", "scq", "wscq"),
     "within": (),
 }
 
@@ -105,6 +104,9 @@ def _parameters(sql: SqlTokens, values: Sequence[Any]) -> Mapping[int, Any]:
 
 
 def _option(text: str, option: Option) -> tuple[str, str]:
+    if option.key == "routing":
+        hint = "leave it out: every tuple takes the way that the plan says"
+        raise QueryError('option "routing" is not supported yet', text, option.key_span, hint=hint)
     if option.key not in OPTIONS:
         hint = nearest(option.key, OPTIONS)
         raise QueryError(f'unknown option "{option.key}"', text, option.key_span, hint=hint)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 PATIENCE_S: Final = 365 * 86400.0  # A reader waits for its peer to come back; Ctrl-C ends that.
 PROGRESS_EVERY_S: Final = 0.25
 SHORT_ID: Final = 8
+STORY_SHOWN: Final = 8  # Of the latest events of a query; JSON has all that its peer keeps.
 _TEXT_WIDTH: Final = 80
 
 _QUERY_COLUMNS: Final = (
@@ -207,6 +208,7 @@ def show(name: str, data_dir: Path | None, number: int | None, form: str | None)
         *(("not moved" if each["given_up"] else "moved", _move_sentence(each)) for each in record["moves"]),
         *(("moving", f"once peer {each[:SHORT_ID]} has its engine ready") for each in record["preparing"]),
     ]
+    facts += [("story", f"{ago(time.time() - each['at'])}: {each['what']}") for each in record["story"][-STORY_SHOWN:]]
     facts += [("index", said) for each in shown.subgraphs if (said := index_sentence(each.status))]
     show_record(record, facts, form)
     if chosen_form(form) == "table" and record["subgraphs"]:
@@ -315,6 +317,7 @@ def _shown_record(shown: QueryShown) -> dict[str, Any]:
             for each in shown.moves
         ],
         "preparing": [each.hex() for each in shown.preparing],
+        "story": [{"at": at / 1000, "what": what} for at, what in shown.story],
         "subgraphs": subgraphs,
     }
 

@@ -73,7 +73,7 @@ CORPUS = (
     "SELECT num FROM flights UNION ALL (SELECT price FROM flights) UNION ALL SELECT temp FROM weather",
     "SELECT h.celsius FROM plant.heat AS h, weather CROSS JOIN R WHERE h.ok IS TRUE AND h.ok IS NOT FALSE",
     "SELECT now(), CURRENT_TIMESTAMP FROM flights WHERE now() - at < INTERVAL '90' SECONDS -- a comment",
-    "SELECT num FROM flights WITH (placement = in-network, within = 120 ms, join = 'dai-q', routing = wscq)",
+    "SELECT num FROM flights WITH (placement = in-network, within = 120 ms, join = 'dai-q')",
     'SELECT "check-ins".status /* quoted */ FROM "check-ins" WHERE flight = ANY (1, 2) AND flight <> ALL (3)',
     "CREATE STREAM a-b (x int, y record(z float null)) WITH (retention = 1h, policy = drop-oldest)",
     "DROP STREAM check-ins",

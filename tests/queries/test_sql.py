@@ -273,12 +273,11 @@ def test_groups_can_be_named_by_what_select_calls_them():
 
 
 def test_options_say_how_a_query_runs():
-    text = "SELECT num FROM flights WITH (placement = In-Network, within = 120 ms, join = 'dai-q', routing = wscq)"
+    text = "SELECT num FROM flights WITH (placement = In-Network, within = 120 ms, join = 'dai-q')"
     assert plan(text).options == (
         ("placement", "in-network"),
         ("within", "120 ms"),
         ("join", "dai-q"),
-        ("routing", "wscq"),
     )
 
 
