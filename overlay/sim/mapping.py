@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from overlay.sim.peer import SimPeer
-from protocols.execution.lifecycle import SubmittedQuery
+from protocols.execution.submitted import SubmittedQuery
 from protocols.ids import PeerId
 from protocols.peer import Peer
 from protocols.placement.machine import Row

@@ -13,7 +13,7 @@ from protocols.effects import Effect, Send, SetTimer, Tell
 from protocols.events import Abandoned, Answered, Event, Received, TimerFired
 from protocols.execution.cut import is_stateful
 from protocols.execution.engine import EngineTried, RunFailed, RunResults, RunStarted, RunState, StopRun, WarmEngine
-from protocols.execution.run import Results, Run, encode_rows
+from protocols.execution.run import RunOutput, SubgraphRun, encode_rows
 from protocols.ids import Millis, PeerId, RequestId, StreamName
 from protocols.inside import Inside
 from protocols.messages import Answer, Message, Refused
@@ -57,7 +57,7 @@ RunKey = tuple[StreamName, int]  # The stream of a query's results, and the numb
 class _Hosted:
     """A run and its wires."""
 
-    run: Run
+    run: SubgraphRun
     proxy: PeerId
     life: Millis
     leased_at: Millis
@@ -150,7 +150,7 @@ class Executor:
         reason = self._objection(message)
         if reason:
             return [*effects, self._refusal(proxy, message, reason)]
-        run = Run(message, f"{message.query}.{subgraph.number}~{message.attempt}", now)
+        run = SubgraphRun(message, f"{message.query}.{subgraph.number}~{message.attempt}", now)
         hosted = self.hosted[key] = _Hosted(run, proxy, now, now)
         self._runs[run.run_id] = key
         for each in subgraph.inputs:
@@ -339,7 +339,7 @@ class Executor:
 
     # Results out.
 
-    def _hand_on(self, key: RunKey, results: list[Results], now: Millis) -> list[Effect]:
+    def _hand_on(self, key: RunKey, results: list[RunOutput], now: Millis) -> list[Effect]:
         hosted = self.hosted[key]
         deploy = hosted.run.deploy
         effects: list[Effect] = []
@@ -351,7 +351,7 @@ class Executor:
                 effects.append(Tell(ResultsReady(deploy.query, deploy.attempt, each.rows, each.reached)))
         return effects + self._relieve(hosted)
 
-    def _send_flows(self, hosted: _Hosted, results: Results, now: Millis) -> list[Effect]:
+    def _send_flows(self, hosted: _Hosted, results: RunOutput, now: Millis) -> list[Effect]:
         deploy = hosted.run.deploy
         assert deploy.consumer_host is not None
         columns = hosted.run.plan.columns

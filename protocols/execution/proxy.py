@@ -1,6 +1,6 @@
 """The proxy of queries: the peer they were submitted at, which plans and deploys them and keeps their results.
 
-This file finds the query that an event is about; `lifecycle.py` has what becomes of it there.
+This file finds the query that an event is about; `submitted.py` has what becomes of it there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from protocols.events import (
 )
 from protocols.execution.derived import DerivedStreams
 from protocols.execution.engine import EngineTried
-from protocols.execution.lifecycle import Services, SubmittedQuery, results_stream
 from protocols.execution.messages import (
     ListQueries,
     QueriesListed,
@@ -40,6 +39,7 @@ from protocols.execution.messages import (
 from protocols.execution.planning import Planner
 from protocols.execution.refusals import objection, unknown_query
 from protocols.execution.registry import Registry
+from protocols.execution.submitted import Services, SubmittedQuery, results_stream
 from protocols.ids import Key, LogId, Millis, PeerId, RequestId, StreamName
 from protocols.inside import Inside, Questions
 from protocols.limits import Limits

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 from protocols.clock import Stamp
 from protocols.execution.decision import Placing
-from protocols.execution.lifecycle import Services, SubmittedQuery
 from protocols.execution.messages import QueryId, QueryInstalled, ResultsNoted, SubmitQuery
 from protocols.execution.planning import Planning
 from protocols.execution.results import QueryResults
+from protocols.execution.submitted import Services, SubmittedQuery
 from protocols.ids import RequestId, StreamName
 from protocols.messages import Record
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import lru_cache
 from itertools import pairwise
@@ -16,7 +16,6 @@ from protocols.delivery.messages import Batch, Missed, Position
 from protocols.effects import Effect
 from protocols.execution.cut import is_stateful
 from protocols.execution.engine import FeedRun, RunId, StartRun
-from protocols.execution.inline import pipelines
 from protocols.execution.progress import InputClock
 from protocols.ids import Millis
 from protocols.subgraphs import (
@@ -33,23 +32,34 @@ from protocols.subgraphs import (
     merged,
 )
 from queries import restructure
+from queries.compile import predicate_on_batch, project_on_batch
 from queries.expressions import EPOCH, MICROSECOND, Column
-from queries.plan import Join, Nest, Operator, Restructure, Source, WindowAggregate, sources, walk
+from queries.plan import (
+    Join,
+    Nest,
+    Operator,
+    Project,
+    Restructure,
+    Select,
+    Source,
+    Union,
+    WindowAggregate,
+    sources,
+    walk,
+)
 from queries.schema import Field, FieldType, Row, Schema
 
 FEED_ROWS_MAX: Final = 2000  # A larger batch is fed in parts, so that results come in parts, too.
 AWAIT_MS: Final = 60_000  # How long to wait for publishers that an earlier attempt has read and this one cannot find.
 
 
-class Results(msgspec.Struct, frozen=True):
+class RunOutput(msgspec.Struct, frozen=True):
     """What became of inputs: rows to hand on, and how far that gets."""
 
     rows: Sequence[Row]
     is_new: bool
     progress: Progress
-    reached: (
-        Progress | None
-    )  # By all that has left so far. None: rows of before are not all back, more may come of them.
+    reached: Progress | None  # By all that has left so far. None: rows of an earlier attempt are not all read again.
 
 
 class _Waiting(msgspec.Struct, frozen=True):
@@ -65,7 +75,7 @@ class _Waiting(msgspec.Struct, frozen=True):
     behind: int | tuple[Position, ...]  # The flow's next sequence, or the stream's positions.
 
 
-class Run:
+class SubgraphRun:
     """The state of one subgraph in one attempt.
 
     Invariant: results leave in the order of the inputs; what `reached` covers is in what has left
@@ -138,7 +148,7 @@ class Run:
         """Where to begin reading a stream: at what somebody's state needs, or behind what has been told."""
         return tuple(Position(each.origin, each.next) for each in self._lows.reaches() if each.alias == alias)
 
-    def take_batch(self, alias: str, batch: Batch, now: Millis) -> tuple[list[Effect], list[Results]]:
+    def take_batch(self, alias: str, batch: Batch, now: Millis) -> tuple[list[Effect], list[RunOutput]]:
         """Rows of a stream, fed in parts that are all new or all old."""
         source = self.sources[alias]
         told = min(max(self._told.next.get((alias, batch.origin), 0), batch.first), batch.next) - batch.first
@@ -150,7 +160,7 @@ class Run:
             self._ranks[alias] = self._ranks.get(alias, 0) + len(rows)
         places = [*range(0, told, FEED_ROWS_MAX), *range(told, len(rows), FEED_ROWS_MAX), len(rows)]
         effects: list[Effect] = []
-        results: list[Results] = []
+        results: list[RunOutput] = []
         for place, end in pairwise(places):
             part = rows[place:end]
             upto = batch.first + end
@@ -163,7 +173,7 @@ class Run:
             results += more_results
         return effects, results
 
-    def take_gap(self, alias: str, missed: Missed, now: Millis) -> tuple[list[Effect], list[Results]]:
+    def take_gap(self, alias: str, missed: Missed, now: Millis) -> tuple[list[Effect], list[RunOutput]]:
         """Rows that are kept nowhere any more: go on behind them. Those of before had their effect while they were."""
         told = self._told.next.get((alias, missed.origin), 0)
         self.missed[alias] += max(0, missed.next - max(missed.first, told))
@@ -171,17 +181,17 @@ class Run:
 
     def _feed_stream(
         self, alias: str, rows: Sequence[Row], is_new: bool, upto: Position, now: Millis
-    ) -> tuple[list[Effect], list[Results]]:
+    ) -> tuple[list[Effect], list[RunOutput]]:
         covers = (Reach(alias, upto.origin, upto.next),)
         return self._feed(alias, rows, is_new, Progress(covers, covers), (upto,), now)
 
-    def take_flow(self, alias: str, flow: Flow, now: Millis) -> tuple[list[Effect], list[Results]]:
+    def take_flow(self, alias: str, flow: Flow, now: Millis) -> tuple[list[Effect], list[RunOutput]]:
         """Rows of another subgraph, and how far its own inputs have come."""
         rows = decode_rows(self.sources[alias].columns, flow.rows)
         time_at = len(self.sources[alias].schema.fields)
         latest_us = max(((row[time_at] - EPOCH) // MICROSECOND for row in rows), default=0)
         effects: list[Effect] = []
-        results: list[Results] = []
+        results: list[RunOutput] = []
         if alias in self._mixed and not self._tells_old:
             old, rows = [row for row in rows if not row[time_at - 1]], [row for row in rows if row[time_at - 1]]
             if old:
@@ -200,7 +210,7 @@ class Run:
         progress: Progress,
         behind: int | tuple[Position, ...],
         now: Millis,
-    ) -> tuple[list[Effect], list[Results]]:
+    ) -> tuple[list[Effect], list[RunOutput]]:
         rows = self._in_time(alias, rows)
         self.rows_in[alias] += len(rows)
         self._advance(now)
@@ -261,7 +271,7 @@ class Run:
     def is_idle(self, now: Millis) -> bool:
         return all(clock.is_idle(now) for clock in self.clocks.values())
 
-    def tick(self, now: Millis) -> tuple[list[Effect], list[Results]]:
+    def tick(self, now: Millis) -> tuple[list[Effect], list[RunOutput]]:
         """Time goes on though no rows come: windows close, and whoever reads us is told."""
         was_idle, self.was_idle = self.was_idle, self.is_idle(now)
         if not self._advance(now) and was_idle == self.was_idle:
@@ -272,11 +282,11 @@ class Run:
         if self.deploy.subgraph.consumer is None or self._waiting:
             return [], []
         progress = Progress((), (), self.watermark_us, self.floor_us, self.was_idle)
-        return [], [Results((), True, progress, self.said())]
+        return [], [RunOutput((), True, progress, self.said())]
 
     # Results out.
 
-    def finished(self, number: int, rows: Sequence[Row]) -> list[Results]:
+    def finished(self, number: int, rows: Sequence[Row]) -> list[RunOutput]:
         """The engine has told all results of the inputs up to a number."""
         is_new = True
         watermark_us: int | None = None
@@ -296,7 +306,7 @@ class Run:
         if self._shape is not None:
             rows = self._shape(rows)
         self.rows_out += len(rows)
-        return [Results(rows, is_new, progress, self.said())]
+        return [RunOutput(rows, is_new, progress, self.said())]
 
     def said(self) -> Progress | None:
         """What all that has left so far covers, if that can be said."""
@@ -379,3 +389,32 @@ def encode_rows(columns: tuple[Column, ...], rows: Sequence[Row]) -> bytes:
 
 def decode_rows(columns: tuple[Column, ...], rows: bytes) -> list[Row]:
     return _row_schema(columns).decode(rows)
+
+
+# The engine inside the daemon: selections, projections, unions and the shape of results, a batch of rows at a time.
+
+Step = Callable[[Sequence[Row]], Sequence[Row]]
+
+
+def pipelines(plan: Operator) -> dict[str, Step]:
+    """For each source of a stateless plan, what its rows become."""
+    match plan:
+        case Source(alias=alias):
+            return {alias: lambda rows: rows}
+        case Select(input=below, predicate=predicate):
+            return _then(pipelines(below), predicate_on_batch(predicate, below.columns))
+        case Project(input=below, outputs=outputs):
+            expressions = tuple(each.expression for each in outputs)
+            return _then(pipelines(below), project_on_batch(expressions, below.columns))
+        case Union(branches=branches):
+            return {alias: step for branch in branches for alias, step in pipelines(branch).items()}
+        case Restructure(input=below):
+            return _then(pipelines(below), restructure.on_batch(plan))
+    raise AssertionError(f"{plan} has state")
+
+
+def _then(before: dict[str, Step], step: Step) -> dict[str, Step]:
+    def chain(first: Step) -> Step:
+        return lambda rows: step(first(rows))
+
+    return {alias: chain(first) for alias, first in before.items()}

@@ -12,11 +12,11 @@ from protocols.delivery.messages import Origin
 from protocols.effects import AfterSync, Append, Effect, Tell
 from protocols.events import Event
 from protocols.execution.executor import Executor
-from protocols.execution.lifecycle import SubmittedQuery
 from protocols.execution.messages import ResultsNoted
 from protocols.execution.proxy import QueryProxy
 from protocols.execution.results import QueryResults
-from protocols.execution.run import Run as ExecutionRun
+from protocols.execution.run import SubgraphRun
+from protocols.execution.submitted import SubmittedQuery
 from protocols.ids import Millis, PeerId
 from protocols.join_index.attempt import JoinAttempt
 from protocols.join_index.condition import Meeting
@@ -100,22 +100,22 @@ def a_resumed_attempt_without_its_state() -> Patch:
 @bug("queries", seeds=20)
 def old_rows_taken_for_new() -> Patch:
     """Rows that are read again for the state make their results again."""
-    return patch.object(ExecutionRun, "_told", property(lambda run: Vector(), lambda run, vector: None), create=True)
+    return patch.object(SubgraphRun, "_told", property(lambda run: Vector(), lambda run, vector: None), create=True)
 
 
 @bug("queries", seeds=40)
 def lows_of_the_latest_floor() -> Patch:
     """What state needs is reckoned from the input that has come furthest, not from the one furthest behind."""
-    advance = ExecutionRun._advance
+    advance = SubgraphRun._advance
 
-    def hurry(run: ExecutionRun, now: Millis) -> bool:
+    def hurry(run: SubgraphRun, now: Millis) -> bool:
         moved = advance(run, now)
         run.floor_us = max(
             (clock.floor_us for clock in run.clocks.values() if clock.floor_us is not None), default=None
         )
         return moved
 
-    return patch.object(ExecutionRun, "_advance", hurry)
+    return patch.object(SubgraphRun, "_advance", hurry)
 
 
 @bug("queries", seeds=20)
@@ -133,16 +133,16 @@ def flows_not_sent_again() -> Patch:
 @bug("queries", seeds=20)
 def a_relay_speaks_for_the_state() -> Patch:
     """A subgraph without state says that nothing of before is needed, though another one's state needs it."""
-    finished = ExecutionRun.finished
+    finished = SubgraphRun.finished
 
-    def forget(run: ExecutionRun, number: int, rows: Any) -> Any:
+    def forget(run: SubgraphRun, number: int, rows: Any) -> Any:
         results = finished(run, number, rows)
         if not run.is_stateful:
             run.reached = msgspec.structs.replace(run.reached, lows=run.reached.covers)
             results = [msgspec.structs.replace(each, reached=each.reached and run.reached) for each in results]
         return results
 
-    return patch.object(ExecutionRun, "finished", forget)
+    return patch.object(SubgraphRun, "finished", forget)
 
 
 @bug("queries", seeds=120)
@@ -162,9 +162,9 @@ def one_place_for_two_sources() -> Patch:
 @bug("apart", seeds=40)
 def an_inner_join_tells_only_what_is_new() -> Patch:
     """What old rows made of each other is missing from the state of the next join."""
-    init = ExecutionRun.__init__
+    init = SubgraphRun.__init__
 
-    def forget(run: ExecutionRun, deploy: Any, run_id: str, now: Millis) -> None:
+    def forget(run: SubgraphRun, deploy: Any, run_id: str, now: Millis) -> None:
         init(run, deploy, run_id, now)
         feed = run._feed
 
@@ -174,19 +174,19 @@ def an_inner_join_tells_only_what_is_new() -> Patch:
 
         run._feed = feed_as_it_is  # type: ignore[method-assign]
 
-    return patch.object(ExecutionRun, "__init__", forget)
+    return patch.object(SubgraphRun, "__init__", forget)
 
 
 @bug("apart", seeds=40)
 def old_pairs_taken_for_new() -> Patch:
     """The next join feeds all that an inner one makes as new."""
-    take_flow = ExecutionRun.take_flow
+    take_flow = SubgraphRun.take_flow
 
-    def take_all(run: ExecutionRun, alias: str, flow: Any, now: Millis) -> Any:
+    def take_all(run: SubgraphRun, alias: str, flow: Any, now: Millis) -> Any:
         run._mixed = []
         return take_flow(run, alias, flow, now)
 
-    return patch.object(ExecutionRun, "take_flow", take_all)
+    return patch.object(SubgraphRun, "take_flow", take_all)
 
 
 # Joins through the index.

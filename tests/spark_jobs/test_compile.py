@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from protocols.execution.cut import is_stateful
-from protocols.execution.inline import pipelines
+from protocols.execution.run import pipelines
 from queries import spark_able, sql
 from queries.catalogue import Stream
 from queries.expressions import EPOCH

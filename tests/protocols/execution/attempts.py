@@ -12,7 +12,7 @@ from protocols.delivery.messages import Batch, Origin
 from protocols.effects import Effect
 from protocols.execution.cut import Cut, cut
 from protocols.execution.engine import FeedRun, RunId, StartRun
-from protocols.execution.run import Results, Run, encode_rows
+from protocols.execution.run import RunOutput, SubgraphRun, encode_rows
 from protocols.ids import PeerId
 from protocols.subgraphs import Deploy, FlowInput, Progress
 from queries.catalogue import Stream
@@ -72,14 +72,14 @@ class Runs:
 
     def __init__(self, found: Cut, resume: Progress, engine: Engine, attempt: int = 1) -> None:
         self.engine, self.results, self.said = engine, list[Row](), resume
-        self.runs: dict[int, Run] = {}
+        self.runs: dict[int, SubgraphRun] = {}
         self.unread = 0  # Rows that no state needs.
         self._sequences: Counter[int] = Counter()
         for each in found.subgraphs:
             host = None if each.consumer is None else PROXY
             share = found.share_of(each, resume)
             deploy = Deploy(query="q.1", attempt=1, subgraph=each, consumer_host=host, resume=share)
-            run = self.runs[each.number] = Run(deploy, f"q.1.{each.number}~{attempt}", now=0)
+            run = self.runs[each.number] = SubgraphRun(deploy, f"q.1.{each.number}~{attempt}", now=0)
             self._perform(run, (run.start(), []))
 
     def stop(self) -> None:
@@ -99,7 +99,7 @@ class Runs:
                     batch = Batch(ORIGINS[stream], since, len(left), 1000 << COUNT_BITS, SCHEMA.encode(left))
                     self._perform(run, run.take_batch(each.alias, batch, now=0))
 
-    def _perform(self, run: Run, outcome: tuple[list[Effect], list[Results]]) -> None:
+    def _perform(self, run: SubgraphRun, outcome: tuple[list[Effect], list[RunOutput]]) -> None:
         effects, results = outcome
         for effect in effects:
             match effect:
@@ -109,7 +109,7 @@ class Runs:
                     self._hand_on(run, run.finished(number, self.engine.feed(effect)))
         self._hand_on(run, results)
 
-    def _hand_on(self, run: Run, results: list[Results]) -> None:
+    def _hand_on(self, run: SubgraphRun, results: list[RunOutput]) -> None:
         subgraph = run.deploy.subgraph
         for each in results:
             if subgraph.consumer is None:

@@ -15,7 +15,7 @@ from protocols.events import Answered, Event, Received, Requested, TimerFired
 from protocols.execution.cut import Cut, cut
 from protocols.execution.engine import FeedRun, RunResults, RunStarted, StartRun, StopRun
 from protocols.execution.executor import TICK, TICK_MS, Executor
-from protocols.execution.run import Run
+from protocols.execution.run import SubgraphRun
 from protocols.ids import PeerId, RequestId
 from protocols.inside import Inside
 from protocols.messages import Message
@@ -98,10 +98,10 @@ def deploy_of(subgraph: Subgraph, *, attempt: int = 1, resume: Progress | None =
     return Deploy(query="q.1", attempt=attempt, subgraph=subgraph, consumer_host=host, resume=resume or Progress())
 
 
-def run_of(text: str, *, number: int = 0, resume: Progress | None = None, **where: object) -> Run:
+def run_of(text: str, *, number: int = 0, resume: Progress | None = None, **where: object) -> SubgraphRun:
     """One subgraph of a query, as its host would run it."""
     subgraphs = {each.number: each for each in cut_of(text, **where).subgraphs}  # type: ignore[arg-type]
-    return Run(deploy_of(subgraphs[number], resume=resume), f"q.1.{number}~1", now=0)
+    return SubgraphRun(deploy_of(subgraphs[number], resume=resume), f"q.1.{number}~1", now=0)
 
 
 def reach(alias: str, origin: Origin, upto: int) -> Reach:

@@ -16,8 +16,8 @@ from protocols.events import (
     Received,
     Requested,
 )
-from protocols.execution.lifecycle import RETRY_MIN_MS
 from protocols.execution.messages import QueryAccepted, QueryInstalled, StopQuery, SubmitQuery
+from protocols.execution.submitted import RETRY_MIN_MS
 from protocols.messages import Done, Refused
 from protocols.subgraphs import Deploy, Deployed, Progress, SubgraphStatus, Undeploy
 from tests.protocols.execution.parts import JOIN, NORTH, PROXY, SELECT, SOUTH

@@ -9,7 +9,7 @@ from protocols.delivery.messages import Batch, Missed, Origin, Position
 from protocols.execution.cut import cut
 from protocols.execution.engine import FeedRun, StartRun
 from protocols.execution.progress import IDLE_MS
-from protocols.execution.run import AWAIT_MS, FEED_ROWS_MAX, Results, Run, decode_rows, encode_rows
+from protocols.execution.run import AWAIT_MS, FEED_ROWS_MAX, RunOutput, SubgraphRun, decode_rows, encode_rows
 from protocols.subgraphs import Progress
 from queries.catalogue import Stream
 from queries.expressions import EPOCH
@@ -44,7 +44,7 @@ def test_results_come_with_what_they_cover():
     covers = (reach("left", LEFT, 3),)
     assert effects == []
     progress = Progress(covers, covers, 3 * SECOND, 3 * SECOND)
-    assert results == [Results([(1,), (3,)], True, progress, progress)]
+    assert results == [RunOutput([(1,), (3,)], True, progress, progress)]
     assert run.behind == {"left": {LEFT: Position(LEFT, 3)}}
 
 
@@ -166,7 +166,7 @@ def test_a_row_without_a_time_is_of_when_it_was_published():
     schema = Schema.parse("number int, at timestamp null")
     plan = parse("SELECT count(*) AS n FROM s [RANGE 2 SECONDS]", {"s": Stream("s", schema, "at")}).plan
     (subgraph,) = cut("q.1", plan, 7, {}, PROXY, PROXY, "auto").subgraphs
-    run = Run(deploy_of(subgraph), "q.1.0~1", now=0)
+    run = SubgraphRun(deploy_of(subgraph), "q.1.0~1", now=0)
     effects, _ = run.take_batch("s", Batch(LEFT, 0, 1, 5000 << COUNT_BITS, schema.encode([(1, None)])), now=0)
     assert rows_of(effects) == [(1, None, EPOCH + timedelta(seconds=5))]
 

@@ -1,0 +1,523 @@
+"""One query at its proxy: what each event leads to, from its submission until nothing is left of it.
+
+It is planned (`planning.py`), deployed (`attempt.py`), and while it runs its results go into a stream of its own
+(`results.py`). `lifecycle.py` has its states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import msgspec
+
+from protocols.catalogue.messages import CreateStream, DropStream
+from protocols.catalogue.streams import StreamDefinition, stream_key
+from protocols.clock import HybridClock, Stamp
+from protocols.delivery.messages import Published
+from protocols.delivery.publisher import Publisher
+from protocols.effects import AfterSync, Append, Effect, Reply, Send, Tell
+from protocols.events import Abandoned, Answered, Event, Received, Requested, Started, TimerFired
+from protocols.execution.attempt import SILENT_MS, Attempt, Letters
+from protocols.execution.decision import BETTER_PLACED, Decision
+from protocols.execution.derived import DerivedStreams
+from protocols.execution.lifecycle import Life, State
+from protocols.execution.messages import (
+    QueryAccepted,
+    QueryId,
+    QueryInstalled,
+    QueryListed,
+    QueryShown,
+    QueryStarting,
+    StopQuery,
+)
+from protocols.execution.planning import PURPOSES, Outcome, Planner, Planning
+from protocols.execution.refusals import cannot_run, not_running, without_form
+from protocols.execution.results import QueryResults
+from protocols.ids import Key, Millis, PeerId, RequestId, StreamName
+from protocols.inside import Questions
+from protocols.limits import Limits
+from protocols.messages import Answer, Done, Record, Refused
+from protocols.placement.events import OperatorsPlaced
+from protocols.placement.sight import NetworkSeen
+from protocols.subgraphs import (
+    AttemptLost,
+    Deployed,
+    DeployRefused,
+    Prepared,
+    ResultsReady,
+    Spark,
+    SubgraphStatus,
+    Undeploy,
+)
+from queries.plan import Restructure, Union, output_schema
+from queries.query import ParsedQuery
+
+START_MS: Final = 240_000  # The engine may have to start first, on a machine that has much else to do.
+RETRY_MIN_MS: Final = 500
+RETRY_MAX_MS: Final = 15_000
+NAMES_TRIED: Final = 64  # In a small network each peer owns the key of one of them; trying takes milliseconds.
+
+Journalled = Literal["nothing", "begun", "acknowledged"]
+"""What the journal knows: nothing; that something may have been made for the query; that a client was told it runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What the queries of one proxy use together."""
+
+    peer_id: PeerId
+    clock: HybridClock
+    publisher: Publisher
+    limits: Limits
+    questions: Questions
+    planner: Planner
+    derived: DerivedStreams
+
+
+@dataclass(slots=True)
+class SubmittedQuery:
+    """One query of this peer.
+
+    In:        what its hosts, the catalogue, the driver and its client say; results; the tick
+    Out:       questions while it is planned; DEPLOY, LEASE, UNDEPLOY, PREPARE; its results, published; records
+    Keeps:     its planning, its attempt while there is one, its results and what they are made of
+    Invariant: a result is in its stream once, whatever hosts were lost on the way
+    """
+
+    services: Services
+    inserted_at: Stamp
+    stream: StreamName  # Of its results.
+    planning: Planning
+    results: QueryResults
+    client: RequestId | None = None  # Waits for the acknowledgement.
+    ending_for: RequestId | None = None  # The client that wants it stopped.
+    journalled: Journalled = "nothing"
+    life: Life = field(default_factory=Life)
+    attempt: Attempt | None = None
+    decided: Decision | None = None  # Where the next attempt begins, if that is known already.
+    reason: str = ""  # Why the last attempt ended.
+    retry_at: Millis = 0
+    retry_ms: Millis = RETRY_MIN_MS
+    is_hasty: bool = False  # The next attempt begins with what this one knew of its streams.
+    is_creating: bool = False  # The stream of its results may be made any moment.
+
+    @property
+    def name(self) -> QueryId:
+        return self.planning.name
+
+    @property
+    def state(self) -> State:
+        return self.life.state
+
+    @property
+    def is_acknowledged(self) -> bool:
+        return self.journalled == "acknowledged"
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether its client was told that it does not run, or left before that; it only has to end."""
+        is_wanted = self.is_acknowledged or self.client is not None or self.ending_for is not None
+        return self.journalled != "nothing" and not is_wanted
+
+    def handle(self, event: Event, now: Millis) -> list[Effect]:  # noqa: C901 - one branch for each thing that happens
+        match event:
+            case Answered(request=request, answer=answer):
+                return self._answered(self.services.questions.take(request), answer, now)
+            case NetworkSeen():
+                outcome = self.planning.seen(event, now, is_running=self.state == "running")
+                return self._follow(outcome, now)
+            case OperatorsPlaced():
+                return self._follow(self.planning.placed(event, has_begun=self.attempt is not None), now)
+            case Received(sender=sender, message=Deployed() as message):
+                return self._deployed(sender, message, now)
+            case Received(sender=sender, message=DeployRefused() as message):
+                return self._refused(sender, message, now)
+            case Received(message=SubgraphStatus() as message):
+                attempt = self._attempt(message.attempt)
+                is_same = attempt is None or attempt.hear(message, now)
+                return [] if is_same else self._lose(f"subgraph {message.number} began anew", now)
+            case Received(sender=sender, message=Prepared() as message):
+                if self.attempt is not None and self.attempt.moving is not None:
+                    self.attempt.moving.hear(sender, message)
+                return self._go_on_moving(now)
+            case AttemptLost():
+                return self._lose(event.reason, now) if self._attempt(event.attempt) is not None else []
+            case ResultsReady():
+                if self._attempt(event.attempt) is None:
+                    return []
+                self.results.add(event.rows, event.progress, event.beyond)
+                return self._publish(now)
+            case Requested(request=request, command=StopQuery()):
+                return self._stop(request, now)
+            case Abandoned():
+                self.client = None
+                return self._give_up(Refused(code="unavailable", error="nobody waits for it"), now)
+            case TimerFired():
+                return self._tick(now)
+            case Started():
+                self._restart(now)
+        return []
+
+    def _attempt(self, number: Stamp) -> Attempt | None:
+        """The attempt that a message is about, if it is the one that runs."""
+        return self.attempt if self.attempt is not None and self.attempt.number == number else None
+
+    def _send(self, letters: Letters) -> list[Effect]:
+        """To hosts; to ourselves without the network."""
+        own = self.services.peer_id
+        return [Tell(Received(own, message)) if host == own else Send(host, message) for host, message in letters]
+
+    # Planning.
+
+    def begin(self, now: Millis) -> list[Effect]:
+        self.life.note(now, "it was submitted")
+        return self.planning.begin()
+
+    def _answered(self, purpose: str, answer: Answer, now: Millis) -> list[Effect]:
+        match purpose, answer:
+            case "results", _:
+                return self._created(answer, now)
+            case "drop", Done():
+                return self._gone(now)
+            case "drop", Refused(code="unknown"):  # It may never have been there, except here.
+                return [*self.services.publisher.close_own(self.stream, now), *self._gone(now)]
+            case "drop", Refused():
+                self.retry_at = now + max(answer.retry_after_ms, RETRY_MIN_MS)
+                return []
+            case "publish", Published():
+                return self._published(now)
+            case "publish", Refused():
+                self.results.refused(answer, self.services.limits.publish_bytes_max, now)
+                return []
+        return self._follow(self.planning.answered(purpose, answer), now)
+
+    def _follow(self, outcome: Outcome, now: Millis) -> list[Effect]:
+        """Ask on, or begin where it was decided; what runs elsewhere already moves there."""
+        match outcome:
+            case Refused():
+                return self._give_up(outcome, now)
+            case ParsedQuery():
+                return self._planned(outcome, now)
+            case Decision():
+                return self._move(outcome, now) if self.state == "running" else self._deploy(outcome, now)
+        return outcome
+
+    def _planned(self, parsed: ParsedQuery, now: Millis) -> list[Effect]:
+        """Hosts keep nothing that would outlive us, so they need not wait for the stream of the results."""
+        schema, outbox = output_schema(parsed.plan), self.services.publisher.outboxes.get(self.stream)
+        effects: list[Effect] = []
+        if self.journalled == "nothing":
+            effects = self._create(StreamDefinition(name=self.stream, schema=schema, query=self.name), now)
+        elif schema != (outbox.definition.schema if outbox is not None else self.results.schema or schema):
+            return self._give_up(Refused(code="invalid", error="its streams no longer have the columns they had"), now)
+        self.results.schema = schema
+        return effects + self._follow(self.planning.locate(), now)
+
+    def _create(self, definition: StreamDefinition, now: Millis) -> list[Effect]:
+        """Make the stream of the results, once the journal knows that there may be one."""
+        definition = msgspec.structs.replace(definition, created_at=self.services.clock.tick(now))
+        self.journalled, self.is_creating = "begun", True
+        create = self.services.questions.ask(self.stream, "results", CreateStream(definition=definition))
+        opened = self.services.publisher.open_own(definition, now)
+        return [Append(self.record("begun")), AfterSync(tuple(create)), *opened]
+
+    def _created(self, answer: Answer, now: Millis) -> list[Effect]:
+        self.is_creating = False
+        if self.state == "ending":
+            return []
+        if isinstance(answer, Refused):
+            return self._give_up(answer, now)
+        return [*(self._acknowledge(now) if self.state == "running" else []), *self._publish(now)]
+
+    # Its attempt.
+
+    def _deploy(self, decision: Decision, now: Millis) -> list[Effect]:
+        effects = self.planning.stop()
+        made = self.planning.cut(decision, self.inserted_at)
+        if refusal := without_form(self.name, made):
+            return effects + self._give_up(refusal, now)
+        self.planning.placing.settle(decision.choice, self.reason, now)
+        number, self.decided = self.services.clock.tick(now), None
+        self.attempt = Attempt(self.stream, number, made, self.results.begin_attempt(), now)
+        hosts = ", ".join(host.short for host in dict.fromkeys(made.hosts))
+        self.life.note(now, f"it is deployed at peer {hosts}: {decision.choice.why}")
+        effects += self._send(self.attempt.deploys(now))
+        if self.client is not None:
+            waits_for = "Spark" if any(isinstance(each.engine, Spark) for each in made.subgraphs) else "its hosts"
+            effects.append(Reply(self.client, QueryStarting(query=self.name, waits_for=waits_for), last=False))
+        return effects + (self.planning.ask_coordinators(decision, number, now) if decision.is_provisional else [])
+
+    def _deployed(self, sender: PeerId, message: Deployed, now: Millis) -> list[Effect]:
+        attempt = self._attempt(message.attempt)
+        if attempt is None:
+            return self._send([(sender, Undeploy(query=message.query, attempt=message.attempt))])
+        if not attempt.deployed(message.number, message.life, now):
+            return self._lose(f"peer {sender.short} was restarted", now)
+        if not attempt.is_complete or self.state == "running":
+            return []
+        self.life.change("runs", now)
+        self.retry_ms = RETRY_MIN_MS
+        return [] if self.is_creating else self._acknowledge(now)
+
+    def _acknowledge(self, now: Millis) -> list[Effect]:
+        effects: list[Effect] = []
+        if not self.is_acknowledged:
+            self.journalled = "acknowledged"
+            effects.append(Append(self.record("acknowledged")))
+        if self.client is not None:
+            effects.append(AfterSync((Reply(self.client, self._accepted(self.services.clock.tick(now))),)))
+            self.client = None
+        return effects
+
+    def _refused(self, sender: PeerId, message: DeployRefused, now: Millis) -> list[Effect]:
+        if self._attempt(message.attempt) is None:
+            return []
+        if self.is_acknowledged:
+            return self._lose(f"peer {sender.short}: {message.reason}", now)
+        is_indexed = self.planning.index is not None
+        return self._give_up(cannot_run(self.name, sender, message.reason, is_indexed=is_indexed), now)
+
+    def _move(self, target: Decision, now: Millis) -> list[Effect]:
+        """Have engines started where they are needed; until they are ready it runs on where it is."""
+        assert self.attempt is not None
+        self.attempt.move_to(target, self.planning.cut(target, self.inserted_at), now)
+        return self._go_on_moving(now)
+
+    def _go_on_moving(self, now: Millis) -> list[Effect]:
+        """Ask again who has not answered; leave once all are ready, or stay if one cannot be."""
+        attempt = self.attempt
+        if attempt is None or attempt.moving is None or self.state != "running":
+            return []
+        moving = attempt.moving
+        asked = self._send(moving.ask(now))
+        if moving.failed is not None:
+            attempt.moving = None
+            self.planning.placing.stay(moving.target.choice, *moving.failed, now)
+            self.life.note(now, f"it stays where it is: peer {moving.failed[0].short} {moving.failed[1]}")
+        if not moving.is_ready:
+            return asked
+        effects = self._lose(f"{BETTER_PLACED}; {moving.target.choice.why}", now)
+        self.decided, self.retry_at = moving.target, now
+        return effects + self._go_on(now)
+
+    # Losing it, and going on.
+
+    def host_lost(self, peer: PeerId, why: str, now: Millis) -> list[Effect]:
+        """Go on without it, at once if the attempt had run: where its streams are was known till now."""
+        if self.attempt is not None and peer in self.attempt.cut.hosts:
+            is_first = self.retry_ms == RETRY_MIN_MS
+            effects = self._lose(f"peer {peer.short} {why}", now)
+            if is_first:
+                self.retry_at, self.is_hasty = now, True
+                effects += self._go_on(now)
+            return effects
+        if self.attempt is not None and self.attempt.moving is not None:
+            self.attempt.moving.fail(peer, why)
+            return self._go_on_moving(now)
+        if self.decided is not None and peer in self.decided.choice.peers:
+            self.decided = None
+        return []
+
+    def silent_host(self, now: Millis) -> tuple[PeerId, str] | None:
+        host = self.attempt.silent_host(now) if self.attempt is not None and self.state == "running" else None
+        return (host, f"was silent for {SILENT_MS // 1000} s") if host is not None else None
+
+    def _lose(self, reason: str, now: Millis) -> list[Effect]:
+        """This attempt is over; the next begins soon."""
+        effects = self._let_go(now)
+        self.life.change("loses its attempt", now, reason)
+        self.reason = reason
+        self.retry_at = now + self.retry_ms
+        self.retry_ms = min(self.retry_ms * 2, RETRY_MAX_MS)
+        return effects
+
+    def _let_go(self, now: Millis) -> list[Effect]:
+        """Nothing runs for it any more, and nothing is asked on its behalf."""
+        effects = self.planning.stop()
+        self.services.questions.stop(self.stream, PURPOSES)
+        attempt, self.attempt, self.decided = self.attempt, None, None
+        self.results.end_attempt()
+        if attempt is None:
+            return effects
+        return [*effects, *self.services.derived.withdraw(attempt, now), *self._send(attempt.undeploys())]
+
+    def _go_on(self, now: Millis) -> list[Effect]:
+        """Begin the next attempt, once it is time and what the last one made is in the stream."""
+        if now < self.retry_at or self.results.in_flight is not None:
+            return []
+        self.life.change("begins again", now)
+        is_hasty, self.is_hasty = self.is_hasty, False
+        if self.decided is not None:
+            return self._follow(self.decided, now)
+        return self._follow(self.planning.locate(), now) if is_hasty else self.planning.begin()
+
+    def _restart(self, now: Millis) -> None:
+        """After a start of this peer: what is in its stream says where to go on."""
+        outbox = self.services.publisher.outboxes.get(self.stream)
+        self.results.restart(outbox.feed.next if outbox is not None else 0)
+        self.retry_at, self.reason = now, "this peer was restarted"
+        self.life.change("loses its attempt" if self.is_acknowledged else "ends", now, self.reason)
+
+    def _tick(self, now: Millis) -> list[Effect]:
+        if self.state == "ending":
+            if now < self.retry_at or self.is_creating:
+                return []
+            self.retry_at = now + RETRY_MAX_MS
+            return self.services.questions.ask(self.stream, "drop", DropStream(name=self.stream))
+        if self.state == "waiting":
+            return self._go_on(now)
+        effects, attempt, planning = self._publish(now), self.attempt, self.planning
+        if attempt is None:
+            return effects + self._follow(planning.overdue(now), now)
+        if self.state == "starting":
+            if now - attempt.begun_at > START_MS:
+                return effects + self._give_up(not_running(self.name, attempt.late_hosts(), START_MS), now)
+            effects += self._send(attempt.deploys_again(now))
+        elif attempt.moving is not None:
+            effects += self._go_on_moving(now)
+        elif planning.index is None and planning.placing.is_due(planning.plan, attempt.begun_at, now):
+            planning.placing.weighed_at = now
+            effects += self._follow(planning.locate(anew=True), now)
+        if self.attempt is not attempt:
+            return effects
+        if self.state == "running":
+            effects += self.services.derived.renew(attempt, now)
+        return effects + self._send([each for each in attempt.leases(now) if each[0] != self.services.peer_id])
+
+    # Its results.
+
+    def _publish(self, now: Millis) -> list[Effect]:
+        """Put what waits into the stream, once it is there: a note of what it is made of, then the rows."""
+        if self.is_creating:
+            return []
+        limits, number = self.services.limits, self.attempt.number if self.attempt is not None else 0
+        effects, command = self.results.publish(number, limits.publish_bytes_max, now)
+        return effects + (self.services.questions.ask(self.stream, "publish", command) if command is not None else [])
+
+    def _published(self, now: Millis) -> list[Effect]:
+        note = self.results.is_in()
+        if self.attempt is not None:
+            return self.results.settled(note, self.attempt.number) + self._publish(now)
+        self.results.go_on_from(note)  # The attempt that made them is over.
+        return self._go_on(now) if self.state == "waiting" else []
+
+    # Its end.
+
+    def _give_up(self, refusal: Refused, now: Millis) -> list[Effect]:
+        """A new query is refused; one that was acknowledged is tried again."""
+        if self.is_acknowledged:
+            return self._lose(refusal.error, now)
+        effects: list[Effect] = []
+        if self.client is not None:
+            effects.append(Reply(self.client, refusal))
+            self.client = None
+        if self.journalled == "nothing" or refusal.code == "exists":  # The stream of that name is somebody else's.
+            return effects + self._let_go(now) + self._gone(now)
+        return effects + self._end(refusal.error, now)
+
+    def _stop(self, request: RequestId, now: Millis) -> list[Effect]:
+        effects: list[Effect] = []
+        if self.client is not None:
+            effects.append(Reply(self.client, Refused(code="unknown", error=f'query "{self.name}" was stopped')))
+            self.client = None
+        self.ending_for = request
+        return effects + (self._gone(now) if self.journalled == "nothing" else self._end("it was stopped", now))
+
+    def _end(self, why: str, now: Millis) -> list[Effect]:
+        """Take away what was made for it: its subgraphs, then its stream, then the memory of it."""
+        effects = self._let_go(now)
+        if self.is_acknowledged:  # Should we crash from here on, it still ends.
+            self.journalled = "begun"
+            effects.append(Append(self.record("begun")))
+        self.life.change("ends", now, why)
+        self.retry_at = 0
+        return effects
+
+    def _gone(self, now: Millis) -> list[Effect]:
+        self.life.change("is gone", now)
+        effects: list[Effect] = [Append(self.record("ended"))] if self.journalled != "nothing" else []
+        if self.ending_for is not None:
+            effects.append(AfterSync((Reply(self.ending_for, Done(stamp=self.services.clock.tick(now))),)))
+        return effects
+
+    # What it tells.
+
+    @property
+    def envelope(self) -> tuple[str, ...]:
+        plan = self.planning.parsed.plan if self.planning.parsed is not None else None
+        if isinstance(plan, Union):  # All branches of XML are in the same elements.
+            plan = plan.branches[0]
+        return plan.envelope if isinstance(plan, Restructure) else ()
+
+    def _accepted(self, stamp: Stamp) -> QueryAccepted:
+        assert self.results.schema is not None
+        return QueryAccepted(
+            query=self.name,
+            stream=self.stream,
+            stamp=stamp,
+            schema=self.results.schema,
+            envelope=self.envelope,
+            known=self.services.publisher.own_origins(self.stream),
+        )
+
+    def record(self, state: Literal["begun", "acknowledged", "ended"]) -> QueryInstalled:
+        placing = self.planning.placing
+        return QueryInstalled(
+            query=self.name,
+            text=self.planning.text,
+            engine=self.planning.engine,
+            inserted_at=self.inserted_at,
+            stream=self.stream,
+            state=state,
+            placement=placing.placement,
+            within_ms=placing.within_ms,
+            statistics=placing.statistics,
+        )
+
+    def records(self) -> list[Record]:
+        """What a snapshot of the journal tells of it."""
+        return [self.record(self.journalled), *self.results.notes] if self.journalled != "nothing" else []
+
+    def listed(self) -> QueryListed:
+        number = self.attempt.number if self.attempt is not None else 0
+        text, count = self.planning.text, self.results.count
+        return QueryListed(self.name, self.stream, text, self.state, number, count, self.inserted_at)
+
+    def shown(self) -> QueryShown:
+        attempt, placing = self.attempt, self.planning.placing
+        return QueryShown(
+            query=self.name,
+            stream=self.stream,
+            text=self.planning.text,
+            state=self.state,
+            attempt=attempt.number if attempt is not None else 0,
+            reason=self.reason,
+            inserted_at=self.inserted_at,
+            results=self.results.count,
+            subgraphs=attempt.shown() if attempt is not None else (),
+            envelope=self.envelope,
+            dropped=self.results.dropped,
+            dropped_for=self.results.dropped_for,
+            placement=placing.placement,
+            why=placing.choice.why if placing.choice is not None else "",
+            moves=tuple(placing.moves),
+            preparing=tuple(attempt.moving.awaited) if attempt is not None and attempt.moving is not None else (),
+            story=tuple(self.life.story),
+        )
+
+    def validate(self) -> None:
+        has_run = self.state == "running"
+        assert self.attempt is not None or not has_run, "what runs has an attempt"
+        assert self.attempt is None or self.state in ("starting", "running"), "an attempt is over in any other state"
+        self.results.validate()
+
+
+def results_stream(query: QueryId, inserted_at: Stamp, proxy: PeerId, is_nearest: Callable[[Key], bool]) -> StreamName:
+    """A name that no other query has, earlier or of another peer; if possible one whose key this peer owns.
+
+    Then everything about the stream has only to reach the other owners of its key.
+    """
+    names = [f"{query}.{inserted_at:x}-{proxy.short}-{turn:x}" for turn in range(NAMES_TRIED)]
+    return next((name for name in names if is_nearest(stream_key(name))), names[0])
