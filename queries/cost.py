@@ -55,7 +55,7 @@ TYPE_BYTES: Final[Mapping[ValueType, float]] = {
 }
 
 
-class StreamStatistics(msgspec.Struct, frozen=True, kw_only=True):
+class StreamRates(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a stream; columns are named by their path, also those inside records."""
 
     rate_per_s: float
@@ -64,7 +64,7 @@ class StreamStatistics(msgspec.Struct, frozen=True, kw_only=True):
     retention_s: float = DAY_S  # How long a row without a window can find partners.
 
 
-UNKNOWN: Final = StreamStatistics(rate_per_s=100.0, row_bytes=100.0)
+UNKNOWN: Final = StreamRates(rate_per_s=100.0, row_bytes=100.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +87,8 @@ class Estimate:
 class Rates:
     """Estimates for plans over some streams; a guess for a stream without statistics."""
 
-    streams: Mapping[str, StreamStatistics]
-    unknown: StreamStatistics = UNKNOWN
+    streams: Mapping[str, StreamRates]
+    unknown: StreamRates = UNKNOWN
 
     def estimate(self, plan: Operator) -> Estimate:
         """What flows out of a plan."""
@@ -161,7 +161,7 @@ def _leaves(fields: Iterable[Field], above: tuple[str, ...]) -> Iterator[tuple[t
             yield (*above, each.name), each.type
 
 
-def _sizes(leaves: Mapping[tuple[str, ...], ValueType], known: StreamStatistics) -> dict[tuple[str, ...], float]:
+def _sizes(leaves: Mapping[tuple[str, ...], ValueType], known: StreamRates) -> dict[tuple[str, ...], float]:
     """The bytes of each field in a row. Fields without statistics share the rest by the sizes of their types."""
     sizes = {}
     for path in leaves:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from queries.cost import StreamStatistics
+from queries.cost import StreamRates
 from queries.selectivity import ColumnStatistics
 
 
@@ -26,9 +26,9 @@ class _Stream(msgspec.Struct, frozen=True, kw_only=True):
 _STREAMS = msgspec.json.Decoder(dict[str, _Stream])
 
 
-def to_json(streams: Mapping[str, StreamStatistics]) -> bytes:
+def to_json(streams: Mapping[str, StreamRates]) -> bytes:
     """
-    >>> known = StreamStatistics(rate_per_s=2, row_bytes=10, columns={("k",): ColumnStatistics(distinct=3)})
+    >>> known = StreamRates(rate_per_s=2, row_bytes=10, columns={("k",): ColumnStatistics(distinct=3)})
     >>> from_json(to_json({"trades": known}))["trades"].columns[("k",)].distinct
     3.0
     """
@@ -44,10 +44,10 @@ def to_json(streams: Mapping[str, StreamStatistics]) -> bytes:
     return msgspec.json.format(msgspec.json.encode(said), indent=2)
 
 
-def from_json(text: bytes | str) -> dict[str, StreamStatistics]:
+def from_json(text: bytes | str) -> dict[str, StreamRates]:
     """Read such a file; raises ValueError for any other text."""
     return {
-        name: StreamStatistics(
+        name: StreamRates(
             rate_per_s=each.rate_per_s,
             row_bytes=each.row_bytes,
             retention_s=each.retention_s,

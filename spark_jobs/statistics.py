@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from queries.cost import StreamStatistics
+from queries.cost import StreamRates
 from queries.expressions import EPOCH, MICROSECOND
 from queries.schema import Field
 from queries.selectivity import ColumnStatistics
@@ -28,7 +28,7 @@ NUMBERS: Final = ("int", "float", "decimal", "timestamp")
 Path = tuple[str, ...]
 
 
-def statistics_of(recording: Recording) -> StreamStatistics:
+def statistics_of(recording: Recording) -> StreamRates:
     """What a recording tells of its stream."""
     order = _order(recording)
     columns: dict[Path, ColumnStatistics] = {}
@@ -37,7 +37,7 @@ def statistics_of(recording: Recording) -> StreamStatistics:
             whole = recording.column(field.name).take(order).combine_chunks()
             columns |= dict(_columns(field, (field.name,), whole))
     own = [columns[field.name,].row_bytes or 0.0 for field in recording.stream.schema.fields if recording.rows]
-    return StreamStatistics(
+    return StreamRates(
         rate_per_s=round(_rate_per_s(recording), 3),
         row_bytes=round(1 + sum(own), 1),  # One byte holds the number of fields.
         columns=columns,
@@ -45,7 +45,7 @@ def statistics_of(recording: Recording) -> StreamStatistics:
     )
 
 
-def all_statistics(recordings: Mapping[str, Recording]) -> dict[str, StreamStatistics]:
+def all_statistics(recordings: Mapping[str, Recording]) -> dict[str, StreamRates]:
     return {name: statistics_of(each) for name, each in recordings.items()}
 
 

@@ -18,7 +18,7 @@ from protocols.join_index import explain as indexed
 from protocols.subgraphs import FlowInput, Indexed, Subgraph
 from queries import explain as shown
 from queries.catalogue import Stream
-from queries.cost import UNKNOWN, Rates, StreamStatistics
+from queries.cost import UNKNOWN, Rates, StreamRates
 from queries.plan import Operator, Source, sources
 from queries.query import ParsedQuery, parse
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from peerd.client import Client, QueryEngine
 
 SHORT_ID: Final = 8
-SILENT: Final = StreamStatistics(rate_per_s=0.0, row_bytes=UNKNOWN.row_bytes)  # Of which nothing flows.
+SILENT: Final = StreamRates(rate_per_s=0.0, row_bytes=UNKNOWN.row_bytes)  # Of which nothing flows.
 
 
 class Hosted(NamedTuple):
@@ -49,7 +49,7 @@ class Explained(NamedTuple):
     query: ParsedQuery
     streams: Mapping[str, Stream]
     hosted: tuple[Hosted, ...]  # In reading order: a subgraph comes after those it reads.
-    known: Mapping[str, StreamStatistics]
+    known: Mapping[str, StreamRates]
     why: str = ""  # Why it would run there, if it is only planned.
     in_index: str = ""  # Its cost in the join index, or its place there.
 
@@ -130,7 +130,7 @@ def _below(vertex: _Vertex, by_number: Mapping[int, Hosted]) -> Sequence[_Vertex
     return below
 
 
-def _with_flows(explained: Explained) -> dict[str, StreamStatistics]:
+def _with_flows(explained: Explained) -> dict[str, StreamRates]:
     """What is known of the streams, and the flows between subgraphs that follow from it."""
     known = dict(explained.known)
     by_number = {each.subgraph.number: each.subgraph for each in explained.hosted}
@@ -138,7 +138,7 @@ def _with_flows(explained: Explained) -> dict[str, StreamStatistics]:
         for alias, made_by in ((each.alias, each.subgraph) for each in subgraph.inputs if isinstance(each, FlowInput)):
             flow = Rates(known).estimate(by_number[made_by].plan)
             stream = next(each.stream for each in sources(subgraph.plan) if each.alias == alias)
-            known[stream] = StreamStatistics(
+            known[stream] = StreamRates(
                 rate_per_s=flow.rate_per_s,
                 row_bytes=flow.row_bytes,
                 columns={path: each for (_, path), each in flow.columns.items()},

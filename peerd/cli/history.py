@@ -25,7 +25,7 @@ from peerd.words import count as counted
 if TYPE_CHECKING:
     from peerd.client import Client
     from queries.catalogue import Stream
-    from queries.cost import StreamStatistics
+    from queries.cost import StreamRates
     from queries.query import ParsedQuery
     from queries.schema import Field, Schema
     from spark_jobs.recordings import Recording
@@ -276,7 +276,7 @@ def _show_statistics(recordings: Mapping[str, Recording], form: str | None) -> N
     show_rows(rows, _FIELD_COLUMNS, form)
 
 
-def _field_rows(name: str, schema: Schema, known: StreamStatistics) -> Iterator[dict[str, Any]]:
+def _field_rows(name: str, schema: Schema, known: StreamRates) -> Iterator[dict[str, Any]]:
     for path, column in known.columns.items():
         yield {
             "stream": name,

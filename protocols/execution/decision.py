@@ -29,7 +29,7 @@ from protocols.placement.tree import ProcessingTree, Vertex, overlay_cost, path_
 from protocols.placement.view import NetworkView
 from protocols.subgraphs import Indexed
 from queries.casts import read_interval
-from queries.cost import Rates, StreamStatistics
+from queries.cost import Rates, StreamRates
 from queries.plan import Operator, Restructure, Source, sources
 from queries.selectivity import ColumnStatistics
 from queries.statistics import from_json
@@ -129,7 +129,7 @@ class Placing:
                 self.within_ms = within / timedelta(milliseconds=1)
 
     @property
-    def told(self) -> dict[str, StreamStatistics]:
+    def told(self) -> dict[str, StreamRates]:
         return from_json(self.statistics) if self.statistics else {}
 
     @property
@@ -227,7 +227,7 @@ def parts_of(
     streams: Mapping[str, StreamShown],
     proxy: PeerId,
     able: Sequence[PeerId],
-    told: Mapping[str, StreamStatistics] = MappingProxyType({}),
+    told: Mapping[str, StreamRates] = MappingProxyType({}),
     instead: Sequence[tuple[PeerId, PeerId]] = (),
 ) -> Parts:
     """The tree of a plan: a leaf for each publisher of each source, the narrowing of a source above its leaves."""
@@ -399,7 +399,7 @@ def _rate(publisher: PublisherShown) -> float:
     return publisher.statistics.rate_per_s if publisher.statistics is not None else 0.0
 
 
-def known_of(shown: StreamShown) -> StreamStatistics | None:
+def known_of(shown: StreamShown) -> StreamRates | None:
     """What all publishers of a stream tell of it together; None if nothing flows."""
     told = [each.statistics for each in shown.publishers if each.statistics is not None]
     rate = math.fsum(each.rate_per_s for each in told)
@@ -411,4 +411,4 @@ def known_of(shown: StreamShown) -> StreamStatistics | None:
             columns[known.name,] = ColumnStatistics(distinct=known.distinct, frequent=known.frequent)
     row_bytes = math.fsum(each.rate_per_s * each.row_bytes for each in told) / rate
     retention_s = shown.definition.retention_ms / 1000
-    return StreamStatistics(rate_per_s=rate, row_bytes=row_bytes, columns=columns, retention_s=retention_s)
+    return StreamRates(rate_per_s=rate, row_bytes=row_bytes, columns=columns, retention_s=retention_s)

@@ -11,7 +11,7 @@ import pytest
 from protocols.catalogue.statistics import StatisticsSketch
 from queries import sql, wxquery
 from queries.catalogue import Stream
-from queries.cost import LIST_BYTES, TYPE_BYTES, Rates, StreamStatistics
+from queries.cost import LIST_BYTES, TYPE_BYTES, Rates, StreamRates
 from queries.expressions import EPOCH
 from queries.plan import Join, Operator, Source, walk
 from queries.reference import Tuple, evaluate
@@ -30,7 +30,7 @@ STREAMS = {
 # IFLOW, figure 5: rates of the enterprise workload, 100 bytes for each record.
 ENTERPRISE = Rates(
     {
-        "flights": StreamStatistics(
+        "flights": StreamRates(
             rate_per_s=1500 / 300,
             row_bytes=100.0,
             columns={
@@ -39,17 +39,17 @@ ENTERPRISE = Rates(
                 ("delay",): ColumnStatistics(low=0, high=100, distinct=101),
             },
         ),
-        "checkins": StreamStatistics(
+        "checkins": StreamRates(
             rate_per_s=240 / 60, row_bytes=100.0, columns={("flight",): ColumnStatistics(distinct=120)}
         ),
-        "weather": StreamStatistics(
+        "weather": StreamRates(
             rate_per_s=450 / 300, row_bytes=100.0, columns={("city",): ColumnStatistics(distinct=450)}
         ),
     }
 )
 PHOTONS = Rates(
     {
-        "photons": StreamStatistics(
+        "photons": StreamRates(
             rate_per_s=100.0,
             row_bytes=60.0,
             columns={
@@ -115,11 +115,7 @@ def test_a_projection_takes_away_what_it_leaves_out() -> None:
 
 def test_fields_of_unknown_size_share_what_the_others_leave() -> None:
     rates = Rates(
-        {
-            "flights": StreamStatistics(
-                rate_per_s=1, row_bytes=47.0, columns={("num",): ColumnStatistics(row_bytes=10.0)}
-            )
-        }
+        {"flights": StreamRates(rate_per_s=1, row_bytes=47.0, columns={("num",): ColumnStatistics(row_bytes=10.0)})}
     )
     # 37 bytes for dest and gate, of 16 usual bytes each, and delay, of 5.
     assert rates.estimate(plan_of("SELECT num, dest FROM flights")).row_bytes == pytest.approx(10.0 + 16.0)
@@ -202,7 +198,7 @@ def test_advertised_statistics_can_be_used_as_they_are() -> None:
     sketch.add(rows, count=1600, size=16_000, now=0)
     told = sketch.summary(now=1000)
     columns = {(each.name,): ColumnStatistics(distinct=each.distinct, frequent=each.frequent) for each in told.fields}
-    statistics = StreamStatistics(rate_per_s=told.rate_per_s, row_bytes=told.row_bytes, columns=columns)
+    statistics = StreamRates(rate_per_s=told.rate_per_s, row_bytes=told.row_bytes, columns=columns)
     estimate = Rates({"flights": statistics}).estimate(plan_of("SELECT num FROM flights WHERE dest = 'ATL'"))
     assert estimate.rate_per_s == pytest.approx(told.rate_per_s / 2)
 
@@ -246,7 +242,7 @@ def test_estimates_come_close_to_what_is_counted(text: str) -> None:
         "weather": {("city",): ColumnStatistics(distinct=4)},
     }
     known = Rates(
-        {name: StreamStatistics(rate_per_s=rate, row_bytes=50.0, columns=columns[name]) for name, rate in rates.items()}
+        {name: StreamRates(rate_per_s=rate, row_bytes=50.0, columns=columns[name]) for name, rate in rates.items()}
     )
     query = plan_of(text)
     counted = len(evaluate(query, {name: tuples(rng, name, seconds, rate) for name, rate in rates.items()})) / seconds

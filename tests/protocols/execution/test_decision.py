@@ -11,7 +11,7 @@ from protocols.execution.refusals import NoEngine
 from protocols.ids import PeerId
 from protocols.placement.delay import Infeasible
 from protocols.placement.sight import NetworkSeen
-from queries.cost import StreamStatistics as StreamRates
+from queries.cost import StreamRates
 from queries.query import parse
 from queries.selectivity import ColumnStatistics
 from queries.statistics import to_json

@@ -15,7 +15,7 @@ from protocols.placement.place import ALGORITHMS, Placement, place
 from protocols.placement.tree import ProcessingTree, Vertex, overlay_cost, path_delay, tree_of
 from protocols.placement.view import NetworkView
 from queries.catalogue import Stream
-from queries.cost import Rates, StreamStatistics
+from queries.cost import Rates, StreamRates
 from queries.schema import Schema
 from queries.sql import plan
 from tests.protocols.placement.trees import all_mappings, peer, random_tree, random_view
@@ -145,7 +145,7 @@ def test_a_search_beyond_its_limit_keeps_the_bound_and_says_that_it_proved_nothi
 def test_a_plan_becomes_a_tree_with_its_rates():
     streams = {name: Stream(name, Schema.parse("k int, v int")) for name in ("r", "s")}
     query = plan("SELECT r.v FROM r [RANGE 5 SECONDS], s [RANGE 5 SECONDS] WHERE r.k = s.k AND s.v < 3", streams)
-    rates = Rates({name: StreamStatistics(rate_per_s=10.0, row_bytes=20.0) for name in streams})
+    rates = Rates({name: StreamRates(rate_per_s=10.0, row_bytes=20.0) for name in streams})
     tree = tree_of(query.plan, rates, {"r": peer(1), "s": peer(2)}, peer(3))
     assert tree.source_peers == (peer(1), peer(2))
     assert tree.proxy == peer(3)
