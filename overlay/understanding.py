@@ -21,6 +21,12 @@ from protocols.ids import PeerId
 from protocols.versions import VERSIONS, Difference, Versions, differences, in_words, refusal
 
 PEERS_MAX: Final = 4096
+MEANS: Final = {
+    "delivery": "neither reads streams of the other",
+    "execution": "neither runs parts of the other's queries",
+    "join_index": "neither joins for the other",
+    "placement": "neither places operators for the other",
+}
 REFUSED_LIFE_S: Final = 600.0  # A refused peer that has been silent for so long is no longer listed.
 
 log = structlog.get_logger("overlay")
@@ -78,6 +84,7 @@ class Understanding:
             address=format_address(address),
             release=release or "unknown",
             not_shared=in_words(found),
+            means=meaning(found),
             hint=advice(found),
         )
         return apart
@@ -111,6 +118,13 @@ class Understanding:
         )
 
 
+def meaning(found: tuple[Difference, ...]) -> str:
+    """What two peers do without."""
+    return "they do not link" if refusal(found) else ", ".join(MEANS[each.family] for each in found)
+
+
 def advice(found: tuple[Difference, ...]) -> str:
     """Which of two peers to upgrade."""
+    if not found:
+        return ""
     return "upgrade this peer" if any(each.is_older_here for each in found) else "upgrade that peer"

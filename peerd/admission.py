@@ -33,6 +33,7 @@ JOIN_HINT: Final = (
     "Check that the token is of this network and a seed runs, that a firewall lets UDP and TCP through on its port, "
     'and that the clocks agree within 60 s. "peer doctor" looks at these.'
 )
+UPGRADE_HINT: Final = "Peers link only if they share a version of the link and the store: upgrade the older one."
 
 log = structlog.get_logger("peerd")
 
@@ -138,11 +139,11 @@ def unanswered(seeds: Sequence[Address]) -> str:
     return f"no answer from {', '.join(format_address(seed) for seed in seeds)}"
 
 
-def not_joined(token: JoinToken, waited_s: float) -> PeerError:
-    """The answer of `peer join` when membership was not reached."""
+def not_joined(token: JoinToken, waited_s: float, refusal: str = "") -> PeerError:
+    """The answer of `peer join` when membership was not reached; `refusal` tells of peers with other versions."""
     return PeerError(
         f'could not join the network "{token.network.name}" within {waited_s:g} s',
-        detail=f"There was {unanswered(token.seeds)}.",
-        hint=JOIN_HINT,
+        detail=f"{refusal[:1].upper()}{refusal[1:]}." if refusal else f"There was {unanswered(token.seeds)}.",
+        hint=UPGRADE_HINT if refusal else JOIN_HINT,
         exit_code=Exit.TIMEOUT,
     )

@@ -19,11 +19,13 @@ from aiohttp import web
 
 from overlay.identity import format_address
 from overlay.members import STATUSES
-from overlay.overlay import Member
+from overlay.overlay import Member, Overlay
+from overlay.understanding import advice, meaning
 from peerd import __version__
 from peerd.addresses import cannot_listen
 from peerd.errors import Exit, PeerError
 from protocols.ids import ID_BYTES
+from protocols.versions import differences, in_words
 
 if TYPE_CHECKING:
     from peerd.service import Daemon
@@ -98,18 +100,20 @@ class Control:
     async def _status(self, _request: web.Request) -> web.Response:
         daemon = self._daemon
         counts = Counter(member.status for member in daemon.overlay.members())
-        clock = daemon.overlay.clock()
+        clock, versions = daemon.overlay.clock(), daemon.overlay.understanding.versions
         return web.json_response(
             {
                 "peer_id": daemon.overlay.peer_id.hex(),
                 "network": daemon.overlay.network.name,
                 "state": daemon.state,
                 "trouble": daemon.trouble,
+                "refused": daemon.overlay.understanding.trouble(),
                 "address": format_address(daemon.overlay.address),
                 **{status: counts[status] for status in STATUSES},
                 "clock_offset_ms": clock.offset_ms,
                 "clock_peers": clock.peers,
                 "version": __version__,
+                "speaks": {family: [span.oldest, span.newest] for family, span in versions.items()},
                 "started_at": daemon.started_at,
                 "pid": os.getpid(),
                 "http": daemon.http_address,
@@ -123,7 +127,7 @@ class Control:
         members = await overlay.crawl() if request.query.get("crawl") == "1" else overlay.members()
         order = {status: place for place, status in enumerate(STATUSES)}
         members = sorted(members, key=lambda member: (order[member.status], member.peer_id))
-        return web.json_response([_member_row(member, overlay.links.bytes_to(member.peer_id)) for member in members])
+        return web.json_response([_member_row(member, overlay) for member in members])
 
     async def _rtt(self, request: web.Request) -> web.Response:
         """Round trips: to every live peer, to one, or between two."""
@@ -269,7 +273,9 @@ def _digits_shared(one: str, two: str) -> int:
     return next((place for place, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), min(len(one), len(two)))
 
 
-def _member_row(member: Member, sent_bytes: int) -> dict[str, Any]:
+def _member_row(member: Member, overlay: Overlay) -> dict[str, Any]:
+    is_there = member.status not in ("left", "dead")
+    unshared = differences(overlay.understanding.versions, member.versions) if is_there else ()
     return {
         "peer_id": member.peer_id.hex(),
         "status": member.status,
@@ -277,9 +283,12 @@ def _member_row(member: Member, sent_bytes: int) -> dict[str, Any]:
         "version": member.version,
         "has_engine": member.has_engine,
         "rtt_ms": member.rtt_ms,
-        "sent_bytes": sent_bytes,
+        "sent_bytes": overlay.links.bytes_to(member.peer_id),
         "since_at": member.since_at,
         "is_self": member.is_self,
+        "not_shared": in_words(unshared),
+        "means": meaning(unshared),
+        "advice": advice(unshared),
     }
 
 

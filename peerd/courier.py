@@ -2,7 +2,8 @@
 
 Each destination has a lane with a few frames in flight, and the next frame takes everything that waits. So a quiet peer
 answers at once, and a busy one sends few large frames. A failed message comes back as an event. Lanes are bounded: a
-message that does not fit has failed.
+message that does not fit has failed. So has one of a protocol family that its receiver does not share: it is not sent,
+or, as the first to a peer that nobody knew yet, not read there.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ from typing import Final
 from overlay.router import FRAME_ITEMS_MAX, MESSAGE_BYTES_MAX, Router
 from overlay.router import Unreachable as NotDelivered
 from overlay.tasks import Tasks
+from overlay.understanding import Understanding
 from protocols.events import Event, Unreachable, Unroutable
 from protocols.ids import Key, PeerId
 from protocols.messages import Message
-from protocols.wire import MESSAGES
+from protocols.wire import FAMILY_OF, MESSAGES
 
 FRAMES_IN_FLIGHT_MAX: Final = 8  # To one peer.
 LANE_MESSAGES_MAX: Final = 10_000
 LANE_BYTES_MAX: Final = 32 << 20
 ROUTES_AT_ONCE: Final = 64
+ROUTE_AGAIN_S: Final = 1.0  # A message that its owner cannot read fails after this: a machine may route it again.
 
 
 @dataclass(slots=True)
@@ -51,9 +54,10 @@ class _Lane:
 class Courier:
     """Sends for one peer."""
 
-    def __init__(self, router: Router, on_failure: Callable[[Event], None]) -> None:
+    def __init__(self, router: Router, understanding: Understanding, on_failure: Callable[[Event], None]) -> None:
         self.counters: Counter[str] = Counter()
         self._router = router
+        self._apart = understanding.apart  # Empty in a network of one release.
         self._on_failure = on_failure
         self._lanes: dict[PeerId, _Lane] = {}
         self._ready: dict[PeerId, None] = {}  # Lanes with something new.
@@ -64,6 +68,9 @@ class Courier:
 
     def send(self, peer: PeerId, message: Message) -> None:
         """Send a message to a peer, together with everything sent to it in this turn of the event loop."""
+        if peer in self._apart and not self._is_shared(peer, message):
+            self._on_failure(Unreachable(peer, message))
+            return
         lane = self._lanes.setdefault(peer, _Lane())
         payload = MESSAGES.encode(message)
         assert len(payload) <= MESSAGE_BYTES_MAX, f"a {type(message).__name__} of {len(payload)} bytes fits no frame"
@@ -80,6 +87,12 @@ class Courier:
         """Send a message to the owner of a key."""
         self._routed.append((key, message))
         self._flush_soon()
+
+    def _is_shared(self, peer: PeerId, message: Message) -> bool:
+        apart = self._apart.get(peer)
+        is_shared = apart is None or FAMILY_OF[type(message)] not in apart.unshared
+        self.counters["messages_not_shared_total"] += not is_shared
+        return is_shared
 
     async def stop(self) -> None:
         await self._tasks.finish()
@@ -113,6 +126,11 @@ class Courier:
             self.counters["messages_failed_total"] += len(taken)
             for message, _ in taken:
                 self._on_failure(Unreachable(peer, message))
+        else:
+            if peer in self._apart:  # It may have said so only now, with the link that was made for this frame.
+                for message, _ in taken:
+                    if not self._is_shared(peer, message):
+                        self._on_failure(Unreachable(peer, message))
         lane.in_flight -= 1
         self._fill(peer, lane)
 
@@ -124,3 +142,5 @@ class Courier:
             if isinstance(outcome, NotDelivered):
                 self.counters["messages_failed_total"] += 1
                 self._on_failure(Unroutable(key, message))
+            elif outcome.owner in self._apart and not self._is_shared(outcome.owner, message):
+                asyncio.get_running_loop().call_later(ROUTE_AGAIN_S, self._on_failure, Unroutable(key, message))

@@ -39,7 +39,7 @@ from protocols.effects import (
     SetTimer,
     Tell,
 )
-from protocols.errors import RemoteProtocolError
+from protocols.errors import RemoteProtocolError, UnknownKind
 from protocols.events import (
     ClockCompared,
     DiskSpace,
@@ -64,7 +64,7 @@ from protocols.messages import Answer
 from protocols.peer import Peer
 from protocols.placement.sight import LookAtNetwork
 from protocols.store.messages import Leave
-from protocols.wire import MESSAGES, RECORDS
+from protocols.wire import FAMILY_OF_NAME, MESSAGES, RECORDS, kind_in
 
 EVENTS_PER_TURN: Final = 256  # After so many, the network has its turn.
 NEAREST_EVERY_S: Final = 10.0
@@ -76,6 +76,7 @@ DISK_USED_MAX: Final = 0.90
 DISK_FULL_RETRY_S: Final = 1.0
 TRACE_EVENTS: Final = 32
 LIFE_FILE: Final = "life"
+UNKNOWN_SAID_MAX: Final = 1024
 OWN_REQUEST: Final[RequestId] = 0  # Requests of the driver itself; clients count from 1.
 _TRACE_CHARACTERS: Final = 400
 
@@ -106,11 +107,12 @@ class Driver:
         self._peer.executor.has_spark = self.engines.has_spark
         self._journal = Journal(disk, RECORDS.encode, RECORDS.decode)
         self._gate = SyncGate()
-        self._courier = Courier(overlay.router, self.submit)
+        self._courier = Courier(overlay.router, overlay.understanding, self.submit)
         self._events: deque[Event] = deque()
         self._turn_is_due = False
         self._timers: dict[TimerName, asyncio.TimerHandle] = {}
         self._neighbours: dict[PeerId, None] = {}
+        self._unknown: dict[tuple[PeerId, str], None] = {}  # Who sent which kind of message that we do not know.
         self._commit: asyncio.Task[None] | None = None
         self._on_leaving: Callable[[Answer, bool], None] = lambda _answer, _last: None
         self._tasks = Tasks("driver")
@@ -329,14 +331,28 @@ class Driver:
     # The network.
 
     def _received(self, sender: PeerId, _key: Key | None, payload: bytes) -> None:
+        apart = self._overlay.understanding.apart.get(sender)
+        if apart is not None and FAMILY_OF_NAME.get(kind_in(payload)) in apart.unshared:
+            self.counters["messages_not_shared_total"] += 1  # Its sender knows, and was told that it failed.
+            return
         try:
             message = MESSAGES.decode(payload)
+        except UnknownKind as error:
+            self._say_unknown(sender, error.kind)
+            return
         except RemoteProtocolError as error:
             self.counters["messages_malformed_total"] += 1
             log.warning("a malformed message", sender=sender.short, reason=str(error))
             return
         self.counters["messages_in_total"] += 1
         self.submit(Received(sender, message))
+
+    def _say_unknown(self, sender: PeerId, kind: str) -> None:
+        """A newer release has a kind of message that this one lacks: count it, and say so once for each peer."""
+        self.counters["messages_unknown_total"] += 1
+        if (sender, kind) not in self._unknown and len(self._unknown) < UNKNOWN_SAID_MAX:
+            self._unknown[sender, kind] = None
+            log.warning("a message of a kind this release does not know", sender=sender.short, kind=kind)
 
     def _neighbourhood_changed(self, *_: PeerRecord | str) -> None:
         """Tell the machines who entered and who left the neighbourhood."""
@@ -381,9 +397,12 @@ class Driver:
             await asyncio.sleep(CLOCK_LOOK_EVERY_S)
 
     def _nearest(self) -> tuple[PeerId, ...]:
+        """Whom a publisher may ask to keep a copy: the nearest that share delivery."""
+        shares = self._overlay.understanding.shares
         alive = [member for member in self._overlay.members() if member.status == "alive" and not member.is_self]
-        alive.sort(key=lambda member: (member.rtt_ms is None, member.rtt_ms, member.peer_id))
-        return tuple(member.peer_id for member in alive[:NEAREST_PEERS_MAX])
+        near = [member for member in alive if shares(member.peer_id, "delivery")]
+        near.sort(key=lambda member: (member.rtt_ms is None, member.rtt_ms, member.peer_id))
+        return tuple(member.peer_id for member in near[:NEAREST_PEERS_MAX])
 
 
 def _life(disk: FileDisk) -> bytes:

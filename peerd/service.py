@@ -38,6 +38,7 @@ from peerd.engines import Engine, Listener
 from peerd.errors import PeerError
 from peerd.gateway import Gateway
 from peerd.logs import configure_logs
+from protocols.errors import RemoteProtocolError
 from protocols.journal.format import JournalCorrupt
 from protocols.limits import Limits
 
@@ -168,6 +169,8 @@ class Daemon:
             await self.driver.recover()
         except JournalCorrupt as error:
             raise _damaged(error, self.data) from error
+        except RemoteProtocolError as error:
+            raise _unreadable(error, self.data) from error
         try:
             await self.overlay.start()
         except OSError as error:
@@ -199,9 +202,10 @@ class Daemon:
             known = await self.overlay.join(timeout_s=self._join_within_s or JOIN_TIMEOUT_S)
         except JoinError as error:
             if not self.is_member:
-                self.trouble = unanswered(self.overlay.dht.seeds)
+                refusal = self.overlay.understanding.trouble()
+                self.trouble = refusal or unanswered(self.overlay.dht.seeds)
                 if self._join_within_s is not None:
-                    raise not_joined(self._token, self._join_within_s) from error
+                    raise not_joined(self._token, self._join_within_s, refusal) from error
                 log.warning("not a member yet, still trying", reason=self.trouble)
         else:
             self.is_member = True
@@ -313,6 +317,14 @@ def _damaged(error: JournalCorrupt, data: DataDir) -> PeerError:
         f"the journal of this peer is damaged: {error}",
         detail=f'In "{data.journal_dir}". A crash alone does not do that: look at the disk.',
         hint="Move that folder away to start empty; what other peers hold comes back from them.",
+    )
+
+
+def _unreadable(error: RemoteProtocolError, data: DataDir) -> PeerError:
+    return PeerError(
+        f"the journal of this peer has a record that release {__version__} cannot read: {error}",
+        detail=f'In "{data.journal_dir}". A newer release has written it: an older one does not read its journal.',
+        hint="Start the peer with that release. Or move the folder away: then the peer starts empty.",
     )
 
 

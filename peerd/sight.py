@@ -14,10 +14,14 @@ UNKNOWN_MS: Final = 250.0  # To or from a peer without a known coordinate: far a
 
 
 def look_around(overlay: Overlay, placement: str, wanted: Iterable[PeerId]) -> NetworkSeen:
-    """This peer, the wanted live ones and the nearest others, with the delays between them in ms."""
-    known = overlay.members()
-    alive = [member for member in known if member.status == "alive"]
-    gone = [member.peer_id for member in known if member.status in ("dead", "left")]
+    """This peer, the wanted live ones and the nearest others, with the delays between them in ms.
+
+    A peer that does not share execution runs no part of a query of ours, so it is left out.
+    """
+    known, shares = overlay.members(), overlay.understanding.shares
+    unshared = [member.peer_id for member in known if not shares(member.peer_id, "execution")]
+    alive = [member for member in known if member.status == "alive" and member.peer_id not in unshared]
+    gone = [member.peer_id for member in known if member.status in ("dead", "left", "incompatible")] + unshared
     alive.sort(key=lambda member: (member.rtt_ms is None, member.rtt_ms, member.peer_id))
     near = (member.peer_id for member in alive[:CANDIDATES_MAX])
     peers = tuple(dict.fromkeys((overlay.peer_id, *(peer for peer in wanted if peer not in gone), *near)))
@@ -27,4 +31,5 @@ def look_around(overlay: Overlay, placement: str, wanted: Iterable[PeerId]) -> N
             round_trip_ms = overlay.distance(one, other).ms
             rows[a][b] = rows[b][a] = UNKNOWN_MS if round_trip_ms is None else round_trip_ms / 2
     engines = [member.peer_id for member in alive if member.has_engine]
-    return NetworkSeen(placement, peers, tuple(map(tuple, rows)), tuple(peer for peer in peers if peer in engines))
+    able = tuple(peer for peer in peers if peer in engines)
+    return NetworkSeen(placement, peers, tuple(map(tuple, rows)), able, tuple(unshared))

@@ -22,7 +22,7 @@ from protocols.join_index import messages as join_index
 from protocols.messages import Answer, Command, Done, Message, Record, Refused
 from protocols.placement import messages as placement
 from protocols.store import messages as store
-from protocols.versions import FAMILIES, Family
+from protocols.versions import Family
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -109,9 +109,14 @@ RECORDS: Final = Codec(Record)
 COMMANDS: Final = Codec(Command)
 ANSWERS: Final = Codec(Answer)
 
-_FAMILIES: Final[dict[str, Family]] = {**{family: family for family in FAMILIES}, "subgraphs": "execution"}
-FAMILY_OF: Final[dict[type[msgspec.Struct], Family]] = {
-    kind: _FAMILIES[kind.__module__.split(".")[1]] for kind in MESSAGES.kinds
+_FAMILIES: Final[dict[str, Family]] = {
+    store.__name__: "store",
+    delivery.__name__: "delivery",
+    subgraphs.__name__: "execution",
+    execution.__name__: "execution",
+    join_index.__name__: "join_index",
+    placement.__name__: "placement",
 }
-"""The family of each kind of message: the part of protocols/ that defines it."""
+FAMILY_OF: Final[dict[type[msgspec.Struct], Family]] = {kind: _FAMILIES[kind.__module__] for kind in MESSAGES.kinds}
+"""The family of each kind of message, by the module that defines it."""
 FAMILY_OF_NAME: Final[dict[str, Family]] = {str(kind.__struct_config__.tag): FAMILY_OF[kind] for kind in FAMILY_OF}

@@ -18,6 +18,8 @@ from overlay.sim.topology import Topology
 from protocols.events import Event, Received, Unreachable, Unroutable
 from protocols.ids import Key, Millis, PeerId
 from protocols.messages import Message
+from protocols.versions import Versions, differences
+from protocols.wire import FAMILY_OF
 
 TIMEOUT_MS: Final = 8_000
 REPEAT_MS: Final = 2_000  # A frame without a receipt is sent again after this.
@@ -91,6 +93,7 @@ class Network:
         self._delay_ms = topology.delay_ms
         self._random = rng.random
         self._codec = codec
+        self.versions: Callable[[PeerId], Versions] | None = None  # What each peer speaks; None: all speak the same.
         self._endpoints: list[Endpoint] = []
         self._by_id: dict[PeerId, Endpoint] = {}
 
@@ -108,10 +111,21 @@ class Network:
 
     def send(self, sender: Endpoint, peer: PeerId, message: Message) -> None:
         target = self._by_id.get(peer)
-        if target is None:
+        if self.versions is not None and not self._is_read(sender.peer_id, peer, message):
+            self._agenda.after(0, sender.take, Unreachable(peer, message), sender.life)
+        elif target is None:
             self._agenda.after(REFUSED_MS, sender.take, Unreachable(peer, message), sender.life)
         else:
             self._post(sender, target, None, message)
+
+    def shares(self, one: PeerId, other: PeerId, family: str) -> bool:
+        """Whether two peers understand each other's messages of a family."""
+        if self.versions is None or one == other:
+            return True
+        return all(each.family != family for each in differences(self.versions(one), self.versions(other)))
+
+    def _is_read(self, sender: PeerId, peer: PeerId, message: Message) -> bool:
+        return self.shares(sender, peer, FAMILY_OF[type(message)])
 
     def route(self, sender: Endpoint, key: Key, message: Message) -> None:
         target = self._endpoints[self._membership.owner(key, sender.index)]
@@ -168,6 +182,9 @@ class Network:
                 envelope.hops += 1
                 self._launch(envelope)
                 return
+        if self.versions is not None and not self._is_read(envelope.sender.peer_id, target.peer_id, envelope.message):
+            self._agenda.after(REPEAT_MS, self._fail, envelope)
+            return
         target.take(Received(envelope.sender.peer_id, envelope.message), target.life)
         if self._receipt_is_lost(envelope):
             self._agenda.at(max(envelope.deadline, self._agenda.now), self._fail, envelope)

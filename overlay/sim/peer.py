@@ -470,6 +470,8 @@ class SimPeer:
         around = self._around
         known = [self.index, *self._seen()]
         known += [peer.index for peer in around.peers if peer.peer_id in effect.peers and peer.index not in known]
+        if around.network.versions is not None:
+            known = [each for each in known if around.network.shares(self.peer_id, self._id(each), "execution")]
         rows = tuple(tuple(0.0 if a == b else float(around.topology.delay_ms(a, b)) for b in known) for a in known)
         engines = tuple(self._id(each) for each in known if around.has_engine(self._id(each)))
         seen = NetworkSeen(effect.placement, tuple(map(self._id, known)), rows, engines)

@@ -99,6 +99,7 @@ def _examine(data: DataDir) -> Iterator[Finding]:
         yield _port(data, config, running)
         if token is not None:
             yield from _seeds(data, config, token, running)
+    yield from _versions(data, running)
     yield _clock(data, running)
     yield _open_files()
     yield _java()
@@ -177,6 +178,7 @@ def _daemon(data: DataDir, running: bool) -> Finding:
         )
     if status["state"] == "joining":
         step = "compare the clocks, the token and the firewalls (UDP and TCP) of this peer and the seeds"
+        step = "upgrade the older of both peers" if status["refused"] else step
         return Finding("daemon", "fail", f"up, but no member yet: {status['trouble'] or 'joining'}", step)
     finding = f"process {status['pid']}, {status['state']}, sees {status['alive']} alive"
     return Finding("daemon", "ok", finding)
@@ -237,6 +239,23 @@ def _seed_answers(data: DataDir, token: JoinToken, seed: Address, where: str) ->
         reason = "does not answer" if isinstance(error, TimeoutError) else (error.strerror or str(error)).lower()
         step = "is that peer up, and does a firewall let UDP and TCP through?"
         return Finding("seed", "warn", f"{where}: {reason}", step)
+
+
+def _versions(data: DataDir, running: bool) -> Iterator[Finding]:
+    """Whether this peer and the others understand each other; a peer that was refused is no member for this one."""
+    try:
+        members = ControlClient(data).get("/members", timeout_s=5) if running else []
+    except PeerError:
+        members = []  # The check of the daemon tells.
+    others = [member for member in members if not member["is_self"] and member["status"] not in ("left", "dead")]
+    for member in others:
+        if member["not_shared"]:
+            status: Literal["fail", "warn"] = "fail" if member["status"] == "incompatible" else "warn"
+            who = f"peer {member['peer_id'][:8]} (release {member['version'] or 'unknown'}) at {member['address']}"
+            found = f"{who} does not share {member['not_shared']}: {member['means']}"
+            yield Finding("versions", status, found, member["advice"])
+    if others and not any(member["not_shared"] for member in others):
+        yield Finding("versions", "ok", f"shared with all {len(others)} peers that this one knows")
 
 
 def _clock(data: DataDir, running: bool) -> Finding:

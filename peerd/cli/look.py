@@ -30,6 +30,7 @@ MEMBER_COLUMNS: Final = (
     Column("round trip", lambda row: milliseconds(row["rtt_ms"]), right=True),
     Column("since", lambda row: ago(time.time() - row["since_at"])),
 )
+_NOT_SHARED: Final = Column("not shared", lambda row: str(row["not_shared"]) or "-")
 _RTT_COLUMNS: Final = (
     Column("peer", _short),
     Column("address", lambda row: str(row["address"])),
@@ -77,7 +78,7 @@ def status(data_dir: Path | None, number: int | None, form: str | None) -> None:
         …
     """
     answer: dict[str, Any] = target(data_dir, number).get("/status")
-    counts = [f"{answer[each]} {each}" for each in ("alive", "suspect", "left", "dead") if answer[each]]
+    counts = [f"{answer[each]} {each}" for each in ("alive", "suspect", "incompatible", "left", "dead") if answer[each]]
     facts = [
         ("state", answer["state"] + (f" ({answer['trouble']})" if answer["trouble"] else "")),
         ("peer", answer["peer_id"]),
@@ -100,7 +101,9 @@ def status(data_dir: Path | None, number: int | None, form: str | None) -> None:
 @output_option
 @click.option("--local", is_flag=True, help="Only the peers this one knows itself; asks nobody.")
 def members(data_dir: Path | None, number: int | None, form: str | None, local: bool) -> None:
-    """List the peers of the network: alive, suspect, left or dead.
+    """List the peers of the network: alive, suspect, left or dead; and those refused as incompatible.
+
+    If some peer does not share all protocols with this one, a last column names them and the versions of both.
 
     \b
         $ peer members
@@ -108,7 +111,9 @@ def members(data_dir: Path | None, number: int | None, form: str | None, local: 
         3f9a77c0 (this peer)  alive   127.0.0.1:7400  0.1.0    yes             -  3m ago
         77c0b1d2              alive   127.0.0.1:7401  0.1.0    yes       0.31 ms  3m ago
     """
-    show_rows(target(data_dir, number).get("/members", crawl=int(not local)), MEMBER_COLUMNS, form)
+    rows = target(data_dir, number).get("/members", crawl=int(not local))
+    differs = any(row["not_shared"] for row in rows)
+    show_rows(rows, (*MEMBER_COLUMNS, _NOT_SHARED) if differs else MEMBER_COLUMNS, form)
 
 
 @click.command()

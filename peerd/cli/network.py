@@ -170,7 +170,7 @@ def _start_member(
     if status["state"] != "running":
         from peerd.admission import not_joined
 
-        raise not_joined(token, timeout_s)
+        raise not_joined(token, timeout_s, status["refused"])
     click.echo(f'peer {status["peer_id"][:8]} joined "{status["network"]}" at {status["address"]}', err=True)
 
 

@@ -21,3 +21,4 @@ class NetworkSeen(Event, frozen=True):
     peers: tuple[PeerId, ...]
     rows: tuple[tuple[float, ...], ...]
     engines: tuple[PeerId, ...]  # Those that say they can run operators with state.
+    unshared: tuple[PeerId, ...] = ()  # Live peers that are left out, since they do not share execution with us.

@@ -31,7 +31,7 @@ def listen(overlay: Overlay) -> list[tuple[PeerId, str]]:
 async def test_what_is_sent_in_one_turn_travels_in_few_frames_and_in_order():
     async with started(2) as (one, two):
         failures: list[Event] = []
-        courier, heard = Courier(one.router, failures.append), listen(two)
+        courier, heard = Courier(one.router, one.understanding, failures.append), listen(two)
         for number in range(3000):
             courier.send(two.peer_id, news(number))
         await until(lambda: len(heard) == 3000, "all have arrived")
@@ -43,7 +43,7 @@ async def test_what_is_sent_in_one_turn_travels_in_few_frames_and_in_order():
 
 async def test_a_message_for_a_key_reaches_its_owner():
     async with started(4) as peers:
-        courier = Courier(peers[0].router, lambda event: None)
+        courier = Courier(peers[0].router, peers[0].understanding, lambda event: None)
         heard = {peer.peer_id: listen(peer) for peer in peers}
         keys = [Key.of("test", str(number)) for number in range(20)]
         for number, key in enumerate(keys):
@@ -57,7 +57,7 @@ async def test_a_message_for_a_key_reaches_its_owner():
 async def test_what_cannot_be_delivered_comes_back():
     async with started(1) as (one,):
         failures: list[Event] = []
-        courier = Courier(one.router, failures.append)
+        courier = Courier(one.router, one.understanding, failures.append)
         nobody = PeerId(bytes(20))
         courier.send(nobody, news(1))
         courier.send(nobody, news(2))
@@ -70,7 +70,7 @@ async def test_a_lane_that_is_full_takes_no_more(monkeypatch):
     monkeypatch.setattr(courier_module, "LANE_MESSAGES_MAX", 3)
     async with started(2) as (one, two):
         failures: list[Event] = []
-        courier, heard = Courier(one.router, failures.append), listen(two)
+        courier, heard = Courier(one.router, one.understanding, failures.append), listen(two)
         for number in range(5):
             courier.send(two.peer_id, news(number))
         assert failures == [Unreachable(two.peer_id, news(number)) for number in (3, 4)]
@@ -81,7 +81,7 @@ async def test_a_lane_that_is_full_takes_no_more(monkeypatch):
 async def test_a_key_that_cannot_be_reached_comes_back(monkeypatch):
     async with started(2) as (one, two):
         failures: list[Event] = []
-        courier = Courier(one.router, failures.append)
+        courier = Courier(one.router, one.understanding, failures.append)
         theirs = next(key for n in range(100) if true_owner(key := Key.of(str(n)), [one, two]) == two.peer_id)
         monkeypatch.setattr(one.router, "multisend", _with_timeout(one.router.multisend, 0.3))
         two.links.on_control = lambda peer, body: None  # It is there, and says nothing.

@@ -144,7 +144,8 @@ def test_the_formats_agree_with_each_other(network: Machine):
     peers = [row["peer_id"] for row in network.rows("members", "--local")]
     assert [row["peer_id"] for row in json.loads(network.run("members", "-o", "json").stdout)] == peers
     header, *lines = network.run("members", "-o", "csv").stdout.splitlines()
-    assert header == "peer_id,status,address,version,has_engine,rtt_ms,sent_bytes,since_at,is_self"
+    measured, unshared = "rtt_ms,sent_bytes,since_at,is_self", "not_shared,means,advice"
+    assert header == f"peer_id,status,address,version,has_engine,{measured},{unshared}"
     assert [line.split(",")[0] for line in lines] == peers
     title, *lines = network.run("members", "-o", "table").stdout.splitlines()
     assert title.split() == ["peer", "status", "address", "version", "spark", "round", "trip", "since"]
