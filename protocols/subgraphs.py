@@ -36,6 +36,8 @@ Skew = Literal["auto", "split", "whole"]
 """Whether values of a join that bring many tuples have several evaluators: where it pays, always, or never."""
 SKEWS: Final[tuple[Skew, ...]] = get_args(Skew)
 DIGEST_BYTES: Final = 16
+_ONE_ROW: Final = msgspec.msgpack.encode([None])[:1]  # How a batch of one row begins.
+_raw_rows: Final = msgspec.msgpack.Decoder(list[msgspec.Raw])
 
 
 # Engines.
@@ -310,7 +312,7 @@ class ResultsReady(Event, frozen=True):
     attempt: int
     rows: Sequence[Row]
     progress: Progress | None  # None: it cannot be said yet what they cover.
-    beyond: tuple[bytes, ...] = ()  # Digests of results told in this attempt that `progress` does not cover.
+    beyond: Sequence[bytes] = ()  # Digests of results of this attempt that `progress` does not cover; if None, of rows.
 
 
 class ResultsSafe(Event, frozen=True):
@@ -330,4 +332,9 @@ class AttemptLost(Event, frozen=True):
 
 def digest_of(schema: Schema, row: Row) -> bytes:
     """What a result is remembered by until the progress of its query covers it."""
-    return sha256(schema.encode([row])).digest()[:DIGEST_BYTES]
+    return digests_of(schema.encode([row]))[0]
+
+
+def digests_of(rows: bytes) -> list[bytes]:
+    """Of each row of an encoded batch, what it is remembered by: the digest of a batch of that row alone."""
+    return [sha256(_ONE_ROW + row).digest()[:DIGEST_BYTES] for row in _raw_rows.decode(rows)]

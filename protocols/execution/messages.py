@@ -47,7 +47,8 @@ class ResultsNoted(Record, frozen=True, kw_only=True, tag="RESULTS"):
     query: QueryId
     next: int
     progress: Progress
-    beyond: tuple[bytes, ...] = ()  # Digests of results told beyond that, of a group too large for one batch.
+    beyond: tuple[bytes, ...] = ()  # Digests of results told beyond that.
+    adds_to: int | None = None  # Then `beyond` is only what comes to that of the note up to here.
 
 
 # Between a client and its peer.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Final
 
 from protocols.clock import Stamp
@@ -27,7 +28,7 @@ class _Group:
 
     rows: Sequence[Row]
     progress: Progress | None  # None: it cannot be said yet what they cover.
-    beyond: tuple[bytes, ...]  # What has been told and is not covered, with these.
+    beyond: Sequence[bytes]  # Digests of all results that `progress` does not cover; without it, of these rows.
 
 
 @dataclass(slots=True)
@@ -43,25 +44,32 @@ class QueryResults:
     schema: Schema | None = None
     count: int = 0  # In the query's stream, or on their way into it.
     resume: Progress = field(default_factory=Progress)  # What all of them cover.
-    beyond: tuple[bytes, ...] = ()  # Digests of the results told beyond what `resume` covers.
+    beyond: list[bytes] = field(default_factory=list)  # Digests of the results told beyond what `resume` covers.
     told: Counter[bytes] = field(default_factory=Counter)  # Those of them that this attempt has not made again.
-    notes: list[ResultsNoted] = field(default_factory=list)  # The last one that is safe, and those after it.
+    notes: list[ResultsNoted] = field(default_factory=list)  # The last whole one that is safe, and those after it.
     noted_at: Millis = 0
     in_flight: ResultsNoted | None = None
     dropped: int = 0  # Results that no stream takes.
     dropped_for: str = ""  # Why the last of them was.
     publish_at: Millis = 0  # Not before: the stream took no more.
+    _reached: ResultsNoted | None = None  # The note that says what `resume` and `beyond` do.
     _waiting: deque[_Group] = field(default_factory=deque)
     _ends: int = 0  # How many groups are over with what is in flight.
     _part: int = 0  # How many rows of the first group are in flight, if not all.
 
     def restart(self, count: int) -> None:
-        """After a crash: of the notes, that counts which speaks of no more results than are there."""
+        """After a crash: go on from the notes whose results are there."""
         self.count = count
-        safe = [note for note in self.notes if note.next <= count]
-        self.notes = safe[-1:]
+        safe: list[ResultsNoted] = []
         for note in self.notes:
-            self.resume, self.beyond = note.progress, note.beyond
+            if note.next <= count:
+                while note.adds_to is not None and safe and safe[-1].next > note.adds_to:
+                    safe.pop()  # Its results were refused, and others came in their place.
+                safe.append(note)
+        whole = [place for place, note in enumerate(safe) if note.adds_to is None]
+        self.notes = safe[whole[-1] :] if whole else []
+        for note in self.notes:
+            self.go_on_from(note)
 
     def begin_attempt(self) -> Progress:
         """Where the attempt goes on; what has been told beyond that it makes again."""
@@ -72,14 +80,20 @@ class QueryResults:
         """What waits is made again by the next attempt."""
         self._waiting.clear()
 
-    def add(self, rows: Sequence[Row], progress: Progress | None, beyond: tuple[bytes, ...] = ()) -> None:
-        """Results of this attempt; `beyond` has digests of those among all it made that `progress` does not cover."""
-        if self.told:
-            rows = [row for row in rows if not self._was_told(row)]
-        self._waiting.append(_Group(rows, progress, (*self.told.elements(), *beyond)))
+    def add(self, rows: Sequence[Row], progress: Progress | None, beyond: Sequence[bytes] = ()) -> None:
+        """Results of this attempt, and digests of all those it made that `progress` does not cover.
 
-    def _was_told(self, row: Row) -> bool:
-        digest = self._digest(row)
+        Without progress, the digests are those of these results alone, if they are known.
+        """
+        if progress is None or self.told:
+            digests = beyond if progress is None and beyond else [*map(self._digest, rows)]
+            if self.told:
+                is_new = [not self._was_told(digest) for digest in digests]
+                rows, digests = [*compress(rows, is_new)], [*compress(digests, is_new)]
+            beyond = digests if progress is None else (*self.told.elements(), *beyond)
+        self._waiting.append(_Group(rows, progress, beyond))
+
+    def _was_told(self, digest: bytes) -> bool:
         if not self.told[digest]:
             return False
         self.told[digest] -= 1
@@ -122,7 +136,8 @@ class QueryResults:
             return None
         assert self.schema is not None
         rows: list[Row] = []
-        beyond, progress = self.beyond, self.resume
+        is_whole = not self.notes or self.notes[-1] is not self._reached
+        beyond, progress = [*self.beyond] if is_whole else [], self.resume
         self._ends, self._part, size = 0, 0, 0
         for group in self._waiting:
             encoded = len(self.schema.encode(group.rows))
@@ -132,16 +147,22 @@ class QueryResults:
                 part = self._first_of(group.rows, bytes_max)
                 self._part = len(part)
                 rows += part
-                beyond = (*beyond, *map(self._digest, part))
+                beyond += group.beyond[: len(part)] if group.progress is None else map(self._digest, part)
                 break
             rows += group.rows
             size += encoded
             self._ends += 1
             if group.progress is None:
-                beyond = (*beyond, *map(self._digest, group.rows))
+                beyond += group.beyond
             else:
-                progress, beyond = merged(progress, group.progress), group.beyond
-        note = ResultsNoted(query=self.query, next=self.count + len(rows), progress=progress, beyond=beyond)
+                progress, beyond, is_whole = merged(progress, group.progress), [*group.beyond], True
+        note = ResultsNoted(
+            query=self.query,
+            next=self.count + len(rows),
+            progress=progress,
+            beyond=tuple(beyond),
+            adds_to=None if is_whole else self.count,
+        )
         if rows:
             self.in_flight = note
             self.notes.append(note)
@@ -163,9 +184,14 @@ class QueryResults:
         """What was in flight is in the stream."""
         note, self.in_flight = self.in_flight, None
         assert note is not None
-        self.count, self.notes = note.next, [note]
+        self.count = note.next
+        if note.adds_to is None:
+            self.notes = [note]
         if self._part and self._waiting:
-            self._waiting[0].rows = self._waiting[0].rows[self._part :]
+            group = self._waiting[0]
+            group.rows = group.rows[self._part :]
+            if group.progress is None:
+                group.beyond = group.beyond[self._part :]
         return note
 
     def is_not_in(self) -> None:
@@ -176,7 +202,10 @@ class QueryResults:
     def drop_unfit(self, bytes_max: int) -> None:
         """Of what was refused for good, leave out the rows that no stream takes; the rest still waits."""
         for group in list(self._waiting)[: max(1, self._ends)]:
-            group.rows = [row for row in group.rows if self._fits(row, bytes_max)]
+            fits = [self._fits(row, bytes_max) for row in group.rows]
+            group.rows = [*compress(group.rows, fits)]
+            if group.progress is None:
+                group.beyond = [*compress(group.beyond, fits)]
 
     def _fits(self, row: Row, bytes_max: int) -> bool:
         assert self.schema is not None
@@ -192,7 +221,10 @@ class QueryResults:
         return True
 
     def go_on_from(self, note: ResultsNoted) -> None:
-        self.resume, self.beyond = note.progress, note.beyond
+        self.resume, self._reached = note.progress, note
+        if note.adds_to is None:
+            self.beyond = []
+        self.beyond += note.beyond
 
     def settle(self, note: ResultsNoted) -> int:
         """The groups that a note ends are behind us; say how many."""

@@ -8,8 +8,9 @@ had sent by then is here: no further result can be made of two covered tuples.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import compress
 from typing import Final
 
 from protocols.catalogue.statistics import StreamStatistics
@@ -22,6 +23,7 @@ from protocols.join_index.known import both
 from protocols.join_index.messages import LEFT, SIDES, IndexQuery, JoinId, ResultRows, Side
 from protocols.join_index.replicas import replicas_for
 from protocols.join_index.reports import ReaderSeen
+from protocols.join_index.uncovered import Uncovered
 from protocols.subgraphs import (
     Algorithm,
     Deploy,
@@ -33,14 +35,13 @@ from protocols.subgraphs import (
     RewriterStatus,
     SubgraphStatus,
     Vector,
-    digest_of,
+    digests_of,
 )
 from queries.schema import Row
 
 AWAIT_MS: Final = 3_600_000  # An attempt waits so long for tuples that the last one covered and it has not read yet.
 UNCOVERED_MAX: Final = 100_000  # It stops waiting for them earlier if it remembers more results than this.
 
-_Pair = tuple[Origin, int, Origin, int]  # The tuples that made a result, left and right.
 RewriterName = tuple[Side, int]  # A side, and one of the replicas that share its tuples.
 
 
@@ -62,7 +63,7 @@ class JoinAttempt:
     queries: dict[RewriterName, IndexQuery] = field(default_factory=dict)
     readers: dict[RewriterName, str] = field(default_factory=dict)
     posed_at: Millis = 0
-    uncovered: dict[_Pair, Row] = field(default_factory=dict)  # Results handed on.
+    uncovered: Uncovered = field(default_factory=Uncovered)
     said_at: Millis = 0
     unsafe: deque[int] = field(default_factory=deque)  # Sizes of the groups of results that are not safe yet.
     _covers: Vector = field(default_factory=Vector)
@@ -116,22 +117,19 @@ class JoinAttempt:
 
     # Results.
 
-    def new_rows(self, results: ResultRows) -> list[Row]:
-        """Those that were not handed on before."""
-        left, right = (
-            [self._covers.next.get((self.alias(side), origin), 0) for origin in results.origins] for side in SIDES
-        )
-        origins, numbers = results.origins, iter(results.made_of)
-        rows: list[Row] = []
-        made = self.join.schema.decode(results.rows)
-        for row, one, first, other, second in zip(made, numbers, numbers, numbers, numbers, strict=True):
-            pair = (origins[one], first, origins[other], second)
-            is_covered = first < left[one] and second < right[other]
-            if not is_covered and pair not in self.uncovered:
-                self.uncovered[pair] = row
-                rows.append(row)
+    def new_rows(self, results: ResultRows) -> tuple[list[Row], list[bytes]]:
+        """Those that were not handed on before, and their digests."""
+        digests = digests_of(results.rows)
+        left, right = (self._reached(side, results.origins) for side in SIDES)
+        is_new = self.uncovered.add(results, digests, left, right)
+        rows = [*compress(self.join.schema.decode(results.rows), is_new)]
         self._results += len(rows)
-        return rows
+        return rows, [*compress(digests, is_new)]
+
+    def _reached(self, side: Side, origins: Sequence[Origin]) -> list[int]:
+        """Below which sequence the tuples of each origin are covered."""
+        alias, covers = self.alias(side), self._covers.next
+        return [covers.get((alias, origin), 0) for origin in origins]
 
     def advance(self, side: Side, covers: Mapping[Origin, int]) -> None:
         """A reader of this side has come so far."""
@@ -145,14 +143,8 @@ class JoinAttempt:
         if not self._is_whole or reached == self._said:
             return None
         self._said, self.said_at = reached, now
-        left, right = (self.alias(side) for side in SIDES)
-        covers = self._covers.next
-        self.uncovered = {
-            pair: row
-            for pair, row in self.uncovered.items()
-            if pair[1] >= covers.get((left, pair[0]), 0) or pair[3] >= covers.get((right, pair[2]), 0)
-        }
-        return Progress(reached), tuple(digest_of(self.join.schema, row) for row in self.uncovered.values())
+        self.uncovered.cover(*(self._reached(side, self.uncovered.origins) for side in SIDES))
+        return Progress(reached), self.uncovered.digests
 
     def has_caught_up(self, now: Millis) -> bool:
         """Whether evaluators have again all tuples that the last attempt had covered, so that later ones meet them."""

@@ -249,9 +249,9 @@ class Subscriber:
             for query in message.late:
                 effects += self._is_late(query, now)
             for each in message.results:
-                attempt = self.attempts.get(each.query)
-                if attempt is not None and (rows := attempt.new_rows(each)):
-                    effects.append(self._ready(attempt, rows, None))
+                if (attempt := self.attempts.get(each.query)) is not None:
+                    rows, digests = attempt.new_rows(each)
+                    effects += [self._ready(attempt, rows, None, digests)] if rows else []
         self._owed.append((sender, notified))
         return effects + self._notify() + self._go_on(now)
 
@@ -265,7 +265,7 @@ class Subscriber:
         return self._lose(attempt, f"a tuple was more than {late_ms} ms late for its windows")
 
     def _ready(
-        self, attempt: JoinAttempt, rows: Sequence[Row], progress: Progress | None, beyond: tuple[bytes, ...] = ()
+        self, attempt: JoinAttempt, rows: Sequence[Row], progress: Progress | None, beyond: Sequence[bytes]
     ) -> Effect:
         attempt.unsafe.append(len(rows))
         self._unsafe += len(rows)
