@@ -35,19 +35,10 @@ static: $(READY)
 	$(BIN)/ruff check --quiet
 	$(BIN)/mypy
 
-bench: $(READY) ## Measure delivery, links, overlay, queries, placement, Spark and joins here, and joins of other systems.
+bench: $(READY) ## Measure everything here, and other systems beside it; ends with one table of ratios.
 	@$(FIND_JAVA)
-	$(BIN)/python -m experiments.benches.delivery_bench
-	$(BIN)/python -m experiments.benches.link_bench
-	$(BIN)/python -m experiments.benches.overlay_bench
-	$(BIN)/python -m experiments.benches.query_bench
-	$(BIN)/python -m experiments.benches.join_bench
-	$(BIN)/python -m experiments.benches.join_queries
-	$(BIN)/python -m experiments.benches.join_skew
-	$(BIN)/python -m experiments.benches.placement_bench
-	$(BIN)/python -m experiments.benches.spark_bench
-	@deploy/bench-venv .venv-bench
-	$(BIN)/python -m experiments.benches.join_comparison
+	@deploy/bench-venv .venv-bench || true # Without it only the comparison with Pathway is missing.
+	$(BIN)/python -m experiments.benches.all
 
 experiment: $(READY) ## Run an experiment of docs/experiments.md: make experiment E=sand.figure_6 ARGS="--scale 0.1".
 	@$(FIND_JAVA)

@@ -9,14 +9,12 @@ then the same on 100 and 1,000 streams. Mosquitto gets the same batches as paylo
 from __future__ import annotations
 
 import json
-import shutil
-import subprocess
-import sys
-import tempfile
 from pathlib import Path
 from typing import Any, Final
 
 from experiments.benches import mosquitto
+from experiments.benches.daemons import daemons, peer
+from experiments.benches.figures import note
 
 PEERS: Final = 5
 RUN_S: Final = 4.0
@@ -24,11 +22,6 @@ BATCH_ROWS: Final = 100
 DURABILITIES: Final = ("memory", "disk", "replicated")
 STREAMS: Final = (1, 100, 1000)
 GOALS: Final = {"disk": (100_000, 10.0), "replicated": (50_000, 15.0)}
-
-
-def peer(folder: Path, *arguments: str) -> str:
-    command = [sys.executable, "-m", "peerd.cli", *arguments, "--data-dir", str(folder)]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def bench(folder: Path, *arguments: str) -> dict[str, Any]:
@@ -56,6 +49,9 @@ def measure_durabilities(folder: Path, yardstick: mosquitto.Figures | None) -> f
         rate, p50_ms, p99_ms = figures["delivered_per_s"], figures["single_ms_p50"], figures["single_ms_p99"]
         rates[durability] = rate
         notes = ""
+        beside = ("Mosquitto", yardstick.tuples_per_s) if yardstick else ()
+        note(f"delivery, {durability}", rate, "tuples/s", *beside)
+        note(f"one tuple, {durability}", p50_ms, "ms", *(("Mosquitto", yardstick.single_ms_p50) if yardstick else ()))
         if yardstick:
             notes += (
                 f"   {rate / yardstick.tuples_per_s:.2f} x the rate, {p50_ms / yardstick.single_ms_p50:.1f} x the time"
@@ -76,21 +72,16 @@ def measure_growth(folder: Path, rate_of_one: float) -> None:
     for streams in STREAMS:
         rate = rate_of_one if streams == 1 else bench(folder, "--streams", str(streams))["delivered_per_s"]
         print(f"{streams:>7,}   {1e6 / rate:.2f} µs, {rate_of_one / rate:.2f} x that of one stream", flush=True)
+        if streams > 1:
+            note(f"delivery, {streams:,} streams", rate, "tuples/s", "one stream", rate_of_one)
 
 
 def main() -> None:
     print(f"{PEERS} daemons; published at one, read at another; batches of {BATCH_ROWS} tuples\n", flush=True)
     yardstick = measure_mosquitto()
-    folder = Path(tempfile.mkdtemp(prefix="delivery-bench-"))
-    try:
-        peer(folder, "up", "--peers", str(PEERS), "--detach")
-        try:
-            rate_of_one = measure_durabilities(folder, yardstick)
-            measure_growth(folder, rate_of_one)
-        finally:
-            peer(folder, "down")
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with daemons(PEERS) as folder:
+        rate_of_one = measure_durabilities(folder, yardstick)
+        measure_growth(folder, rate_of_one)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from kademlia.crawling import NodeSpiderCrawl
 from kademlia.network import Server
 from kademlia.node import Node
 
+from experiments.benches.figures import note
 from overlay.identity import Identity, Network
 from overlay.overlay import Overlay
 from protocols.ids import Key
@@ -145,6 +146,9 @@ async def run(peers_count: int) -> None:
     print(f"stock, 5 s after a fifth died   {theirs_after}")
     ratio = statistics.median(theirs.took_ms) / statistics.median(mine.took_ms)
     ratio_after = statistics.median(theirs_after.took_ms) / statistics.median(mine_after.took_ms)
+    note("lookup", statistics.median(mine.took_ms), "ms", "kademlia", statistics.median(theirs.took_ms))
+    after = [statistics.median(each.took_ms) for each in (mine_after, theirs_after)]
+    note("lookup after a fifth died", after[0], "ms", "kademlia", after[1])
     print(f"stock / ours, p50: {ratio:.1f} x with all alive, {ratio_after:.0f} x after the kill")
 
 

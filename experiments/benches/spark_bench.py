@@ -17,8 +17,10 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, NamedTuple
 
+from experiments.benches.figures import GOAL_MISSED, note
 from experiments.benches.spark_rows import (
     BATCH_ROWS,
     SMALL_ROWS,
@@ -26,7 +28,7 @@ from experiments.benches.spark_rows import (
     TEXTS,
     Feed,
     Figures,
-    figures_of,
+    measured,
     percentile,
     runs_of,
 )
@@ -47,7 +49,7 @@ GOALS: Final = {
 GOAL_TOGETHER_MS: Final = 1000.0
 GOAL_BYTES: Final = 900 << 20
 GOAL_RATIO: Final = 1.3
-PLAIN_S: Final = 150
+PLAIN_S: Final = 300  # Several times what it takes on two quiet cores.
 
 
 @dataclass
@@ -164,13 +166,8 @@ async def measure() -> tuple[dict[str, Figures], list[float], Memory, Memory]:
             begin = time.perf_counter()
             await ours.start(name, name)
             say(f"{name}: started in {time.perf_counter() - begin:.1f} s")
-            warm, counted, batches = runs_of(name)
-            for _ in range(warm):
-                await ours.latency_ms(name)
-            rate = 0.0
-            if batches:
-                rate = max([await ours.rows_per_s(name, batches) for _ in range(3)])
-            figures[name] = figures_of([await ours.latency_ms(name) for _ in range(counted)], rate)
+            latency_ms, rows_per_s = partial(ours.latency_ms, name), partial(ours.rows_per_s, name)
+            figures[name] = await measured(latency_ms, rows_per_s, runs_of(name))
             show(name, figures[name])
             await ours.stop(name)
         memory = ours.memory()
@@ -215,6 +212,9 @@ def show(name: str, figures: Figures) -> None:
 
 def compare(name: str, ours: Figures, plain: Figures) -> bool:
     """Print what a query costs here beside what it costs by hand; whether the goals are met."""
+    note(f"Spark, {name}", ours.ms_p50, "ms", "plain", plain.ms_p50)
+    if ours.rows_per_s:
+        note(f"Spark, {name}", ours.rows_per_s, "rows/s", "plain", plain.rows_per_s)
     goal_ms, goal_rate = GOALS[name]
     ratio = ours.ms_p50 / plain.ms_p50
     line = f"  {name:15} p50 {ours.ms_p50:.1f} ms (goal {goal_ms:.0f}), plain {plain.ms_p50:.0f} ms: ratio {ratio:.2f}"
@@ -233,15 +233,22 @@ def main() -> int:
     print(f"Spark, through the engine: {SMALL_ROWS} rows at a time, then batches of {BATCH_ROWS}", flush=True)
     ours, together, memory, memory_together = asyncio.run(measure())
     print("The same in plain Structured Streaming", flush=True)
-    plain = measure_plain()
+    try:
+        plain = measure_plain()
+    except subprocess.SubprocessError as error:
+        print(f"  not measured: {error}", flush=True)
+        plain = {}
     for name, figures in plain.items():
         show(name, figures)
     print("Beside each other", flush=True)
-    met = [compare(name, ours[name], plain[name]) for name in TEXTS]
+    met = [compare(name, ours[name], plain[name]) for name in plain]
     p50_ms, p95_ms = percentile(together, 0.5), percentile(together, 0.95)
     print(f"  {RUNS_TOGETHER} runs at once    p50 {p50_ms:.0f} ms (goal {GOAL_TOGETHER_MS:.0f}), p95 {p95_ms:.0f} ms")
     print(f"  resident        {memory}, goal {GOAL_BYTES >> 20}; after {RUNS_TOGETHER} at once {memory_together}")
-    return 0 if all(met) and p50_ms <= GOAL_TOGETHER_MS and sum(memory_together) <= GOAL_BYTES else 1
+    if not plain:
+        return 1
+    is_good = all(met) and p50_ms <= GOAL_TOGETHER_MS and sum(memory_together) <= GOAL_BYTES
+    return 0 if is_good else GOAL_MISSED
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ results back as tuples. One shuffle partition and no console, as whoever looks a
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import sys
@@ -34,7 +35,7 @@ from experiments.benches.spark_rows import (
     TEXTS,
     Feed,
     Figures,
-    figures_of,
+    measured,
     runs_of,
 )
 from queries.schema import Row
@@ -147,14 +148,14 @@ class Plain:
                 return sum(self._groups.values()) >= self._expected
         return self._joined >= self._newest
 
-    def latency_ms(self) -> float:
+    async def latency_ms(self) -> float:
         prepared = self._feed.next(SMALL_ROWS)
         begin = time.perf_counter()
         self.put(prepared)
         self.through()
         return (time.perf_counter() - begin) * 1000
 
-    def rows_per_s(self, batches: int) -> float:
+    async def rows_per_s(self, batches: int) -> float:
         prepared = [self._feed.next(BATCH_ROWS) for _ in range(batches)]
         begin = time.perf_counter()
         for each in prepared:
@@ -169,10 +170,7 @@ class Plain:
 def measure(spark: SparkSession, name: str, folder: Path) -> Figures:
     plain = Plain(spark, name, folder / name)
     _, _, batches = runs_of(name)
-    for _ in range(WARM):
-        plain.latency_ms()
-    rate = max([plain.rows_per_s(batches) for _ in range(3)]) if batches else 0.0
-    figures = figures_of([plain.latency_ms() for _ in range(COUNTED)], rate)
+    figures = asyncio.run(measured(plain.latency_ms, plain.rows_per_s, (WARM, COUNTED, batches)))
     plain.stop()
     return figures
 

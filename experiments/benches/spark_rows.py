@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
@@ -40,12 +40,22 @@ class Figures(NamedTuple):
     rows_per_s: float
 
 
-def figures_of(took_ms: Sequence[float], rows_per_s: float) -> Figures:
-    return Figures(percentile(took_ms, 0.5), percentile(took_ms, 0.95), rows_per_s)
-
-
 def percentile(values: Sequence[float], share: float) -> float:
     return statistics.quantiles(values, n=100)[round(share * 100) - 1]
+
+
+async def measured(
+    latency_ms: Callable[[], Awaitable[float]],
+    rows_per_s: Callable[[int], Awaitable[float]],
+    runs: tuple[int, int, int],
+) -> Figures:
+    """Warm up with small batches, measure the rate with large ones, if any, then the latency of small ones."""
+    warm, counted, batches = runs
+    for _ in range(warm):
+        await latency_ms()
+    rate = max([await rows_per_s(batches) for _ in range(3)]) if batches else 0.0
+    took_ms = [await latency_ms() for _ in range(counted)]
+    return Figures(percentile(took_ms, 0.5), percentile(took_ms, 0.95), rate)
 
 
 def runs_of(name: str) -> tuple[int, int, int]:
