@@ -156,6 +156,8 @@ class QueryResults:
                 beyond += group.beyond
             else:
                 progress, beyond, is_whole = merged(progress, group.progress), [*group.beyond], True
+        if not rows and not is_whole:  # It may be the only one in the journal.
+            beyond, is_whole = [*self.beyond], True
         note = ResultsNoted(
             query=self.query,
             next=self.count + len(rows),

@@ -7,8 +7,9 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protocols.effects import Append
 from protocols.execution.messages import ResultsNoted
-from protocols.execution.results import QueryResults
+from protocols.execution.results import NOTE_MS, QueryResults
 from protocols.subgraphs import Progress, digest_of, digests_of
 from queries.schema import Row, Schema
 from tests.protocols.execution.parts import LEFT, reach
@@ -16,11 +17,11 @@ from tests.protocols.execution.parts import LEFT, reach
 SCHEMA = Schema.parse("n int")
 BYTES_MAX = 12  # A few rows: some groups go in parts.
 
-STEPS = st.sampled_from(["rows", "rows", "many", "covered", "nothing", "told", "told", "refused", "anew"])
+STEPS = st.sampled_from(["rows", "rows", "many", "covered", "nothing", "told", "told", "refused", "anew", "again"])
 
 
 def begun() -> QueryResults:
-    return QueryResults("q", SCHEMA)
+    return QueryResults("q", "q", SCHEMA)
 
 
 def state(results: QueryResults) -> tuple[Progress, Counter[bytes]]:
@@ -76,17 +77,17 @@ def test_after_a_restart_the_notes_tell_what_is_in_the_stream(steps: list[str], 
     number = 0
     told: list[Row] = []
 
+    now = 0
+
     def publish() -> None:
-        batch = results.next_batch(BYTES_MAX)
-        if batch is None:
-            return
-        note, rows = batch
-        if rows:
-            journal.append(note)
-        else:
-            results.settle(note)
+        effects, _ = results.publish(1, BYTES_MAX, now)
+        notes = [effect.record for effect in effects if isinstance(effect, Append)]
+        journal.extend(note for note in notes if isinstance(note, ResultsNoted))
+        if notes and results.in_flight is None:
+            safe[results.count] = state(results)
 
     for step in steps:
+        now += NOTE_MS // 3
         match step:
             case "rows" | "many":
                 count = 1 if step == "rows" else 7
@@ -109,6 +110,10 @@ def test_after_a_restart_the_notes_tell_what_is_in_the_stream(steps: list[str], 
                 results.end_attempt()
                 results.begin_attempt()
                 told.clear()
+            case "again" if told and results.in_flight is None:
+                results.end_attempt()
+                results.begin_attempt()
+                results.add(list(told), None)
         publish()
         results.validate()
     count = results.count
