@@ -6,14 +6,19 @@ TF of a peer is what came to it and was compared: tuples at the attribute level 
 the value level (EF). TS is what it keeps: queries (RS), rewritten queries and tuples (ES). DR is 10, as in the paper.
 DAI-Q and DAI-T keep what is recent on both sides for a while (docs/papers.md); so storage is counted after that
 while.
+
+The column "live" is what peers run (live.py), with 64 and with 200 peers, and with the relations, queries and tuples of
+`--scale 0.02` at most. SAI, DAI-T and cells of the same size stand beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from experiments import plots, report, sweep
+from experiments.cqdht import live
+from experiments.cqdht.live import Column, LiveRun, labelled
 from experiments.cqdht.messages import AnyAlgorithm
 from experiments.cqdht.workload import Run, Size, limits_of
 
@@ -21,13 +26,16 @@ TUPLES: Final = 50_000
 REPLICAS: Final = 10
 ALL: Final[tuple[AnyAlgorithm, ...]] = ("sai", "dai-q", "dai-t", "dai-v", "cells")
 RANKS: Final = 60
+PEERS: Final = (live.ALL_KNOWN, live.SOME_KNOWN)  # Of the networks with the column "live",
+BESIDE: Final[tuple[Column, ...]] = ("sai", "dai-t", "cells", "live")  # and what runs there.
 
 Load = dict[str, Any]
+Loads = dict[str, Load]
 
 
 def cell(
     *,
-    algorithm: AnyAlgorithm,
+    algorithm: Column,
     scale: float,
     seed: int,
     tuples: float = 1.0,
@@ -38,6 +46,11 @@ def cell(
     """TF and TS of the peers after the paper's tuples, or so many times as many; likewise queries and peers."""
     base = Size.of(scale)
     size = base._replace(queries=round(base.queries * queries), peers=round(base.peers * peers))
+    if algorithm == "live":
+        whole = LiveRun(size, seed, replicas=replicas)
+        whole.pose()
+        whole.insert(round(TUPLES * scale * tuples))
+        return {"TF": described(whole.filtering()), "TS": described(whole.storage())}
     run = Run(algorithm, size, seed, limits_of(size, replicas=replicas))
     run.pose()
     run.insert(round(TUPLES * scale * tuples))
@@ -70,18 +83,33 @@ def described(loads: list[int]) -> Load:
 
 
 def cells(scale: float, seed: int) -> list[dict[str, Any]]:
-    return [{"algorithm": algorithm, "scale": scale, "seed": seed} for algorithm in ALL]
+    found: list[dict[str, Any]] = [{"algorithm": algorithm, "scale": scale, "seed": seed} for algorithm in ALL]
+    small = min(scale, live.SCALE_MAX)
+    times = [peers / Size.of(small).peers for peers in PEERS]
+    return found + [{"algorithm": each, "scale": small, "seed": seed, "peers": n} for n in times for each in BESIDE]
 
 
-def claims(found: Mapping[str, dict[str, Load]]) -> list[report.Claim]:
+class Found:
+    """The loads of all runs; those with the column "live" by the number of peers."""
+
+    def __init__(self, asked: Sequence[dict[str, Any]], results: Sequence[Loads]) -> None:
+        both = list(zip(asked, results, strict=True))
+        self.loads: dict[str, Loads] = {each["algorithm"]: loads for each, loads in both if "peers" not in each}
+        self.live: dict[int, dict[str, Loads]] = {}
+        for each, loads in both:
+            if "peers" in each:
+                peers = round(Size.of(each["scale"]).peers * each["peers"])
+                self.live.setdefault(peers, {})[each["algorithm"]] = loads
+
+
+def claims(found: Mapping[str, Loads]) -> list[report.Claim]:
     tf = {name: loads["TF"] for name, loads in found.items()}
     ts = {name: loads["TS"] for name, loads in found.items()}
 
     def shown(loads: Mapping[str, Load], what: str) -> str:
-        return ", ".join(f"{name} {load[what]:.1f}" for name, load in loads.items())
+        return ", ".join(f"{labelled(name)} {load[what]:.1f}" for name, load in loads.items())
 
     times = tf["dai-q"]["mean"] / tf["dai-t"]["mean"]
-    ours, theirs = tf["cells"]["uneven"], tf["dai-t"]["uneven"]
     is_between = tf["dai-t"]["mean"] < tf["sai"]["mean"] < tf["dai-q"]["mean"]
     return [
         report.Claim("fig 8a", "DAI-Q loads peers 100 times as much as DAI-T", f"{times:.0f} times", times > 30),
@@ -98,13 +126,19 @@ def claims(found: Mapping[str, dict[str, Load]]) -> list[report.Claim]:
             shown(ts, "mean"),
             ts["dai-q"]["mean"] < ts["dai-t"]["mean"],
         ),
-        report.Claim(
-            "ours",
-            "max/mean of filtering in cells is at most half of DAI-T's",
-            shown(tf, "uneven"),
-            ours <= theirs / 2,
-        ),
+        is_evener("cells", found, "at this scale"),
     ]
+
+
+def is_evener(column: str, found: Mapping[str, Loads], where: str) -> report.Claim:
+    """What we claim of filtering."""
+    uneven = {name: loads["TF"]["uneven"] for name, loads in found.items()}
+    return report.Claim(
+        "ours",
+        f"{labelled(column)}: max/mean of filtering is at most half of DAI-T's, {where}",
+        ", ".join(f"{labelled(name)} {value:.1f}" for name, value in uneven.items()),
+        uneven[column] <= uneven["dai-t"] / 2,
+    )
 
 
 def main() -> None:
@@ -112,17 +146,28 @@ def main() -> None:
     asked = cells(chosen.scale, chosen.seed)
     print(f"seed={chosen.seed} {Size.of(chosen.scale)}", flush=True)
     results = sweep.run("cqdht_e4", cell, asked, chosen)
-    found = {each["algorithm"]: result for each, result in zip(asked, results, strict=True)}
-    names = ("mean", "max", "uneven", "used", "half")
-    rows = [
-        (kind, name, *(loads[kind][each] for each in names)) for kind in ("TF", "TS") for name, loads in found.items()
-    ]
-    report.print_table(("load", "algorithm", "mean", "max", "max/mean", "peers with any", "half is on"), rows)
-    report.print_claims(claims(found))
+    found = Found(asked, results)
+    _print_loads(found.loads)
+    for peers, loads in found.live.items():
+        print(f"\nlive, {peers} peers, beside the same size of the others:")
+        _print_loads(loads)
+    ours = [is_evener("live", loads, f"with {peers} peers") for peers, loads in found.live.items()]
+    report.print_claims([*claims(found.loads), *ours])
     for kind, what in (("TF", "filtering"), ("TS", "storage")):
-        series = {name: loads[kind]["curve"] for name, loads in found.items()}
+        series = {labelled(name): loads[kind]["curve"] for name, loads in found.loads.items()}
+        series |= {f"live, {peers} peers": loads["live"][kind]["curve"] for peers, loads in found.live.items()}
         path = chosen.out / f"cqdht_e4_{what}.png"
         plots.lines(path, series, title=f"E4: {what} load", x="heaviest peers", y=f"their {what} load", log="y")
+
+
+def _print_loads(found: Mapping[str, Loads]) -> None:
+    names = ("mean", "max", "uneven", "used", "half")
+    rows = [
+        (kind, labelled(name), *(loads[kind][each] for each in names))
+        for kind in ("TF", "TS")
+        for name, loads in found.items()
+    ]
+    report.print_table(("load", "algorithm", "mean", "max", "max/mean", "peers with any", "half is on"), rows)
 
 
 if __name__ == "__main__":

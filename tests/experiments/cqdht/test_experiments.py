@@ -10,10 +10,11 @@ pytestmark = pytest.mark.slow
 SCALE = 0.02  # 200 peers, two relations, 160 queries.
 SMALLER = 0.005  # 50 peers, and 250 tuples.
 SEED = 1
+ALL_ATTRIBUTES = [f"a{number}" for number in range(10)]
 
 
 def test_e1_hops_fall_as_fingers_train_and_ours_needs_fewer_than_sai():
-    asked = e1.cells(SCALE, SEED)
+    asked = [each for each in e1.cells(SCALE, SEED) if each["algorithm"] != "live"]
     found = e1.Found(asked, [e1.cell(**each) for each in asked])
     for algorithm in e1.PAPERS:
         untrained, *_, trained = found.points[algorithm]
@@ -25,13 +26,13 @@ def test_e1_hops_fall_as_fingers_train_and_ours_needs_fewer_than_sai():
     assert last["cells"]["bytes"] < last["sai"]["bytes"] < last["dai-t"]["bytes"]
     assert found.ungrouped["joins"] > found.points["dai-q"][0]["joins"]
     assert len(found.claims()) == 10
+    assert {claim.says.partition(":")[0] for claim in found.claims() if claim.where == "ours"} == {"cells (model)"}
 
 
 def test_e1_the_parts_of_a_run_add_up_to_it():
     plain = {"algorithm": "dai-t", "scale": SCALE, "seed": SEED, "trained": 2, "queries": 1.0, "groups": True}
-    names = [f"a{number}" for number in range(10)]
-    (whole,) = [e1.cell(**plain, attributes=names)]
-    parts = e1.added([e1.cell(**plain, attributes=part) for part in (names[:3], names[3:])])
+    (whole,) = [e1.cell(**plain, attributes=ALL_ATTRIBUTES)]
+    parts = e1.added([e1.cell(**plain, attributes=part) for part in (ALL_ATTRIBUTES[:3], ALL_ATTRIBUTES[3:])])
     for one, other in zip(whole, parts, strict=True):
         for name in ("hops", "index", "joins", "fingers"):
             assert one[name] == pytest.approx(other[name]), name
@@ -59,3 +60,22 @@ def test_e4_and_e5_loads_are_as_the_paper_orders_them():
     assert tf["dai-v"]["TF"]["uneven"] == max(loads["TF"]["uneven"] for loads in tf.values())
     asked = next(each for each in e5.cells(SMALLER, SEED) if each.get("peers") == 2.0)
     assert e4.cell(**asked)["TF"]["mean"] < means["dai-q"]
+
+
+def test_e1_live_needs_less_than_trained_sai_and_dai_t_where_peers_know_each_other():
+    plain = {"scale": SCALE, "seed": SEED, "attributes": ALL_ATTRIBUTES, "trained": 2, "queries": 1.0}
+    asked = [{**plain, "algorithm": name, "groups": True, "peers": 16} for name in e1.BESIDE]
+    asked.append({**plain, "algorithm": "dai-q", "groups": False})
+    found = e1.Found(asked, [e1.cell(**each) for each in asked])
+    untrained, trained = found.live[16, "live"]
+    assert trained["hops"] == pytest.approx(untrained["hops"], rel=0.2), "it has nothing to learn"
+    assert trained["bytes"] < untrained["bytes"], "evaluators are told each query once"
+    assert [claim.holds for claim in found.live_claims()] == [True, True]
+
+
+def test_e2_to_e5_have_a_live_column():
+    assert e2.cell(algorithm="live", bos=1, scale=0.001, seed=SEED)["hops"] > 0
+    loads = e4.cell(algorithm="live", scale=0.002, seed=SEED, queries=0.1, replicas=2)
+    assert loads["TF"]["used"] == loads["TS"]["used"] == 20
+    shared = [each for each in e5.cells(SCALE, SEED) if each["algorithm"] == "live"]
+    assert len(shared) == len(e5.GROWN) * len(e5.TIMES)
