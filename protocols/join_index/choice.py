@@ -1,8 +1,8 @@
-"""Which algorithm runs a join that nobody has chosen one for, by what is known of its streams, and why.
+"""Which algorithm runs a join where the user has named none, and why.
 
-A tuple costs one message to an evaluator in SAI and DAI-V, two in DAI-Q and DAI-T. Rewriters send on what queries want;
-SAI's other side, and both in DAI-Q and DAI-T, send everything, which serves all queries of an attribute. Queries of one
-condition share all of it if their algorithm is one.
+A tuple costs one message to an evaluator in SAI and DAI-V, two in DAI-Q and DAI-T. Triggers are sent only for tuples
+that queries want. Plain tuples are all sent: by SAI's other side, and by both sides in DAI-Q and DAI-T. Queries with
+the same condition and the same algorithm share all these messages.
 """
 
 from __future__ import annotations
@@ -17,25 +17,28 @@ from protocols.join_index.known import SideKnown, both
 from protocols.join_index.messages import LEFT, RIGHT, Attribute, Side
 from protocols.subgraphs import ALGORITHMS, Algorithm, Skew
 
-BUSY_PER_S: Final = 5000.0  # Tuples and triggers that an evaluator can well take.
+BUSY_PER_S: Final = 5000.0  # Tuples and triggers a second that an evaluator handles with ease.
 
 
 class Cost(NamedTuple):
-    """What an algorithm would do, in a second."""
+    """What an algorithm would send in a second."""
 
     messages: float  # To evaluators.
-    busiest: float  # Of them, at the evaluator that has most to do.
+    busiest: float  # Of these, to the busiest evaluator.
 
 
 class Chosen(NamedTuple):
-    """An algorithm, and why it is the one."""
+    """An algorithm, and the reason for it."""
 
     algorithm: Algorithm
     why: str
 
 
 def rewriting(algorithm: Algorithm, known: tuple[SideKnown, SideKnown]) -> tuple[bool, bool]:
-    """SAI rewrites by the side of which more need not be sent on, else by the slower (section 4.1); others by both."""
+    """By which sides an algorithm rewrites.
+
+    SAI rewrites by the side whose selections save more messages, else by the slower one (section 4.1).
+    """
     if algorithm != "sai":
         return True, True
     left, right = ((each.triggers_per_s - each.rate_per_s, each.rate_per_s) for each in known)
@@ -49,7 +52,7 @@ def cost(
     evaluators: int,
     skew: Skew = "auto",
 ) -> Cost:
-    """What an algorithm would cost, with its heavy values spread."""
+    """The cost of an algorithm, with its heavy values spread over grids."""
     rewrites = rewriting(algorithm, known)
     grids = {
         (each.at, each.value): each for each in heavy_values(algorithm, attributes, rewrites, known, evaluators, skew)
@@ -72,7 +75,7 @@ def cost(
 
 
 def _indexed(algorithm: Algorithm, rewrites: tuple[bool, bool]) -> tuple[bool, bool]:
-    """Of which sides all tuples go to the value level."""
+    """The sides whose tuples all go to evaluators."""
     match algorithm:
         case "sai":
             return not rewrites[LEFT], not rewrites[RIGHT]
@@ -82,7 +85,7 @@ def _indexed(algorithm: Algorithm, rewrites: tuple[bool, bool]) -> tuple[bool, b
 
 
 def choose(costs: Mapping[Algorithm, Cost], shared: Mapping[Algorithm, int]) -> Chosen:
-    """Of the algorithms that can run a join, one that others with its condition have, or the cheapest that is bearable.
+    """The algorithm that most queries with this condition have, or the cheapest that overloads no evaluator.
 
     >>> choose({"dai-v": Cost(10.0, 5.0)}, {})
     Chosen(algorithm='dai-v', why='no other algorithm can run it')
@@ -121,7 +124,7 @@ def chosen(
     skew: Skew = "auto",
     shared: Mapping[Algorithm, int] | None = None,
 ) -> Chosen:
-    """The algorithm for a join, by what publishers say of its streams and how many queries share its condition."""
+    """The algorithm for a join, by the statistics of its streams and by how many queries share its condition."""
     shared = shared or {}
     able = [each for each in ALGORITHMS if join.condition.type == "T1" or each == "dai-v"]
     if any(shared.values()):

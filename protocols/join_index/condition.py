@@ -1,9 +1,10 @@
 """The join of a query as the index sees it: two sides that must be equal, and what else must hold.
 
-T1: a side is an attribute, or can be solved for one, so its tuples are found by the value of the other side. T2: a side
-is any expression; both sides go to the peer of the value they have (DAI-V). Only what two tuples decide alone can be
-indexed: a window of time without SLIDE over publication time. A window of rows, of event time, or one that slides
-needs the stream in one place.
+T1: each side is an attribute, or can be solved for one, so that the value of one side finds the tuples of the other.
+T2: a side is any other expression; only DAI-V runs these, by the value that both sides have.
+
+The index runs a join only if two tuples alone decide whether they make a result. A window of time over publication
+time, without SLIDE, allows that. A window of rows, over event time, or with SLIDE needs the stream in one place.
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ class JoinSide:
 
     source: Source
     expression: Expression
-    attribute: Attribute  # Its tuples are looked for under this one: the paper's IndexA.
-    signature: bytes  # What the expression says, whatever the alias.
+    attribute: Attribute  # Its tuples are found by this one: the paper's IndexA.
+    signature: bytes  # The expression without its alias.
 
     @property
     def window_ms(self) -> Millis | None:
@@ -69,17 +70,17 @@ class JoinSide:
 
 @dataclass(frozen=True, slots=True)
 class JoinCondition:
-    """The equality that a query is indexed by, and everything that must hold of a pair."""
+    """The equality that a query is indexed by, and all that must hold of two tuples."""
 
     sides: tuple[JoinSide, JoinSide]
     type: Literal["T1", "T2"]
     predicate: Expression
     plan: Project
-    rest: Expression | None  # What is left of the predicate for two tuples that are known to have one value.
+    rest: Expression | None  # What is left to check of two tuples with equal values.
 
     @property
     def signature(self) -> bytes:
-        """The same for queries with equivalent join conditions, written alike."""
+        """Equal for queries with equal join conditions."""
         return msgspec.msgpack.encode([[str(side.attribute), side.signature] for side in self.sides])
 
 
@@ -118,10 +119,10 @@ def check(plan: Operator, algorithm: str) -> JoinCondition:
 
 
 def algorithm_for(plan: Operator) -> Algorithm | None:
-    """The algorithm for a plan that nobody chose one for: the one that sends least. None: it is not for the index.
+    """The algorithm for a plan where the user has named none; None: it does not go through the index.
 
-    Where evaluators are known, a tuple costs one message in SAI and DAI-V, two in DAI-Q and DAI-T; what is known of its
-    streams may speak for another (choice.py). A join with windows goes through the index if that is asked for.
+    It is the one that sends least: a tuple costs one message in SAI and DAI-V, two in DAI-Q and DAI-T. The statistics
+    of its streams may speak for another one (choice.py). A join with windows goes through the index only on request.
     """
     if any(source.window is not None for source in sources(plan)):
         return None
@@ -166,26 +167,26 @@ def _side(source: Source, expression: Expression) -> JoinSide:
 
 
 def searched_values(condition: JoinCondition, algorithm: str) -> tuple[OnRow, OnRow]:
-    """For the rows of each side, the value that its partners are looked for by."""
+    """For each side, a function from its rows to the value that finds their partners."""
     left, right = condition.sides
     values = (left.expression, right.expression)
-    if algorithm != "dai-v":  # The other side's tuples are looked for by their attribute.
+    if algorithm != "dai-v":  # An attribute finds the other side's tuples.
         values = (solved(right.expression, left.expression), solved(left.expression, right.expression))
     return on_row(values[LEFT], left.source.columns), on_row(values[RIGHT], right.source.columns)
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class CompiledJoin:
-    """A query ready to look at tuples."""
+    """A query with its join condition compiled."""
 
     query: JoinQuery
     condition: JoinCondition
-    values: tuple[OnRow, OnRow]  # By which the partners of a side's rows are looked for.
+    values: tuple[OnRow, OnRow]  # From a side's row to the value that finds its partners.
     schema: Schema  # Of the results.
 
     @classmethod
     def of(cls, query: JoinQuery) -> CompiledJoin:
-        """Compile a query, or find it compiled: it may be here in many places; raises NotIndexed."""
+        """Compile a query, once for all parts of this peer; raises NotIndexed."""
         found = _COMPILED.get(query)
         if found is None:
             condition = check(query.plan, query.algorithm)
@@ -208,17 +209,17 @@ class CompiledJoin:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Meeting:
-    """What two tuples with one value make of a query: no more of it than many meetings need."""
+    """A query compiled for pairs of tuples with equal values."""
 
-    rest: OnRow | None  # What else must hold of them.
-    shown: Callable[[Sequence[Row]], list[Row]]  # Results of many pairs.
+    rest: OnRow | None  # What else must hold of a pair.
+    shown: Callable[[Sequence[Row]], list[Row]]  # From pairs to result rows.
     schema: Schema
     aliases: tuple[str, str]
-    known: dict[tuple[str, Origin], int] = field(repr=False)  # Below which the tuples of a side have met each other.
+    known: dict[tuple[str, Origin], int] = field(repr=False)  # Pairs below these were told in an earlier attempt.
 
     @classmethod
     def of(cls, query: JoinQuery, rest: Expression | None, aliases: tuple[str, str]) -> Meeting:
-        """The query is one whose condition was found."""
+        """For a query whose condition has been found."""
         plan = query.plan
         assert isinstance(plan, Project)
         columns = plan.input.columns
@@ -231,7 +232,7 @@ class Meeting:
         )
 
     def has_known(self, side: Side, origin: Origin, sequence: int) -> bool:
-        """Whether an earlier attempt has covered a tuple."""
+        """Whether an earlier attempt has covered this tuple."""
         return sequence < self.known.get((self.aliases[side], origin), 0)
 
 

@@ -1,4 +1,8 @@
-"""The value level of a peer that may crash: its tables, what it has told, and for how long its word holds."""
+"""The evaluator: it keeps tuples and triggers by value, and sends subscribers the results that they make.
+
+It promises to have, in one life, all it was given of every query that is not over. Where it cannot keep this promise it
+begins a new life with nothing, and whoever counted on the old one notices.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from protocols.join_index.condition import NotIndexed
 from protocols.join_index.expiry import Recently
 from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import (
+    Incarnation,
     JoinId,
     JoinResults,
     Notified,
@@ -24,50 +29,48 @@ from protocols.join_index.messages import (
 )
 from protocols.join_index.tables import RESULTS_BYTES, Tables
 
-RESEND_MS: Final = 2000
-LAPSE_MS: Final = 60_000  # An attribute level that has been silent for so long is gone.
-UNHEARD_BYTES_MAX: Final = 4 << 20  # Results on their way to one subscriber; beyond that, nobody may send more.
-
-_Ear = tuple[PeerId, Millis]  # A subscriber in one of its lives.
+RESEND_MS: Final = 2000  # Results without NOTIFIED are sent again after this time.
+LAPSE_MS: Final = 60_000  # A rewriter that has been silent for longer is gone.
+UNHEARD_BYTES_MAX: Final = 4 << 20  # With more results under way to one subscriber, no rewriter gets a receipt.
 
 
 @dataclass(slots=True)
 class _Telling:
-    """What this evaluator has told one subscriber."""
+    """The results sent to one subscriber."""
 
     sequence: int = 0
     unheard: dict[int, tuple[JoinResults, Millis]] = field(default_factory=dict)
-    size: int = 0  # Of what is unheard.
+    size: int = 0  # Bytes without NOTIFIED.
 
 
 @dataclass(slots=True)
 class Evaluator:
-    """An evaluator among peers that come and go.
+    """The evaluator of all values that subscribers have assigned to this peer.
 
-    In:        PARCEL from attribute levels, NOTIFIED from subscribers
+    In:        PARCEL from rewriters, NOTIFIED from subscribers
     Out:       RECEIPT, later where a subscriber is slow; JOIN_RESULTS, numbered for each subscriber, until NOTIFIED
     Keeps:     its tables, the results that have not arrived yet
-    Invariant: in one life it has all it was given of every query that its subscriber has not ended. Whoever finds it in
-               another life must not count on what it had in the one before.
+    Invariant: in one life it has all it was given of every query that its subscriber has not ended
+    Paper:     Idreos et al., ICDE 2006, sections 4 to 6, value level; departures in docs/papers.md
     """
 
     peer_id: PeerId
     limits: JoinLimits
     life: Millis = 0
     tables: Tables = field(init=False)
-    _telling: dict[_Ear, _Telling] = field(default_factory=dict)
-    _heard_at: dict[PeerId, Millis] = field(default_factory=dict)  # Attribute levels that count on this evaluator,
-    _brought: dict[PeerId, dict[JoinId, None]] = field(default_factory=dict)  # and the queries they brought.
+    _telling: dict[Incarnation, _Telling] = field(default_factory=dict)
+    _heard_at: dict[PeerId, Millis] = field(default_factory=dict)  # Rewriters that count on it.
+    _brought: dict[PeerId, dict[JoinId, None]] = field(default_factory=dict)  # The queries that each of them brought.
     _unpacked: dict[PeerId, dict[int, Receipt]] = field(default_factory=dict)  # Parcels that may come again.
-    _settled: dict[PeerId, int] = field(default_factory=dict)  # Lower numbers will not come again.
-    _withheld: list[tuple[PeerId, Receipt]] = field(default_factory=list)  # Until subscribers have caught up.
-    _abandoned: Recently[JoinId] = field(default_factory=Recently)  # Forgotten, though their subscribers want them.
+    _settled: dict[PeerId, int] = field(default_factory=dict)  # Parcels with lower numbers will not come again.
+    _withheld: list[tuple[PeerId, Receipt]] = field(default_factory=list)  # Receipts, until subscribers have caught up.
+    _abandoned: Recently[JoinId] = field(default_factory=Recently)  # Released, not over.
 
     def __post_init__(self) -> None:
         self.tables = Tables(self.limits)
 
     def begin(self, now: Millis) -> None:
-        """Have nothing, in a new life."""
+        """Begin a new life, with nothing."""
         self.life = max(now, self.life + 1)
         self.tables = Tables(self.limits)
         self._telling, self._heard_at, self._brought = {}, {}, {}
@@ -85,8 +88,9 @@ class Evaluator:
         for query in parcel.released:
             self._brought.get(sender, {}).pop(query, None)
             if query in self.tables.queries and not any(query in brought for brought in self._brought.values()):
-                self._abandoned.add(query, now + 2 * LAPSE_MS)  # What came of it is gone; should it be brought again,
-                self.tables.forget(query)  # that must not count as one life.
+                # Its tuples go. Should a rewriter bring it again in this life, it must not count on them.
+                self._abandoned.add(query, now + 2 * LAPSE_MS)
+                self.tables.forget(query)
                 self._silence(query)
         if not parcel.number:
             return [Send(sender, Receipt(number=0, life=self.life))]
@@ -97,7 +101,7 @@ class Evaluator:
         if parcel.number in unpacked:
             return self._acknowledge(sender, unpacked[parcel.number])
         if parcel.after >= settled and parcel.after not in unpacked:
-            return []  # It comes again: the queries that it is for are still on their way.
+            return []  # Its queries are still on their way; it will be sent again.
         self._brought.setdefault(sender, {}).update(dict.fromkeys(query.id for query in parcel.queries))
         effects, receipt = self._take(parcel, now)
         unpacked[parcel.number] = receipt
@@ -111,24 +115,24 @@ class Evaluator:
         try:
             for query in parcel.queries:
                 before = self.tables.know(query, now)
-                if before is not None:  # Its subscriber has begun anew.
+                if before is not None:  # An earlier attempt of the same query.
                     self._silence(before)
             for load in parcel.loads:
                 self.tables.take(load, now)
         except (NotIndexed, msgspec.MsgspecError) as error:
             reason = str(error)
         effects: list[Effect] = []
-        told: dict[_Ear, int] = {}
-        for ear, message in self._tell(now):
-            told[ear] = message.sequence
-            effects.append(Send(ear[0], message))
+        told: dict[Incarnation, int] = {}
+        for whom, message in self._tell(now):
+            told[whom] = message.sequence
+            effects.append(Send(whom[0], message))
         if self.tables.refused > refused:
             reason = f"peer {self.peer_id.short} has no room for more of it"
         said = tuple(Told(peer, life, sequence) for (peer, life), sequence in told.items())
         return effects, Receipt(number=parcel.number, life=self.life, told=said, refused=reason)
 
     def _acknowledge(self, sender: PeerId, receipt: Receipt) -> list[Effect]:
-        """Who gets no receipt reads no further: so a slow subscriber slows down those who would drown it."""
+        """Back-pressure: while a subscriber is slow, receipts wait, and rewriters without receipts stop reading."""
         if self._is_ahead():
             if (sender, receipt) not in self._withheld:
                 self._withheld.append((sender, receipt))
@@ -139,7 +143,7 @@ class Evaluator:
         return any(telling.size > UNHEARD_BYTES_MAX for telling in self._telling.values())
 
     def _silence(self, query: JoinId) -> None:
-        """Nobody wants its results any more; the numbers of what was told stay."""
+        """Drop the results of a query that are still under way. Their messages keep their numbers."""
         for telling in self._telling.values():
             for sequence, (message, sent_at) in telling.unheard.items():
                 kept = tuple(each for each in message.results if each.query != query)
@@ -150,31 +154,31 @@ class Evaluator:
 
     # Results.
 
-    def _tell(self, now: Millis) -> Iterator[tuple[_Ear, JoinResults]]:
-        found: dict[_Ear, list[ResultRows]] = {}
+    def _tell(self, now: Millis) -> Iterator[tuple[Incarnation, JoinResults]]:
+        found: dict[Incarnation, list[ResultRows]] = {}
         for member, results in self.tables.results():
             found.setdefault((member.query.subscriber, member.query.life), []).append(results)
-        late: dict[_Ear, list[JoinId]] = {}
+        late: dict[Incarnation, list[JoinId]] = {}
         for name, member in self.tables.late.items():
             late.setdefault((member.query.subscriber, member.query.life), []).append(name)
         self.tables.late.clear()
-        for ear in found | dict.fromkeys(late):
-            if ear not in self._telling:
-                for before in [each for each in self._telling if each[0] == ear[0] and each[1] < ear[1]]:
+        for whom in found | dict.fromkeys(late):
+            if whom not in self._telling:
+                for before in [each for each in self._telling if each[0] == whom[0] and each[1] < whom[1]]:
                     del self._telling[before]
-            telling = self._telling.setdefault(ear, _Telling())
-            for some in _portions(found.get(ear, [])) or [()]:
+            telling = self._telling.setdefault(whom, _Telling())
+            for some in _portions(found.get(whom, [])) or [()]:
                 telling.sequence += 1
                 message = JoinResults(
                     life=self.life,
-                    subscriber_life=ear[1],
+                    subscriber_life=whom[1],
                     sequence=telling.sequence,
                     results=some,
-                    late=tuple(late.pop(ear, ())),
+                    late=tuple(late.pop(whom, ())),
                 )
                 telling.unheard[telling.sequence] = (message, now)
                 telling.size += _size(some)
-                yield ear, message
+                yield whom, message
 
     def notified(self, sender: PeerId, message: Notified) -> list[Effect]:
         telling = self._telling.get((sender, message.subscriber_life))
@@ -192,9 +196,9 @@ class Evaluator:
     # Time.
 
     def sweep(self, now: Millis) -> list[Effect]:
-        """Say again what was not heard, and let go of what has ended."""
+        """Send results again that have not arrived, and let go of what has expired."""
         if self._has_lapsed(now):
-            self.begin(now)  # To forget some queries alone would go unnoticed, should they be wanted after all.
+            self.begin(now)  # If it forgot these queries alone, nobody would notice, should they be wanted after all.
             return []
         self.tables.sweep(now)
         self._abandoned.sweep(now)
@@ -207,7 +211,7 @@ class Evaluator:
         return effects + self._let_go()
 
     def _has_lapsed(self, now: Millis) -> bool:
-        """Whether some query has nobody left who brought it, though its subscriber has not ended it."""
+        """Whether all rewriters of some query are gone, though its subscriber has not ended it."""
         gone = [sender for sender, heard_at in self._heard_at.items() if now - heard_at > LAPSE_MS]
         if not gone:
             return False
@@ -220,7 +224,7 @@ class Evaluator:
         return not theirs.isdisjoint(self.tables.queries)
 
     def is_empty(self) -> bool:
-        """Whether nothing of any query is left, nor tuples for one."""
+        """Whether no query is left, and no tuple."""
         return self.tables.is_empty()
 
     def validate(self) -> None:
@@ -235,7 +239,7 @@ def _size(results: tuple[ResultRows, ...]) -> int:
 
 
 def _portions(results: list[ResultRows]) -> list[tuple[ResultRows, ...]]:
-    """Results in messages that are not too large."""
+    """Results cut into messages that are not too large."""
     portions: list[list[ResultRows]] = []
     size = RESULTS_BYTES
     for each in results:

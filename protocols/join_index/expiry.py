@@ -1,4 +1,4 @@
-"""What is kept for a time only: a heap of what ends when."""
+"""Things that are kept for a limited time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Expiry(Generic[T]):
-    """Names of things and when they end. Who takes a thing away earlier leaves its name to run out."""
+    """A heap of names and when they expire. A thing that is removed earlier stays listed until then."""
 
     _heap: list[tuple[Millis, int, T]] = field(default_factory=list)
     _count: int = 0
@@ -25,14 +25,14 @@ class Expiry(Generic[T]):
         heappush(self._heap, (ends_at, self._count, name))
 
     def due(self, now: Millis) -> Iterator[T]:
-        """The names of what has ended, earliest first; each is given once."""
+        """The names that have expired, earliest first, each once."""
         while self._heap and self._heap[0][0] <= now:
             yield heappop(self._heap)[2]
 
 
 @dataclass(slots=True)
 class Recently(Generic[T]):
-    """A set that forgets: for what may arrive a second time, or after its end."""
+    """A set whose members expire: for messages that may arrive twice, or after their query is over."""
 
     _until: dict[T, Millis] = field(default_factory=dict)
     _expiry: Expiry[T] = field(default_factory=Expiry)
@@ -52,7 +52,7 @@ class Recently(Generic[T]):
         return iter(self._until)
 
     def sweep(self, now: Millis) -> bool:
-        """Forget what has ended; says whether nothing is left."""
+        """Forget what has expired; says whether nothing is left."""
         for name in self._expiry.due(now):
             if self._until.get(name, now + 1) <= now:
                 del self._until[name]
@@ -60,7 +60,7 @@ class Recently(Generic[T]):
 
 
 def less(counter: Counter[T], name: T) -> None:
-    """One fewer; none are not counted."""
+    """Count one fewer; a count of 0 is removed."""
     counter[name] -= 1
     if not counter[name]:
         del counter[name]

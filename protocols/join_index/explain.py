@@ -1,4 +1,4 @@
-"""What the join index would do with a plan, said before it does anything."""
+"""What the join index would do with a plan, for `peer explain`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from queries.plan import Operator
 
 
 def messages_per_tuple(algorithm: Algorithm) -> int:
-    """To evaluators, all of them known: as a tuple, as a rewritten query, or as both. Fewer where some are one peer.
+    """Messages to evaluators for each tuple: as a tuple, as a trigger, or as both. Fewer where both go to one peer.
 
     >>> {algorithm: messages_per_tuple(algorithm) for algorithm in ALGORITHMS}
     {'sai': 1, 'dai-q': 2, 'dai-t': 2, 'dai-v': 1}
@@ -26,7 +26,7 @@ def messages_per_tuple(algorithm: Algorithm) -> int:
 
 
 def as_json(plan: Operator) -> dict[str, Any] | None:
-    """Rewriters, how evaluators are found and the cost of a tuple by each algorithm that can run it; None: none can."""
+    """Rewriters, and what a tuple costs with each algorithm that can run the plan; None: none can."""
     able: list[Algorithm] = []
     for algorithm in ALGORITHMS:
         try:
@@ -44,7 +44,7 @@ def as_json(plan: Operator) -> dict[str, Any] | None:
 
 
 def chosen_text(plan: Operator, streams: Mapping[StreamName, Sequence[StreamStatistics]], peers: int) -> str:
-    """Which algorithm would run it now if nobody chose one, and why; empty for a plan that is not for the index.
+    """Which algorithm would run a plan where the user names none, and why; empty if it would not use the index.
 
     >>> from queries.catalogue import Stream
     >>> from queries.schema import Schema
@@ -70,7 +70,7 @@ def chosen_text(plan: Operator, streams: Mapping[StreamName, Sequence[StreamStat
 
 
 def as_text(plan: Operator) -> str:
-    """For people; empty for a plan that the index cannot run.
+    """One line for people; empty for a plan that the index cannot run.
 
     >>> from queries.catalogue import Stream
     >>> from queries.schema import Schema

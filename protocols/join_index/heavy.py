@@ -1,8 +1,9 @@
-"""Values that bring more than their share, spread over several evaluators.
+"""Which evaluators a value has: one of the attempt's, or several where the value is frequent.
 
-The evaluators of such a value form a grid. A trigger goes to all of one row, a tuple to all of one column, each by its
-id: any two of them meet at just one. In DAI-V, where there are only triggers, those of the right side go to columns.
-Which values are heavy is agreed on for an attempt, like the evaluators.
+The evaluators of a heavy value form a grid. A trigger goes to every evaluator of one row, a tuple to every one of a
+column; its id chooses which. So any trigger and any tuple meet at exactly one evaluator. DAI-V has triggers only: those
+of the left side go to rows, those of the right side to columns. The subscriber decides for an attempt which values are
+heavy, as it names the evaluators.
 """
 
 from __future__ import annotations
@@ -19,22 +20,22 @@ from protocols.join_index.known import SideKnown
 from protocols.join_index.messages import LEFT, RIGHT, Attribute, Heavy, Load, ValueText
 from protocols.subgraphs import Algorithm, Skew
 
-PLACES_MAX: Final = 100_000  # Evaluators of values, remembered.
-HEAVY_PER_S: Final = 100.0  # What brings less than this is no burden for any peer.
-HEAVY_MAX: Final = 16  # Values of one query.
+PLACES_MAX: Final = 100_000  # Values whose evaluator is remembered.
+HEAVY_PER_S: Final = 100.0  # A value with fewer tuples and triggers a second is no burden for any peer.
+HEAVY_MAX: Final = 16  # Heavy values of one query.
 _MIX: Final = 0x9E3779B97F4A7C15  # Consecutive numbers go all over the grid.
 _MASK: Final = (1 << 64) - 1
 
 
 def evaluators_of(key: Key, evaluators: Sequence[PeerId], count: int = 1) -> list[PeerId]:
-    """Of the evaluators of an attempt those that a key belongs to: each has as many keys as the others."""
+    """The evaluators of a key: so many of the attempt's, from the one at the key modulo their number on."""
     first = key.number % len(evaluators)
     return [evaluators[(first + place) % len(evaluators)] for place in range(count)]
 
 
 @dataclass(slots=True, eq=False)
 class Spread:
-    """Who evaluates what in an attempt: one of its evaluators, or several."""
+    """Which evaluators of an attempt get a tuple."""
 
     evaluators: tuple[PeerId, ...]
     heavy: tuple[Heavy, ...]
@@ -75,7 +76,7 @@ def _cells(heavy: Heavy, load: Load, number: int) -> range:
 
 
 def _drawn(origin: Origin, sequence: int) -> int:
-    """A number for a tuple, the same wherever it is made."""
+    """A number for a tuple that every peer derives alike."""
     mixed = ((sequence ^ origin.publisher.number ^ origin.epoch) * _MIX) & _MASK
     return ((mixed ^ mixed >> 29) * _MIX & _MASK) >> 32
 
@@ -88,12 +89,12 @@ def heavy_values(
     evaluators: int,
     skew: Skew = "auto",
 ) -> tuple[Heavy, ...]:
-    """Values that alone are half of what evaluators do on average, or more, and grids in which no cell has as much."""
+    """Values that are more than half of an evaluator's mean load, each with a grid whose cells have less than that."""
     if skew == "whole" or evaluators < 2:
         return ()
     places = meetings(algorithm, attributes, rewrites, known)
     total = sum(each.rate_per_s for each in known) * len(places)
-    goal = max(total / evaluators / 2, total / FREQUENT_KEPT)  # Others that bring as much go unnoticed.
+    goal = max(total / evaluators / 2, total / FREQUENT_KEPT)  # Statistics name no rarer values.
     least = max(goal, HEAVY_PER_S if skew == "auto" else 0.0)
     found: list[tuple[float, Heavy]] = []
     for at, values in places:
@@ -112,7 +113,7 @@ def meetings(
     rewrites: tuple[bool, bool],
     known: tuple[SideKnown, SideKnown],
 ) -> list[tuple[Attribute | None, dict[ValueText, tuple[float, float]]]]:
-    """Where tuples meet; of frequent values, how many triggers and tuples in a second."""
+    """By which attributes tuples meet, and how many triggers and tuples a second each frequent value has there."""
     left, right = known
     if algorithm == "dai-v":
         return [(None, _meeting(left, right.triggers_per_s, right.asked))]
@@ -125,7 +126,7 @@ def meetings(
 
 
 def _meeting(one: SideKnown, rate: float, shares: Mapping[ValueText, float]) -> dict[ValueText, tuple[float, float]]:
-    """The triggers of a side, and what they meet."""
+    """Triggers of one side and tuples of the other, a second, by value."""
     return {
         value: (one.triggers_per_s * one.asked.get(value, 0.0), rate * shares.get(value, 0.0))
         for value in (*one.asked, *shares)
@@ -133,7 +134,7 @@ def _meeting(one: SideKnown, rate: float, shares: Mapping[ValueText, float]) -> 
 
 
 def _sized(triggers: float, tuples: float, goal: float, cells_max: int) -> tuple[int, int]:
-    """Rows and columns: those that cost least among those where no cell has more than it should, or has the least."""
+    """Rows and columns: the cheapest grid whose cells reach the goal, or the one with the least loaded cells."""
     powers = [1 << power for power in range(cells_max.bit_length()) if 1 << power <= cells_max]
     sizes = [(rows, columns) for rows in powers for columns in powers if rows * columns <= cells_max]
 

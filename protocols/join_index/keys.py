@@ -1,7 +1,7 @@
-"""Where the join index keeps things: the paper's AIndex and VIndex, for any type of value.
+"""The keys of the join index: the paper's AIndex and VIndex, for values of any type.
 
-Equality between numbers is exact in queries/, so the text of a number is that of its exact value: 7, 7.0 and 7.00 meet
-at one evaluator, and no rounding brings together or apart what `=` would not.
+`=` compares numbers exactly, so the text of a number says its exact value: 7, 7.0 and 7.00 have one text and meet at
+one evaluator.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from queries.expressions import EPOCH, MICROSECOND
 from queries.schema import Row, Schema
 
 NULL: Final[ValueText] = ""
-_TEXT_MAX: Final = 64  # Longer values go by their digest.
-_KEYS_MAX: Final = 1 << 20  # Frequent values are asked for again and again.
+_TEXT_MAX: Final = 64  # A longer value is replaced by its digest.
+_KEYS_MAX: Final = 1 << 20  # Remembered, since frequent values come again.
 
 
 def value_text(value: Any) -> ValueText:
-    """The text that all values equal to this one share; null for what equals nothing, not even itself.
+    """The text that all values equal to this one share. Null and NaN, which equal nothing, have the text of null.
 
     >>> value_text(7) == value_text(7.0) == value_text(Decimal("7.00")), value_text(0.5), value_text("7")
     (True, 'n1/2', 's7')
@@ -62,8 +62,8 @@ def _short(kind: str, raw: bytes, text: str) -> ValueText:
 def attribute_key(at: Attribute, replica: int = 0) -> Key:
     """AIndex, and the replication identifiers of section 7.
 
-    A replica differs from the others in its highest bits, so that each lies in a part of the key space of its own:
-    where every part has a peer, no peer has two. The paper moves peers to the same end.
+    Replicas differ in their highest bits, so each lies in a part of the key space of its own. Where every part has a
+    peer, no peer has two replicas. The paper moves peers to the same end.
     """
     first = Key.of("attribute", at.relation, *at.path)
     if not replica:
@@ -90,7 +90,7 @@ def value_points(at: Attribute | None) -> Callable[[ValueText], int]:
 
 
 def at_path(schema: Schema, row: Row, path: tuple[str, ...]) -> Any:
-    """The value of an attribute; inside a record that is null, null."""
+    """The value of an attribute. Inside a record that is null it is null."""
     fields = schema.fields
     value: Any = row
     for name in path:

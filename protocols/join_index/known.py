@@ -1,4 +1,4 @@
-"""What the catalogue knows of the two sides of a join: how many tuples come, and which values are frequent there."""
+"""What the catalogue knows of the two sides of a join: their rates and their frequent values."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from queries.compile import OnRow
 from queries.expressions import columns_of
 from queries.schema import Row, Schema
 
-BOUND_SHARE: Final = 1 / 3  # Of tuples that a bound lets through,
-EQUAL_SHARE: Final = 1 / 10  # and an equality, where nothing is known.
-_PLAIN: Final = {"int": int, "float": float, "string": str, "bool": bool}  # In JSON they are what they are.
+BOUND_SHARE: Final = 1 / 3  # Assumed share of tuples that a bound lets through.
+EQUAL_SHARE: Final = 1 / 10  # Assumed share of tuples that an equality lets through, without statistics.
+_PLAIN: Final = {"int": int, "float": float, "string": str, "bool": bool}  # Types that JSON has, too.
 
 
 @dataclass(frozen=True, slots=True)
 class SideKnown:
-    """One side; shares are of its tuples, and values that are not frequent are left out."""
+    """One side. Shares are of its tuples; rare values are left out."""
 
     rate_per_s: float = 0.0
-    own: Mapping[ValueText, float] = field(default_factory=dict)  # By the attribute that a tuple is looked for by,
-    asked: Mapping[ValueText, float] = field(default_factory=dict)  # and by the value it looks for.
-    wanted: float = 1.0  # The share that a rewriter sends on: what is compared with a constant decides.
+    own: Mapping[ValueText, float] = field(default_factory=dict)  # By the attribute that its tuples are found by.
+    asked: Mapping[ValueText, float] = field(default_factory=dict)  # By the value of the partners they look for.
+    wanted: float = 1.0  # The share that a rewriter sends as triggers: comparisons with constants leave out the rest.
 
     @property
     def triggers_per_s(self) -> float:
@@ -37,7 +37,7 @@ class SideKnown:
 
     @classmethod
     def of(cls, join: CompiledJoin, side: Side, publishers: Iterable[StreamStatistics]) -> SideKnown:
-        """From what the publishers of its stream have advertised."""
+        """From the statistics that the publishers of its stream have advertised."""
         publishers = list(publishers)
         rate = sum(each.rate_per_s for each in publishers)
         if not rate:
@@ -62,7 +62,7 @@ class SideKnown:
 
 
 def _frequent(schema: Schema, path: tuple[str, ...], statistics: StreamStatistics) -> Iterator[tuple[Row, float]]:
-    """Rows that have nothing but one of the frequent values of a field, and their share."""
+    """For each frequent value of a field, a row in which all other fields are null, and the value's share."""
     place = next((place for place, each in enumerate(schema.fields) if (each.name,) == path), None)
     if place is None or schema.fields[place].type not in _PLAIN:
         return
@@ -70,13 +70,13 @@ def _frequent(schema: Schema, path: tuple[str, ...], statistics: StreamStatistic
     for text, share in (each for known in statistics.fields if (known.name,) == path for each in known.frequent):
         try:
             value: Any = msgspec.json.decode(text, type=_PLAIN[schema.fields[place].type])
-        except msgspec.DecodeError:  # Null, or too long to be told whole.
+        except msgspec.DecodeError:  # Null, or cut off since it is long.
             continue
         yield (*nothing[:place], value, *nothing[place + 1 :]), share
 
 
 def _passing(wish: Comparison, statistics: StreamStatistics) -> float:
-    """Which share of a publisher's tuples a comparison lets through."""
+    """The share of a publisher's tuples that a comparison lets through."""
     if wish.sign != "=":
         return BOUND_SHARE
     known = next((each for each in statistics.fields if (each.name,) == wish.path), None)
@@ -93,6 +93,6 @@ def _json(value: Any) -> str:
 
 
 def both(join: CompiledJoin, streams: Mapping[Side, Iterable[StreamStatistics]]) -> tuple[SideKnown, SideKnown]:
-    """Both sides; a stream of which nothing is known says nothing."""
+    """Both sides of a join. A stream without statistics has rate 0."""
     left, right = (SideKnown.of(join, side, streams.get(side, ())) for side in (LEFT, RIGHT))
     return left, right

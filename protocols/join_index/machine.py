@@ -1,4 +1,4 @@
-"""The join index as a role of a peer: attribute level, value level and subscriber's part of queries, side by side."""
+"""The join index as a role of a peer: its rewriter, its evaluator and its subscriber."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from protocols.role import Owned, messages_in
 from protocols.subgraphs import Deploy, Indexed, ResultsSafe, Undeploy
 
 SWEEP: Final = f"{ROLE}/sweep"
-LIMITS: Final = JoinLimits(late_ms=DAY_MS)  # A publisher may be away for as long as it keeps its tuples.
+LIMITS: Final = JoinLimits(late_ms=DAY_MS)  # So long can a publisher be away and still have its tuples.
 
 
 @dataclass(slots=True)
 class JoinIndex:
-    """Every part of the join index at one peer.
+    """The join index of one peer.
 
     In:        what its parts take; Started and its own timer
-    Out:       what they give
-    Keeps:     the parts, nothing on disk: who forgets is noticed, and the query begins anew
+    Out:       what they give; a message to this same peer does not leave it
+    Keeps:     its parts, and nothing on disk: a query that has lost state begins a new attempt
     Invariant: that of each part
     """
 
@@ -119,7 +119,7 @@ class JoinIndex:
         return []
 
     def _shortened(self, effect: Effect) -> Effect:
-        """What is for ourselves needs no network."""
+        """A message to this same peer needs no network."""
         if isinstance(effect, Send) and effect.peer == self.peer_id:
             return Tell(Received(self.peer_id, effect.message))
         return effect

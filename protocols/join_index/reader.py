@@ -1,4 +1,4 @@
-"""One reading of a stream at the attribute level, and all queries that it serves."""
+"""A reader of a stream, and the queries that it serves: it turns batches of tuples into loads for evaluators."""
 
 from __future__ import annotations
 
@@ -17,30 +17,29 @@ from protocols.join_index.condition import CompiledJoin, time_of
 from protocols.join_index.expiry import less
 from protocols.join_index.heavy import Spread
 from protocols.join_index.keys import NULL, value_text
-from protocols.join_index.messages import Attribute, IndexQuery, JoinId, JoinQuery, Load, Side, ValueText
+from protocols.join_index.messages import Attribute, Incarnation, IndexQuery, JoinId, JoinQuery, Load, Side, ValueText
 from protocols.join_index.selections import Member, Selections, getter
 from queries.compile import OnRow
 from queries.plan import Source
 from queries.schema import Row, Schema
 
-RECENT_BYTES: Final = 4 << 20  # Of batches that were read, for queries that come a little later.
-APART_MAX: Final = 1000  # Tuples that a reading may be behind another when it takes over its queries.
-
-PIECE_BYTES: Final = 256 << 10  # Of rows in one load,
-PIECE_ROWS: Final = 2000  # and how many.
+RECENT_BYTES: Final = 4 << 20  # Batches kept for queries that come a little later.
+APART_MAX: Final = 1000  # A reader may be so many tuples behind another when it takes over its queries.
+PIECE_BYTES: Final = 256 << 10  # Most bytes of rows in one load.
+PIECE_ROWS: Final = 2000  # Most rows in one load.
 TUPLE_BYTES_MAX: Final = 512 << 10
 
-HeldName = tuple[JoinId, Side, int]  # And which of the rewriters of that side.
-Ear = tuple[PeerId, Millis]  # A subscriber in one of its lives.
+HeldName = tuple[JoinId, Side, int]
+"""A side of a query, and which of the replicas that share it."""
 
 
 class TupleTooLarge(Exception):
-    """A tuple that no parcel takes."""
+    """A tuple that fits into no parcel."""
 
 
 @dataclass(slots=True, eq=False)
 class Reading:
-    """What was read together, of which not everything has been unpacked yet."""
+    """Tuples that were read together. It is done once evaluators have unpacked all parcels made of them."""
 
     passes: dict[Origin, int] = field(default_factory=dict)
     parcels: int = 0
@@ -48,13 +47,13 @@ class Reading:
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """One side of a query."""
+    """One side of a query, held by a rewriter."""
 
     member: Member
     message: IndexQuery
     subscriber: PeerId
     leased_at: Millis
-    since: Reading | None = None  # Not before this is unpacked is it in place.
+    since: Reading | None = None  # The side counts as indexed once this is unpacked.
 
     @property
     def name(self) -> HeldName:
@@ -73,21 +72,21 @@ class Held:
         return PublisherShare(self.message.replica, self.message.replicas)
 
     @property
-    def ear(self) -> Ear:
+    def incarnation(self) -> Incarnation:
         return self.subscriber, self.member.query.life
 
     @property
     def indexes(self) -> bool:
-        """Whether tuples of this side go to the value level as they are."""
+        """Whether tuples of this side go to evaluators as they are."""
         return self.member.algorithm in ("dai-q", "dai-t") or not self.message.rewrites
 
 
 @dataclass(slots=True, eq=False)
 class _Rewriting:
-    """A group whose queries are rewritten by one side."""
+    """A group of queries with one join condition, rewritten by one side."""
 
     group: bytes
-    opens: Attribute | None  # The attribute that stays open; None: DAI-V.
+    opens: Attribute | None  # The attribute that a partner is looked for by; None: DAI-V.
     value: OnRow
     wanted: Selections
     queries: int = 0
@@ -102,9 +101,9 @@ class _Rewriting:
 
 @dataclass(slots=True, eq=False)
 class Reader:
-    """One reading of a stream, for queries that want the same attribute of the same tuples.
+    """Reads a stream for all queries that are indexed by one attribute of it.
 
-    Invariant: what COVERED says of it is unpacked for every query that is in place
+    Invariant: evaluators have unpacked what it covers, for every query that is in place
     """
 
     name: str
@@ -116,24 +115,24 @@ class Reader:
     share: PublisherShare = WHOLE
     is_open: bool = False
     held: dict[HeldName, Held] = field(default_factory=dict)
-    joining: dict[HeldName, Held] = field(default_factory=dict)  # Those that are not in place yet.
-    ears: Counter[Ear] = field(default_factory=Counter)
-    lapsed: dict[JoinId, Ear] = field(default_factory=dict)  # Forgotten, and their subscribers have not said so.
+    joining: dict[HeldName, Held] = field(default_factory=dict)  # Sides that are not in place yet.
+    subscribers: Counter[Incarnation] = field(default_factory=Counter)  # With how many sides each.
+    lapsed: dict[JoinId, Incarnation] = field(default_factory=dict)  # Forgotten; the subscriber has not confirmed it.
     recent: deque[Batch] = field(default_factory=deque)
-    forgotten: Stamp = -1  # Of what was read and is not among the recent any more, the latest.
+    forgotten: Stamp = -1  # The latest stamp among the batches that are no longer kept.
     readings: deque[Reading] = field(default_factory=deque)
     read: dict[Origin, int] = field(default_factory=dict)
     covers: dict[Origin, int] = field(default_factory=dict)
-    used: dict[PeerId, Millis] = field(default_factory=dict)  # Evaluators that have something of it, and their lives,
-    heard: dict[PeerId, dict[Ear, int]] = field(default_factory=dict)  # and how much each has told whom.
-    told: dict[PeerId, dict[JoinId, None]] = field(default_factory=dict)  # Which queries each has been told of.
+    used: dict[PeerId, Millis] = field(default_factory=dict)  # Evaluators that have got something, and their lives.
+    heard: dict[PeerId, dict[Incarnation, int]] = field(default_factory=dict)  # How much each has told whom.
+    told: dict[PeerId, dict[JoinId, None]] = field(default_factory=dict)  # The queries that each knows.
     reported_at: Millis = 0
     report: int = 0
     tuples: int = 0
     messages: int = 0
     _rewritings: dict[tuple[bytes, Side], _Rewriting] = field(default_factory=dict)
-    _indexing: int = 0  # For how many tuples go to the value level as they are.
-    _queries: Counter[JoinId] = field(default_factory=Counter)  # How many sides of each are held.
+    _indexing: int = 0  # Sides whose tuples go to evaluators as they are.
+    _queries: Counter[JoinId] = field(default_factory=Counter)  # How many sides of each query are held.
     _recent_bytes: int = 0
     _value: OnRow = field(init=False)
 
@@ -145,7 +144,7 @@ class Reader:
     def add(self, held: Held) -> None:
         self.held[held.name] = held
         self._queries[held.name[0]] += 1
-        self.ears[held.ear] += 1
+        self.subscribers[held.incarnation] += 1
         if held.message.rewrites:
             name = (held.member.group, held.message.side)
             if name not in self._rewritings:
@@ -158,7 +157,7 @@ class Reader:
     def remove(self, name: HeldName) -> None:
         held = self.held.pop(name)
         self.joining.pop(name, None)
-        less(self.ears, held.ear)
+        less(self.subscribers, held.incarnation)
         if held.message.rewrites:
             group = (held.member.group, held.message.side)
             self._rewritings[group].wanted.remove(held.member)
@@ -173,7 +172,7 @@ class Reader:
                 queries.pop(name[0], None)
 
     def untold(self, peer: PeerId) -> list[JoinQuery]:
-        """Queries that an evaluator has not been told of; from now on it has."""
+        """Queries that an evaluator does not know yet; the caller sends them."""
         told = self.told.setdefault(peer, {})
         if len(told) == len(self._queries):
             return []
@@ -184,7 +183,7 @@ class Reader:
     # Tuples.
 
     def note(self, batches: Iterable[Batch]) -> None:
-        """These have been read."""
+        """Note that these have been read."""
         for batch in batches:
             self.tuples += batch.count
             self.read[batch.origin] = batch.next
@@ -196,7 +195,7 @@ class Reader:
             self.forgotten = max(self.forgotten, batch.published_at)
 
     def loads(self, batches: Iterable[Batch]) -> Iterator[Load]:
-        """What tuples mean for the value level."""
+        """What evaluators get of these tuples."""
         for batch in (piece for each in batches for piece in _pieces(each)):
             rows = self._rows(batch)
             if self._indexing:
@@ -205,7 +204,7 @@ class Reader:
                 yield from _rewritten(self.schema, batch, rows, rewriting)
 
     def loads_for(self, held: Held, batches: Iterable[Batch]) -> Iterator[Load]:
-        """What tuples mean for one query alone."""
+        """What evaluators get of these tuples for one query alone."""
         for batch in (piece for each in batches for piece in _pieces(each)):
             rows = self._rows(batch)
             if held.indexes:
@@ -225,16 +224,16 @@ class Reader:
         wanted = [value != NULL for value in values]  # Null equals nothing.
         yield from _load(self.schema, batch, self.at, b"", 0, values, wanted)
 
-    # Two readings.
+    # Two readers.
 
     def is_like(self, at: Attribute, schema: Schema, spread: Spread, share: PublisherShare) -> bool:
-        """Whether its tuples are of use to one that wants these."""
+        """Whether it reads the same tuples for the same evaluators."""
         return self.at == at and self.spread is spread and self.schema == schema and self.share == share
 
     def can_take_over(self, other: Reader) -> bool:
-        """Whether all that another reading has done for its queries is done, and this one has little left to catch up.
+        """Whether another reader has nothing under way, and this one is at most a little behind it.
 
-        What it reads again for them is told again, and dropped by their subscribers.
+        What it reads again for the other's queries makes results again; their subscribers drop these.
         """
         if (
             not self.is_like(other.at, other.schema, other.spread, other.share)
@@ -250,23 +249,23 @@ class Reader:
         return lives and min(apart, default=0) >= 0 and sum(apart) <= APART_MAX
 
     def take_over(self, other: Reader) -> None:
-        """Have the queries of another reading."""
+        """Serve the queries of another reader."""
         for held in other.held.values():
             self.add(held)
         self.used |= other.used
-        for peer, ears in other.heard.items():
+        for peer, told in other.heard.items():
             mine = self.heard.setdefault(peer, {})
-            for ear, sequence in ears.items():
-                mine[ear] = max(mine.get(ear, 0), sequence)
+            for whom, sequence in told.items():
+                mine[whom] = max(mine.get(whom, 0), sequence)
 
     def validate(self) -> None:
-        assert self.ears.total() == len(self.held)
+        assert self.subscribers.total() == len(self.held)
         assert self._queries.total() == len(self.held)
         assert self.joining.keys() <= self.held.keys()
 
 
 def _pieces(batch: Batch) -> Iterator[Batch]:
-    """A batch that is too large for one parcel, taken apart; raises TupleTooLarge."""
+    """A batch in pieces that fit into a parcel; raises TupleTooLarge."""
     if len(batch.rows) <= PIECE_BYTES and batch.count <= PIECE_ROWS:
         yield batch
         return
@@ -306,7 +305,7 @@ def _load(
     values: Sequence[ValueText],
     wanted: Sequence[bool],
 ) -> Iterator[Load]:
-    """Those of a batch that are wanted, if any."""
+    """A load with the wanted tuples of a batch, if there are any."""
     sequences = range(batch.first, batch.next)
     rows = batch.rows
     if not all(wanted):

@@ -1,7 +1,7 @@
 """Rewriter replication, section 7: how many rewriters share the tuples of an attribute.
 
-Each of them reads a share of the stream's publishers, so more of them than publishers would have nothing to read, and a
-stream that one peer can well read needs no more than that peer.
+Each of them reads a share of the stream's publishers. So more rewriters than publishers would have nothing to read, and
+a stream that one peer reads with ease needs one rewriter.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Final
 from protocols.catalogue.statistics import StreamStatistics
 from queries.query import REPLICAS_MAX
 
-READ_PER_S: Final = 20_000.0  # Tuples that one rewriter can well read,
-PUBLISHERS_EACH: Final = 4  # and publishers that it should have at least: shares go by their ids, not by their rates.
+READ_PER_S: Final = 20_000.0  # Tuples a second that one rewriter reads with ease.
+PUBLISHERS_EACH: Final = 4  # Fewest publishers for each: they are shared out by id, so with few the rates are uneven.
 
 
 def replicas_for(asked: int, publishers: Collection[StreamStatistics], peers: int) -> int:
-    """DR for one side of a join: as asked for, or one for each so many tuples a second, publishers allowing.
+    """DR for one side of a join: as asked for, or by the rates of its publishers.
 
     >>> def publishers(count: int, rate_per_s: float) -> list[StreamStatistics]:
     ...     return [StreamStatistics(rate_per_s=rate_per_s, row_bytes=9.0, fields=())] * count

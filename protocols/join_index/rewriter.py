@@ -1,8 +1,8 @@
-"""The attribute level of a peer that may crash: it reads streams for the queries it has, and carries on what they make.
+"""The rewriter: it reads streams for the queries indexed at it, and sends evaluators what these make of the tuples.
 
-A tuple that was published need not be sent here: it is in the log of its stream. One reading of a stream serves all
-queries of an attribute. A query that is posed is added to it, and what it wants of the tuples read before is done again
-for it alone; if that is too long ago to be here still, it has a reading of its own until that has caught up.
+Nobody sends it tuples: it reads them from the log of their stream. One reader serves all queries of an attribute. A new
+query joins a reader that is under way. The rewriter then sends again, for this query alone, the recent tuples that it
+wants. If some of these are no longer here, the query gets a reader of its own until that one has caught up.
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ from protocols.join_index.selections import Member
 from protocols.messages import Answer, Refused
 
 ROLE: Final = "joins"
-LEASE_MS: Final = 20_000
-RESEND_MS: Final = 2000
-SILENT_MS: Final = 6000  # An evaluator that has not said a word for so long is taken for lost.
-REPORT_MS: Final = 100  # Between two reports of a reader that gets on.
-OVER_MS: Final = 30_000  # How long evaluators are told what is over: some of it may get lost,
-GONE_MS: Final = 120_000  # and how much longer some of it may be on its way.
+LEASE_MS: Final = 20_000  # A query that no KEEP_QUERIES names for so long is forgotten.
+RESEND_MS: Final = 2000  # A parcel without a receipt is sent again after this time.
+SILENT_MS: Final = 6000  # An evaluator that has been silent for longer is taken for lost.
+REPORT_MS: Final = 100  # The least time between two reports of a reader.
+OVER_MS: Final = 30_000  # Evaluators are told for so long that a query is released: a message may get lost.
+GONE_MS: Final = 120_000  # A released query is not taken again for so long: messages about it may still arrive.
 PARCEL_BYTES: Final = 256 << 10
 
 
 @dataclass(slots=True, eq=False)
 class _Carried:
-    """A parcel that is on its way."""
+    """A parcel without a receipt."""
 
     reader: Reader
     reading: Reading
@@ -66,12 +66,13 @@ class _Carried:
 
 @dataclass(slots=True)
 class Rewriter:
-    """Rewriters among peers that come and go.
+    """The rewriter of all attributes whose keys lead to this peer.
 
-    In:        QUERY, KEEP_QUERIES, REMOVE_QUERY from subscribers; tuples of streams; RECEIPT from value levels
+    In:        QUERY, KEEP_QUERIES, REMOVE_QUERY from subscribers; tuples of streams; RECEIPT from evaluators
     Out:       QUERY_INDEXED, QUERY_REFUSED, QUERY_LOST, COVERED; PARCEL to evaluators
-    Keeps:     readers with their queries; parcels until they are unpacked
-    Invariant: what COVERED says was unpacked by evaluators that have not begun a new life since, or QUERY_LOST follows
+    Keeps:     readers with their queries; parcels until their receipt
+    Invariant: evaluators have unpacked what COVERED says, and still have it; if one has restarted, QUERY_LOST follows
+    Paper:     Idreos et al., ICDE 2006, sections 4 to 6, attribute level; departures in docs/papers.md
     """
 
     peer_id: PeerId
@@ -80,19 +81,19 @@ class Rewriter:
     life: Millis = 0
     readers: dict[str, Reader] = field(default_factory=dict)
     _held_by: dict[HeldName, Reader] = field(default_factory=dict)
-    _sides: dict[JoinId, dict[HeldName, None]] = field(default_factory=dict)  # What is held of each query.
+    _sides: dict[JoinId, dict[HeldName, None]] = field(default_factory=dict)  # The sides held of each query.
     _requests: dict[RequestId, Reader] = field(default_factory=dict)
     _carried: dict[int, _Carried] = field(default_factory=dict)
-    _on_the_way: dict[PeerId, dict[int, None]] = field(default_factory=dict)  # Parcels to each evaluator,
-    _with_queries: dict[PeerId, dict[int, None]] = field(default_factory=dict)  # and those of them with queries.
+    _on_the_way: dict[PeerId, dict[int, None]] = field(default_factory=dict)  # Parcels without a receipt.
+    _with_queries: dict[PeerId, dict[int, None]] = field(default_factory=dict)  # Those that carry queries.
     _last_number: int = 0
-    _seen_at: dict[PeerId, Millis] = field(default_factory=dict)  # When an evaluator last said a word.
-    _released: dict[PeerId, dict[JoinId, Millis]] = field(default_factory=dict)  # Until when evaluators are told so,
-    _gone: Recently[JoinId] = field(default_factory=Recently)  # and the same a while longer.
+    _seen_at: dict[PeerId, Millis] = field(default_factory=dict)  # When each evaluator was last heard.
+    _released: dict[PeerId, dict[JoinId, Millis]] = field(default_factory=dict)  # Until when each evaluator is told.
+    _gone: Recently[JoinId] = field(default_factory=Recently)  # Released queries.
     _spreads: dict[tuple[tuple[PeerId, ...], tuple[Heavy, ...]], Spread] = field(default_factory=dict)
 
     def begin(self, now: Millis) -> None:
-        """Number parcels as no earlier life of this peer has."""
+        """Number parcels from where no earlier life of this peer has come to."""
         self.life = now
         self._last_number = now << 20
 
@@ -116,7 +117,7 @@ class Rewriter:
         if len(self._held_by) >= self.limits.queries_max:
             reason = f"peer {self.peer_id.short} has {self.limits.queries_max} join queries already"
             return [Send(sender, QueryRefused(query=message.query.id, reason=reason))]
-        if message.query.id in self._gone:  # Evaluators are being told to forget it: it has to come by another name.
+        if message.query.id in self._gone:  # Evaluators are told to forget it: only a new attempt will do.
             reason = f"peer {self.peer_id.short} has forgotten it"
             return [Send(sender, QueryLost(query=message.query.id, reason=reason))]
         held = Held(member, message, sender, now)
@@ -134,7 +135,7 @@ class Rewriter:
         return [*effects, *_indexed(reader, [held])]
 
     def _reader_for(self, held: Held) -> tuple[Reader, list[Effect]]:
-        """One that still has what it read since the query was posed, or a new one."""
+        """A reader that still has all it read since the query was posed, or a new one."""
         inserted_at = held.member.inserted_at
         agreed = (held.message.evaluators, held.message.heavy)
         spread = self._spreads.setdefault(agreed, Spread(*agreed))
@@ -180,7 +181,7 @@ class Rewriter:
             del self._sides[name[0]]
 
     def _release(self, reader: Reader, queries: Iterable[JoinId], now: Millis) -> None:
-        """Tell evaluators, for a while, which queries they need not keep for this peer."""
+        """Tell evaluators, for a while, that they need not keep queries for this peer."""
         for query in queries:
             if query in self._sides:
                 continue
@@ -208,7 +209,7 @@ class Rewriter:
         return carried
 
     def _lose(self, reader: Reader, reason: str, now: Millis, culprit: PeerId | None = None) -> list[Effect]:
-        """Something that came of what was read is gone: the queries must begin anew."""
+        """Something that the reader sent is gone: its queries need a new attempt."""
         if reader.name not in self.readers:
             return []
         lost = {query: held.subscriber for (query, _, _), held in reader.held.items()}
@@ -252,7 +253,7 @@ class Rewriter:
         return effects + self._settle(reader, now)
 
     def _carry(self, reader: Reader, reading: Reading, loads: Iterable[Load], now: Millis) -> list[Effect]:
-        """One parcel for each evaluator, unless it would be too large; new queries go with what comes first."""
+        """One parcel for each evaluator, or several where one would be too large. New queries go first."""
         by_peer: dict[PeerId, list[Load]] = {}
         for load in loads:
             for peer, share in _by_evaluator(reader.spread, load):
@@ -281,10 +282,10 @@ class Rewriter:
         return effects
 
     def _queries_before(self, to: PeerId, number: int) -> int:
-        """The last parcel before another that is on the way and has queries in it; 0: there is none."""
+        """The last earlier parcel to an evaluator that carries queries and has no receipt; 0: there is none."""
         return next((each for each in reversed(self._with_queries.get(to, {})) if each < number), 0)
 
-    # What evaluators say.
+    # Receipts.
 
     def received(self, sender: PeerId, receipt: Receipt, now: Millis) -> list[Effect]:
         self._seen_at[sender] = now
@@ -293,7 +294,7 @@ class Rewriter:
             if reader.used.get(sender, receipt.life) != receipt.life:
                 effects += self._lose(reader, f"peer {sender.short} was restarted", now)
         carried = self._put_down(receipt.number)
-        if carried is None:  # Of a reader that is no more, or the second one.
+        if carried is None:  # Its reader is closed, or this is the second receipt.
             return effects
         reader = carried.reader
         if receipt.refused:
@@ -301,13 +302,13 @@ class Rewriter:
         reader.used[sender] = receipt.life
         heard = reader.heard.setdefault(sender, {})
         for told in receipt.told:
-            ear = (told.subscriber, told.life)
-            heard[ear] = max(heard.get(ear, 0), told.sequence)
+            whom = (told.subscriber, told.life)
+            heard[whom] = max(heard.get(whom, 0), told.sequence)
         carried.reading.parcels -= 1
         return effects + self._settle(reader, now)
 
     def _settle(self, reader: Reader, now: Millis) -> list[Effect]:
-        """Go on behind the batches of which everything has been unpacked."""
+        """Advance past the readings of which all parcels are unpacked, oldest first."""
         passed: dict[Origin, int] = {}
         is_settled = False
         while reader.readings and not reader.readings[0].parcels:
@@ -333,17 +334,17 @@ class Rewriter:
     # Time.
 
     def sweep(self, now: Millis) -> list[Effect]:
-        """Look after evaluators and leases, say again what was not heard, and how far everything is."""
+        """End leases, send parcels again, ask evaluators whether they are there, and report to subscribers."""
         effects: list[Effect] = []
         for name, reader in list(self._held_by.items()):
             held = reader.held[name]
             if now - held.leased_at > LEASE_MS:
-                reader.lapsed[name[0]] = held.ear
+                reader.lapsed[name[0]] = held.incarnation
                 effects += self._forget(name, now)
         for carried in self._carried.values():
             if now - carried.sent_at >= RESEND_MS:
                 carried.sent_at = now
-                if carried.parcel.after not in self._on_the_way[carried.to]:  # It is there, or will not come any more.
+                if carried.parcel.after not in self._on_the_way[carried.to]:  # It is unpacked, or dropped.
                     before = self._queries_before(carried.to, carried.parcel.number)
                     carried.parcel = msgspec.structs.replace(carried.parcel, after=before)
                 effects.append(Send(carried.to, carried.parcel))
@@ -372,7 +373,7 @@ class Rewriter:
         return effects
 
     def _merge(self) -> list[Effect]:
-        """Readings that have come to the same place become one."""
+        """Readers that have come equally far become one."""
         effects: list[Effect] = []
         for other in list(self.readers.values()):
             for reader in self.readers.values():
@@ -393,14 +394,14 @@ class Rewriter:
         return [effect for reader in lost for effect in self._lose(reader, reason, now, peer)]
 
     def _report(self, reader: Reader, now: Millis) -> list[Effect]:
-        """To each subscriber once, however many queries it has here."""
+        """One report for each subscriber, however many queries it has here."""
         if not reader.is_open:
             return []
         reader.reported_at = now
         reader.report += 1
         covers = tuple(Position(origin, upto) for origin, upto in reader.covers.items())
         effects: list[Effect] = []
-        for ear in reader.ears:
+        for whom in reader.subscribers:
             message = Covered(
                 reader=reader.name,
                 report=reader.report,
@@ -408,12 +409,12 @@ class Rewriter:
                 messages=reader.messages,
                 covers=covers,
                 heard=tuple(
-                    Heard(peer, life, reader.heard.get(peer, {}).get(ear, 0)) for peer, life in reader.used.items()
+                    Heard(peer, life, reader.heard.get(peer, {}).get(whom, 0)) for peer, life in reader.used.items()
                 ),
-                forgotten=tuple(query for query, whose in reader.lapsed.items() if whose == ear),
-                subscriber_life=ear[1],
+                forgotten=tuple(query for query, whose in reader.lapsed.items() if whose == whom),
+                subscriber_life=whom[1],
             )
-            effects.append(Send(ear[0], message))
+            effects.append(Send(whom[0], message))
         return effects
 
     def is_empty(self) -> bool:
@@ -424,7 +425,7 @@ class Rewriter:
         assert len(self._held_by) == sum(len(reader.held) for reader in self.readers.values())
         assert self._held_by.keys() == {name for names in self._sides.values() for name in names}
         for reader in self.readers.values():
-            assert reader.held, "nobody reads for nobody"
+            assert reader.held, "a reader without queries is closed"
             reader.validate()
         for carried in self._carried.values():
             assert carried.reader.name in self.readers
@@ -432,7 +433,7 @@ class Rewriter:
 
 
 def _by_evaluator(spread: Spread, load: Load) -> Iterator[tuple[PeerId, Load]]:
-    """A load taken apart by who evaluates each value."""
+    """A load taken apart by the evaluators of its values."""
     raw: list[msgspec.Raw] = []
     for peer, numbers in spread.shares(load).items():
         if len(numbers) == len(load.values):
@@ -451,7 +452,7 @@ def _by_evaluator(spread: Spread, load: Load) -> Iterator[tuple[PeerId, Load]]:
 
 
 def _indexed(reader: Reader, every: Iterable[Held]) -> list[Effect]:
-    """Say of queries that they are in place, if they are."""
+    """QUERY_INDEXED for those that are in place."""
     return [
         Send(
             held.subscriber,
@@ -469,7 +470,7 @@ def _indexed(reader: Reader, every: Iterable[Held]) -> list[Effect]:
 
 
 def _portions(queries: list[JoinQuery], loads: list[Load]) -> Iterator[tuple[tuple[JoinQuery, ...], tuple[Load, ...]]]:
-    """Parcels that are not too large; queries come before any load."""
+    """What goes into each parcel so that none is too large. Queries come before loads."""
     some: list[JoinQuery] = []
     portion: list[Load] = []
     size = 0

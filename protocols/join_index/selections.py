@@ -1,8 +1,8 @@
-"""Queries of one group, found by the tuples they want: by constants, not one after the other.
+"""Which queries of a group a tuple may concern, looked up by the constants that the queries compare with.
 
-A query is filed, for each side of its join, under one condition that compares an attribute with a constant: under the
-constant of an equality, else among the bounds of `<`, `<=`, `>` or `>=`, else with those that any tuple may concern.
-Whoever is found still has to look at the whole condition: the file only leaves out whom a tuple cannot concern.
+For each side of its join a query is filed under one comparison of an attribute with a constant: an equality if it has
+one, else a bound (`<`, `<=`, `>`, `>=`). A query without any is filed among those that every tuple may concern. A
+lookup only leaves out queries that a tuple cannot concern; the whole condition is checked after it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _bound = itemgetter(0)
 
 
 class Member:
-    """A query of a group. What takes long to make of it is made when a tuple first concerns it: few may ever be."""
+    """A query of a group. It is compiled when two tuples first concern it: many queries wait for ever."""
 
     __slots__ = (
         "_ready",
@@ -62,10 +62,10 @@ class Member:
         self.windows = (left.window_ms, right.window_ms)
         self.has_window = self.windows != (None, None)
         self.wants = (comparison_of(condition, LEFT), comparison_of(condition, RIGHT))
-        # Queries whose tuples go the same ways, and meet in the same way, are one group.
+        # Queries of one algorithm and one join condition send and store the same triggers: they are a group.
         self.group = sha256(query.algorithm.encode() + condition.signature).digest()[:GROUP_BYTES]
         self.rest = condition.rest
-        self.known_since = 0  # By an evaluator: a number of what it has taken.
+        self.known_since = 0  # The number of the first load that an evaluator took with it.
         self._ready: Meeting | None = None
 
     @property
@@ -80,7 +80,7 @@ class Member:
         return self.query.retention_ms if window is None else window
 
     def share_a_window(self, left: Millis, right: Millis) -> bool:
-        """Whether the later of two tuples was published while the earlier was in its window; both ends count."""
+        """Whether the later tuple was published while the earlier was in its window. Both ends count."""
         earlier = self.sources[LEFT if left <= right else RIGHT].window
         return earlier is None or abs(right - left) * 1000 <= int(earlier.size)
 
@@ -94,7 +94,7 @@ class Comparison(NamedTuple):
 
 
 def comparison_of(condition: JoinCondition, side: Side) -> Comparison | None:
-    """What tuples of a side are told apart by; None: any may be wanted."""
+    """The comparison that a side is filed under; None: every tuple may be wanted."""
     source = condition.sides[side].source
     bounds: list[Comparison] = []
     for part in conjuncts(condition.predicate):
@@ -118,7 +118,7 @@ def comparison_of(condition: JoinCondition, side: Side) -> Comparison | None:
 
 
 def getter(schema: Schema, path: tuple[str, ...]) -> OnRow:
-    """The value of an attribute, for many rows."""
+    """A function from rows to the value of an attribute."""
     if len(path) == 1:
         return itemgetter(next(place for place, each in enumerate(schema.fields) if each.name == path[0]))
     return lambda row: at_path(schema, row, path)
@@ -131,15 +131,15 @@ _Bounds = list[tuple[Any, JoinId, Member]]
 class Selections:
     """The queries of a group, filed by what they want of one side.
 
-    Invariant: each query is filed once; a tuple that satisfies what a query wants of this side finds it
+    Invariant: each query is filed once; a lookup by a tuple that satisfies its condition finds it
     """
 
     side: Side
     schema: Schema
-    anything: dict[JoinId, Member] = field(default_factory=dict)  # Queries that any tuple may concern.
+    anything: dict[JoinId, Member] = field(default_factory=dict)  # Queries that every tuple may concern.
     _equal: dict[tuple[str, ...], dict[ValueText, dict[JoinId, Member]]] = field(default_factory=dict)
-    _above: dict[tuple[str, ...], _Bounds] = field(default_factory=dict)  # By the bound that a value is not below,
-    _below: dict[tuple[str, ...], _Bounds] = field(default_factory=dict)  # or not above.
+    _above: dict[tuple[str, ...], _Bounds] = field(default_factory=dict)  # Lower bounds, sorted.
+    _below: dict[tuple[str, ...], _Bounds] = field(default_factory=dict)  # Upper bounds, sorted.
     _getters: dict[tuple[str, ...], OnRow] = field(default_factory=dict)
 
     @property
@@ -182,7 +182,7 @@ class Selections:
         return self._above if sign.startswith(">") else self._below
 
     def is_wanted(self, row: Row) -> bool:
-        """Whether any query may be concerned."""
+        """Whether a tuple may concern any query."""
         return bool(self.anything) or bool(self.found(row))
 
     def found(self, row: Row) -> list[Member]:
@@ -200,13 +200,13 @@ class Selections:
 
 
 def _is_number(value: Any) -> bool:
-    """Of those that have an order: NaN is above and below nothing."""
+    """NaN is no number here: it is neither above nor below anything."""
     return isinstance(value, _NUMBERS) and not isinstance(value, bool) and value == value
 
 
 @dataclass(slots=True)
 class Group:
-    """Queries with one join condition, by what they want of both sides."""
+    """Queries with one join condition, filed by what they want of each side."""
 
     sides: tuple[Selections, Selections]
     members: dict[JoinId, Member] = field(default_factory=dict)

@@ -1,8 +1,8 @@
-"""How long tuples and triggers stay at an evaluator, and for whom something that is gone may be missing.
+"""How long tuples and triggers stay at an evaluator, and which queries may miss something that has expired.
 
-A window says how long a tuple can meet later ones, not when the last of those will have come: their publisher may be
-away. So a tuple stays for as long after its window as others may be late, and who is later still is noticed, by what
-has been let go since its query was known here: the query begins anew, and allows for more.
+A window says how long a tuple can meet later ones. It does not say when the last of these will have arrived: their
+publisher may be away. So a tuple stays for the window and a lateness beyond it. A tuple that is later still may have
+missed a partner that has expired. The evaluator notices, and the query begins an attempt that allows for more lateness.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NEVER: Final[Millis] = -(1 << 62)
 
 
 class Shelf(NamedTuple):
-    """The tuples of an attribute; with a group, its triggers that wait for the attribute and take a side."""
+    """What is stored together: the tuples of an attribute; or, of one group and side, the triggers that look for it."""
 
     at: Attribute | None
     group: bytes
@@ -31,7 +31,7 @@ class Shelf(NamedTuple):
 
 @dataclass(slots=True)
 class Dropped:
-    """Of things that came one after the other, were of some time each and are gone: the latest time.
+    """Remembers of expired things when they came and of what time they were; finds the latest time since an arrival.
 
     >>> dropped = Dropped()
     >>> for came, wall in ((1, 50), (3, 20), (2, 30), (4, 10)):
@@ -40,8 +40,9 @@ class Dropped:
     (50, 30, 10, True)
     """
 
-    _came: list[int] = field(default_factory=list)  # Rising;
-    _walls: list[Millis] = field(default_factory=list)  # falling: who came earlier and is older is not remembered.
+    # Arrivals rise and times fall: what came earlier and is older than another never decides.
+    _came: list[int] = field(default_factory=list)
+    _walls: list[Millis] = field(default_factory=list)
 
     def add(self, came: int, wall: Millis) -> None:
         place = bisect_left(self._came, came)
@@ -56,17 +57,17 @@ class Dropped:
         self._walls[first:place] = [wall]
 
     def latest(self, since: int = 0) -> Millis:
-        """Among those that came then or later; NEVER: none is gone."""
+        """The latest time among those that came then or later; NEVER: none of them has expired."""
         place = bisect_left(self._came, since)
         return self._walls[place] if place < len(self._walls) else NEVER
 
 
 @dataclass(slots=True, eq=False)
 class _Wishes:
-    """How long the queries of one shelf want what lies there."""
+    """How long the queries of one shelf want its tuples."""
 
-    keep_ms: Counter[Millis] = field(default_factory=Counter)  # After its publication,
-    late_ms: Counter[Millis] = field(default_factory=Counter)  # and then for those who are late.
+    keep_ms: Counter[Millis] = field(default_factory=Counter)  # After publication.
+    late_ms: Counter[Millis] = field(default_factory=Counter)  # Beyond that.
     longest: tuple[Millis, Millis] = (0, 0)
 
     def add(self, keep_ms: Millis, late_ms: Millis) -> None:
@@ -84,8 +85,8 @@ class _Wishes:
 class Stays:
     """The shelves of an evaluator.
 
-    Keeps:     of each how long its queries want what lies there, and the latest that was let go
-    Invariant: what comes while a query is known stays as long as that query wants
+    Keeps:     for each shelf how long its queries want its tuples, and what has expired there
+    Invariant: a tuple that comes while a query is known stays as long as this query wants
     """
 
     late_ms: Millis  # For sides without a window.
@@ -93,7 +94,7 @@ class Stays:
     _dropped: dict[Attribute | None, dict[Shelf, Dropped]] = field(default_factory=dict)
 
     def __contains__(self, shelf: object) -> bool:
-        """Whether anybody wants what lies there."""
+        """Whether any query wants its tuples."""
         return shelf in self._wishes
 
     def add(self, member: Member) -> None:
@@ -114,23 +115,23 @@ class Stays:
         return member.keep_ms(side), member.query.late_ms if has_window else self.late_ms
 
     def until(self, shelf: Shelf, wall: Millis, now: Millis) -> Millis:
-        """When something of this time can go that comes now."""
+        """When a tuple of this time that comes now expires."""
         keep_ms, late_ms = self._wishes[shelf].longest
         return max(now, wall + keep_ms) + late_ms
 
     def drop(self, shelf: Shelf, came: int, wall: Millis) -> None:
-        """Something is let go."""
+        """A tuple has expired."""
         self._dropped.setdefault(shelf.at, {}).setdefault(shelf, Dropped()).add(came, wall)
 
     def late(self, shelf: Shelf, wall: Millis, groups: Mapping[bytes, Group]) -> list[Member]:
-        """Queries for which something of this time that comes now may have missed what was let go."""
+        """Queries for which a tuple of this time that comes now may have missed an expired partner."""
         found: list[Member] = []
         for other, dropped in self._dropped.get(shelf.at, {}).items():
-            if not shelf.group and other.group:  # Tuples meet triggers,
+            if not shelf.group and other.group:  # Tuples meet triggers.
                 found += _missing(groups[other.group], other.side, wall, dropped)
-            elif shelf.group and not other.group:  # triggers tuples,
+            elif shelf.group and not other.group:  # Triggers meet tuples.
                 found += _missing(groups[shelf.group], _other(shelf.side), wall, dropped)
-            elif shelf.at is None and other == Shelf(None, shelf.group, _other(shelf.side)):  # in DAI-V triggers.
+            elif shelf.at is None and other == Shelf(None, shelf.group, _other(shelf.side)):  # DAI-V.
                 found += _missing(groups[shelf.group], other.side, wall, dropped)
         return found
 
@@ -139,7 +140,7 @@ class Stays:
 
 
 def _missing(group: Group, side: Side, wall: Millis, dropped: Dropped) -> list[Member]:
-    """Queries with a window on a side some of which is gone: something of this time may have met it."""
+    """Queries with a window on this side whose expired tuples might have met one of this time."""
     if dropped.latest() < wall - max(group.windows[side], default=0):
         return []
     return [
@@ -150,7 +151,7 @@ def _missing(group: Group, side: Side, wall: Millis, dropped: Dropped) -> list[M
 
 
 def _shelves(member: Member) -> Iterator[tuple[Shelf, Side]]:
-    """Where tuples of each side may lie for a query."""
+    """The shelves that may have tuples of each side for a query."""
     for side in (LEFT, RIGHT):
         if member.algorithm == "dai-v":
             yield Shelf(None, member.group, side), side

@@ -1,7 +1,8 @@
-"""The tables of a value level: tuples and triggers by value, and what they make of all queries of their groups.
+"""The tables of an evaluator: tuples (the paper's VLTT) and triggers (VLQT) by value, and the results they make.
 
-VLTT and VLQT as in the paper, but that a trigger stands for all queries of its group, and the queries are known once,
-however many tuples trigger them. When two tuples meet, the group says whom they may concern.
+A trigger is a tuple that has triggered the queries of a group, which have one join condition. The paper stores a
+rewritten query for each of them; here one trigger stands for the whole group. When a trigger meets a tuple, the group
+says which queries the pair may concern.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from protocols.join_index.stays import Shelf, Stays
 from protocols.subgraphs import Algorithm
 from queries.schema import Row, Schema
 
-ROWS_MAX: Final = 1000  # Of one query in one piece of results,
-RESULTS_BYTES: Final = 256 << 10  # and their size.
+ROWS_MAX: Final = 1000  # Most rows in one ResultRows.
+RESULTS_BYTES: Final = 256 << 10  # Most bytes in one ResultRows.
 
 _Key = tuple[int, int]  # The number of an origin, and the sequence.
 
 
 class _Item:
-    """A tuple, read: its row with TIME."""
+    """A tuple. Its row ends with TIME."""
 
     __slots__ = ("came", "key", "published_at", "row", "until", "wall")
 
@@ -39,12 +40,12 @@ class _Item:
         self.published_at = published_at
         self.wall = wall
         self.row = row
-        self.came = came  # With which of the loads.
+        self.came = came  # The number of the load that brought it.
         self.until = until
 
 
 class _Place:
-    """Everything here of one value: tuples, and triggers of each group by the side they take."""
+    """All that is stored under one value: tuples, and the triggers of each group by the side they take."""
 
     __slots__ = ("triggers", "tuples")
 
@@ -55,7 +56,7 @@ class _Place:
 
 @dataclass(slots=True)
 class _Made:
-    """Results of one query that have not been told yet."""
+    """Results of one query that are not encoded yet."""
 
     member: Member
     rows: list[Row] = field(default_factory=list)  # Both tuples, side by side.
@@ -64,22 +65,22 @@ class _Made:
 
 @dataclass(slots=True)
 class Tables:
-    """What an evaluator knows.
+    """What an evaluator stores.
 
-    Keeps:     queries; tuples and triggers, for as long as they can meet something that is as late as queries allow
-    Invariant: two tuples that came for a query, here and while it was known, have met, unless it is among the late
+    Keeps:     queries; tuples and triggers, until the latest partner that their queries allow for can have come
+    Invariant: two tuples that came for a query while it was known have met, or the query is among the late
     """
 
     limits: JoinLimits
     queries: dict[JoinId, Member] = field(default_factory=dict)
-    stored: int = 0  # Tuples and triggers,
-    taken: int = 0  # and how many have ever come.
-    refused: int = 0  # What a full table had no room for.
-    late: dict[JoinId, Member] = field(default_factory=dict)  # For which a tuple came too late, since last asked.
-    _loads: int = 0  # Taken so far.
+    stored: int = 0  # Tuples and triggers.
+    taken: int = 0  # Tuples and triggers that have ever come.
+    refused: int = 0  # Those for which there was no room.
+    late: dict[JoinId, Member] = field(default_factory=dict)  # A tuple came too late for these.
+    _loads: int = 0  # Numbers the loads.
     _stays: Stays = field(init=False)
     _groups: dict[bytes, Group] = field(default_factory=dict)
-    _attempts: dict[str, JoinId] = field(default_factory=dict)  # The one attempt of each query that is known.
+    _attempts: dict[str, JoinId] = field(default_factory=dict)  # The attempt of each query that is known.
     _removed: Recently[JoinId] = field(default_factory=Recently)
     _places: dict[Attribute | None, dict[Value, _Place]] = field(default_factory=dict)
     _schemas: dict[Schema, Schema] = field(default_factory=dict)
@@ -94,7 +95,7 @@ class Tables:
     # Queries.
 
     def know(self, query: JoinQuery, now: Millis) -> JoinId | None:
-        """Take a query in, unless it has ended; an earlier attempt of it, which is over then, is returned.
+        """Take a query in, unless it is over. Ends an earlier attempt of it, and returns that one's id.
 
         Raises NotIndexed.
         """
@@ -118,12 +119,12 @@ class Tables:
         return before
 
     def end(self, query: JoinId, now: Millis) -> None:
-        """Its subscriber has ended it: what comes late of it is of no use."""
+        """Its subscriber has ended it: do not take it in again, should it come once more."""
         self._removed.add(query, now + self.limits.recent_ms)
         self.forget(query)
 
     def forget(self, query: JoinId) -> None:
-        """Nobody brings anything for it now."""
+        """Drop a query, and what is stored for it alone."""
         member = self.queries.pop(query, None)
         if member is None:
             return
@@ -157,14 +158,14 @@ class Tables:
         """Let tuples meet what is here, and keep them for what comes."""
         shelf = Shelf(load.at, load.group, load.side)
         if shelf not in self._stays:
-            return  # The queries have ended.
+            return  # The queries it is for are over.
         group = self._groups.get(load.group)
         self._loads += 1
         self.taken += len(load.sequences)
         schema = self._schemas.setdefault(load.schema, load.schema)
         wall, time = wall_ms(load.published_at), (time_of(load.published_at),)
         for member in self._stays.late(shelf, wall, self._groups):
-            self.late[member.query.id] = member  # Every time: who brings it must not cover it before that is heard.
+            self.late[member.query.id] = member  # Also if it comes again: its subscriber must hear of it first.
         until = self._stays.until(shelf, wall, now)
         origin, refused = self._number(load.origin), self.refused
         places = self._places.setdefault(load.at, {})
@@ -246,7 +247,7 @@ class Tables:
         return meeting.has_known(side, self._origins[number], sequence)
 
     def _is_told_here(self, algorithm: Algorithm, left: _Item, right: _Item, trigger: Side) -> bool:
-        """Whether this evaluator tells a pair: in DAI-Q and DAI-T there are two that could, and their order decides."""
+        """In DAI-Q and DAI-T a pair meets at two evaluators. The order of publication decides which one tells it."""
         if algorithm == "dai-q":
             return self._is_later(left, right) == (trigger == LEFT)
         if algorithm == "dai-t":
@@ -254,7 +255,7 @@ class Tables:
         return True
 
     def _is_later(self, left: _Item, right: _Item) -> bool:
-        """Of two tuples, whether the left was published later; a tuple that meets itself is on the left first."""
+        """Whether the left tuple was published later. A tuple that meets itself is on the left first."""
         if left.published_at != right.published_at:
             return left.published_at > right.published_at
         one, other = (self._origins[item.key[0]] for item in (left, right))
@@ -264,7 +265,7 @@ class Tables:
     # Results.
 
     def results(self) -> Iterator[tuple[Member, ResultRows]]:
-        """What has been made since this was last asked."""
+        """The results since this was last asked."""
         made, self._made = self._made, {}
         for name, each in made.items():
             meeting = each.member.meeting
@@ -294,7 +295,7 @@ class Tables:
     # Time.
 
     def sweep(self, now: Millis) -> None:
-        """Let go of what has ended."""
+        """Let go of what has expired."""
         for load, origin in self._old.due(now):
             places = self._places.get(load.at, {})
             for sequence, value in zip(load.sequences, load.values, strict=True):
@@ -311,7 +312,7 @@ class Tables:
         self._removed.sweep(now)
 
     def _tidy(self, at: Attribute | None, value: Value) -> None:
-        """Leave nothing empty behind."""
+        """Remove a place with nothing in it."""
         place = self._places.get(at, {}).get(value)
         if place is None:
             return
@@ -327,14 +328,14 @@ class Tables:
 
     def validate(self) -> None:
         assert len(self._attempts) == len(self.queries) == sum(len(group.members) for group in self._groups.values())
-        assert not self._made, "what is made is told at once"
-        assert not self.late, "who is late is told so"
+        assert not self._made, "results are sent with the parcel that made them"
+        assert not self.late, "subscribers are told at once"
         assert self.queries or self._stays.is_empty()
         assert self.stored <= self.limits.tuples_max
 
 
 def is_earlier_attempt(one: JoinId, other: JoinId) -> bool:
-    """Whether both are attempts of one query, the second the later one.
+    """Whether both are attempts of one query, and the second is the later one.
 
     >>> is_earlier_attempt("q.1~7", "q.1~12"), is_earlier_attempt("q.1~7", "q.2~12"), is_earlier_attempt("a", "b")
     (True, False, False)
