@@ -105,6 +105,7 @@ class Driver:
         self._peer = Peer(overlay.peer_id, rng, limits)
         self.engines = Engines(make_engine, self.submit, overlay.say_engine)
         self._peer.executor.has_spark = self.engines.has_spark
+        self._peer.shares = overlay.understanding.shares
         self._journal = Journal(disk, RECORDS.encode, RECORDS.decode)
         self._gate = SyncGate()
         self._courier = Courier(overlay.router, overlay.understanding, self.submit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -37,6 +37,7 @@ from protocols.role import KeptRole, Role
 from protocols.store.events import StoreFailed, StoreRead, StoreWritten
 from protocols.store.limits import StoreLimits
 from protocols.store.machine import StoreMachine
+from protocols.versions import Family
 
 
 class Peer:
@@ -62,7 +63,8 @@ class Peer:
         self.proxy = QueryProxy(peer_id, self.inside, self.clock, self.publisher, limits)
         self.explainer = Explainer(peer_id, self.inside, self.clock)
         self.placement = PlacementMachine(peer_id)
-        self.joins = JoinIndex(peer_id, self.inside, lambda: self.store.neighbours, limits.late_join_ms)
+        self.shares: Callable[[PeerId, Family], bool] = lambda _peer, _family: True  # The driver knows better.
+        self.joins = JoinIndex(peer_id, self.inside, self._evaluators, limits.late_join_ms)
         # What several roles take, the store takes last: its answer to LEAVE ends the question.
         self._roles: tuple[Role, ...] = (
             self.catalogue,
@@ -87,6 +89,10 @@ class Peer:
             for kind in (*role.owned.messages, *role.owned.commands, *role.owned.events):
                 self._by_kind[kind] = (*self._by_kind.get(kind, ()), role)
         self._by_record = {kind: role for role in self._kept for kind in role.owned.records}
+
+    def _evaluators(self) -> tuple[PeerId, ...]:
+        """The neighbours that may evaluate joins of ours."""
+        return tuple(peer for peer in self.store.neighbours if self.shares(peer, "join_index"))
 
     def restore(self, records: Sequence[Record], logs: Mapping[LogId, LogBounds], now: Millis) -> None:
         """Become again what the journal says we were."""

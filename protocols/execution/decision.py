@@ -310,7 +310,7 @@ def decide(
     able = [peer for peer in engines if peer not in placing.unready] or engines  # Those will do if there are no others.
     is_forced = engine == "spark" and not is_stateful(plan)  # It begins where streams are read and ends at the proxy.
     if not able if is_stateful(plan) else is_forced and proxy not in able:
-        return NoEngine(len(view.peers), here=is_forced)
+        return NoEngine(len(view.peers), here=is_forced, unshared=len(seen.unshared))
     streams = published_in(view, placing.streams)
     parts = parts_of(plan, streams, proxy, able, placing.told, stand_ins(view, streams, proxy, able))
     bound_ms = math.inf if placing.within_ms is None else placing.within_ms

@@ -31,6 +31,7 @@ class NoEngine(msgspec.Struct, frozen=True):
 
     peers: int
     here: bool
+    unshared: int = 0  # Live peers that were left out: they do not share execution with this one.
 
 
 def objection(
@@ -111,6 +112,9 @@ def no_placement(name: QueryId, found: NoEngine | Infeasible, trouble: str = "")
         return Refused(code="unavailable", error=error, hint="Without --engine spark it needs none.")
     error = f'query "{name}" cannot run: it needs Spark, and no peer here has it'
     detail = f"Of {found.peers} peers that this one can see, none runs with Spark."
+    if found.unshared:
+        left_out = "1 more was" if found.unshared == 1 else f"{found.unshared} more were"
+        detail += f' {left_out} left out for another version of execution: "peer doctor" says which.'
     detail += f" Here it was tried: {trouble}." if trouble else ""
     hint = "Windows and joins need a peer that was not started with --no-spark."
     return Refused(code="unavailable", error=error, detail=detail, hint=hint)

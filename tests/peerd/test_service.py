@@ -5,14 +5,21 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import msgspec
+import pytest
 from structlog.testing import capture_logs
 
-from overlay.identity import JoinToken
+from overlay.identity import JoinToken, Network
 from peerd import service
 from peerd.admission import store_token
 from peerd.config import Config
 from peerd.datadir import DataDir
+from peerd.disk import FileDisk
+from peerd.errors import PeerError
 from peerd.service import Daemon
+from protocols.journal.journal import Journal
+from protocols.store.messages import NeighboursKept
+from protocols.wire import RECORDS
 from tests.overlay.networks import started, until
 
 
@@ -69,3 +76,19 @@ async def test_contacts_are_written_down_once_there_is_room_again_and_after_the_
         await running
         assert statuses == [["alive"], ["left"]]
         assert data.read_contacts() == [f"127.0.0.1:{other.address[1]}"]
+
+
+async def test_a_journal_that_a_newer_release_wrote_is_refused_in_clear_words(tmp_path: Path):
+    data = DataDir(tmp_path)
+    data.prepare()
+    with FileDisk(data.journal_dir) as disk:
+        journal = Journal(disk, lambda _: b"\x01" + msgspec.msgpack.encode(["LATER", 1]), RECORDS.decode)
+        journal.recover()
+        journal.append(NeighboursKept(peers=()))
+        pending = journal.take()
+        assert pending is not None
+        pending.write(disk)
+    store_token(data, JoinToken(Network.create("test"), ()))
+    with pytest.raises(PeerError, match="cannot read: kind LATER is not known to this release") as refused:
+        await Daemon(Config(port=0, http_port=0), data).run()
+    assert "Start the peer with that release." in str(refused.value.hint)

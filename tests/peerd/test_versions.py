@@ -92,6 +92,7 @@ async def test_an_engine_that_nobody_shares_is_no_engine(tmp_path: Path):
         refused = await one.answer(SubmitQuery(text=text, name="q"))
         assert isinstance(refused, Refused)
         assert refused.code == "unavailable"
+        assert '1 more was left out for another version of execution: "peer doctor" says which.' in refused.detail
 
 
 async def test_a_copy_is_not_kept_where_delivery_is_not_shared(tmp_path: Path):

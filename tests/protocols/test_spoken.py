@@ -12,7 +12,7 @@ from overlay import datagrams, frames, identity, router
 from overlay.coordinates import DIMENSIONS
 from peerd import __version__
 from protocols.versions import FAMILIES, VERSIONS, Span, differences, in_words, refusal
-from protocols.wire import FAMILY_OF, MESSAGES
+from protocols.wire import FAMILY_OF, MESSAGES, RECORDS
 from tests.overlay.datagram_things import one_of_each
 from tests.protocols import spoken
 from tests.protocols.things import make
@@ -114,3 +114,13 @@ def test_peers_share_a_family_where_their_spans_meet() -> None:
     assert in_words(newer) == "link (2 to 3 here, 4 to 5 there), execution (2 here, none there)"
     assert newer[0].is_older_here
     assert [each.family for each in refusal(newer)] == ["link"]
+
+
+def test_records_that_earlier_releases_wrote_are_read() -> None:
+    """Each line is a record as a release wrote it: its kind, and its bytes."""
+    pages = sorted(SPOKEN.parent.glob("records-*.txt"))
+    assert [page.name for page in pages][:1] == ["records-0.1.0.txt"]
+    for page in pages:
+        for line in page.read_text().splitlines():
+            kind, raw = line.split()
+            assert spoken.name_of(type(RECORDS.decode(bytes.fromhex(raw)))) == kind
