@@ -13,7 +13,7 @@ from protocols.messages import Command
 
 @dataclass(slots=True)
 class Inside:
-    """The questions that roles of this peer have put to each other. Their numbers are below zero, clients' are not."""
+    """The questions that roles of this peer have asked each other. Their numbers are negative, unlike clients'."""
 
     roles: dict[RequestId, str] = field(default_factory=dict)
     _last: RequestId = 0
@@ -35,7 +35,7 @@ class Inside:
         return request >= 0
 
     def turned(self, effect: Effect) -> Effect:
-        """A reply to a role becomes something that happens to it; anything else stays what it is."""
+        """A reply to a role becomes an event for it; any other effect stays as it is."""
         if isinstance(effect, Reply) and not self.is_client(effect.request):
             return Tell(Answered(effect.request, effect.answer, effect.last))
         if isinstance(effect, AfterSync) and any(isinstance(each, Reply) for each in effect.effects):

@@ -1,8 +1,8 @@
 """Joins of three and more streams taken apart: each join below another can run at a peer of its own.
 
 What an inner join makes flows to the next as the rows of one source. An engine tells only what new rows bring about;
-the next join needs what old rows have made as well, for its state. So below the last join every row has a field that
-says whether it is new, engines there are fed all rows as new ones, and a pair is new where one of its rows is.
+the next join also needs the pairs of old rows, for its state. So below the last join every row has a field that says
+whether it is new, engines there are fed all rows as new ones, and a pair is new if one of its rows is.
 
 A window is a stretch of time for each row, and a result has an instant in all stretches. Such stretches have one in
 common if each two of them have. So a pair also tells the times of its rows that are in windows, and who joins it with
@@ -37,7 +37,7 @@ def aliases_of(plan: Operator) -> Aliases:
 
 
 def inner_joins(plan: Operator) -> dict[Aliases, Join]:
-    """The joins below other joins that can run apart; those that are read before those that read them.
+    """The joins below other joins that can run apart, makers before consumers.
 
     Windows may be of time, and not slide. A join without a condition makes more than it reads, and stays with the next.
     """
@@ -97,7 +97,7 @@ def time_of(plan: Operator) -> Expression:
 
 
 class Renaming:
-    """Where the columns of sources are to who reads joins that run elsewhere."""
+    """How a consumer finds the columns of sources in the rows of joins that run elsewhere."""
 
     def __init__(self) -> None:
         self._columns: dict[Place, tuple[str, str]] = {}
@@ -112,7 +112,7 @@ class Renaming:
         self._windows[made.alias] = [(time, window) for time, window in times if window is not None]
 
     def joined(self, left: Operator, right: Operator, predicate: Expression | None) -> Join:
-        """Rows that meet a predicate, and that have come while those of before were in their windows."""
+        """A join of rows that meet a predicate while both are in their windows."""
         parts = [] if predicate is None else [self.renamed(predicate)]
         for one, other in ((left, right), (right, left)):
             for source in sources(one):
@@ -138,7 +138,7 @@ def marked(source: Source) -> Source:
 
 
 def handing_on_marks(made: Project) -> Project:
-    """A projection of marked sources whose rows say whether they are new: if what one of them is made of is."""
+    """A projection whose rows say whether they are new: they are if one of their source rows is."""
     marks = {each.alias: each.columns[len(each.schema.fields) - 1] for each in sources(made)}
     is_new: Expression = call("or", *marks.values()) if len(marks) > 1 else next(iter(marks.values()))
     *outputs, time = made.outputs

@@ -53,7 +53,7 @@ NAME_DIGITS: Final = 16
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """The subgraphs of a query, those that are read before those that read them, and the host of each."""
+    """The subgraphs of a query, makers before consumers, and the host of each."""
 
     subgraphs: tuple[Subgraph, ...]
     hosts: tuple[PeerId, ...]
@@ -68,7 +68,7 @@ class Cut(msgspec.Struct, frozen=True):
         return {subgraph.number: host for subgraph, host in self.placed}
 
     def share_of(self, subgraph: Subgraph, resume: Progress) -> Progress:
-        """Of where a query goes on, what speaks of the sources below a subgraph: it waits for no others."""
+        """The part of a query's progress that is about the sources below one subgraph."""
         below: dict[int, tuple[str, ...]] = {}
         for each in self.subgraphs:
             inputs = ((item.alias,) if isinstance(item, StreamInput) else below[item.subgraph] for item in each.inputs)
@@ -131,7 +131,7 @@ class _Cutting:
     joins: Mapping[Aliases, PeerId]
     engine: str
     next_number: int
-    made: list[tuple[Subgraph, PeerId]] = field(default_factory=list)  # Those that are read before who reads them.
+    made: list[tuple[Subgraph, PeerId]] = field(default_factory=list)  # Makers before consumers.
     _flows: dict[str, FlowInput] = field(default_factory=dict)  # By alias.
     _narrow: dict[str, Project] = field(init=False)
     _inner: dict[Aliases, Join] = field(init=False)
@@ -141,7 +141,7 @@ class _Cutting:
         self._narrow, self._inner = narrowed(self.plan), inner_joins(self.plan)
 
     def taken_apart(self, plan: Operator, number: int, host: PeerId, *, tells_old: bool = False) -> Operator:
-        """What a subgraph has of a plan once what others do of it is with them."""
+        """What is left of a plan for one subgraph, once other peers have their parts."""
 
         def move_chain(chain: Operator, source: Source) -> Operator:
             part = self._narrow.get(source.alias)
@@ -170,7 +170,7 @@ class _Cutting:
         if tells_old:
             left = marked(left)
             part = handing_on_marks(msgspec.structs.replace(part, input=_marked_chain(part.input)))
-        # Below state it hands on old rows, too: an engine apart would not tell them.
+        # A consumer with state needs old rows, too, and Spark would leave them out.
         engine: Engine = Inline() if is_stateful(self.plan) else _engine(part, self.engine)
         inputs = _inputs(part, self.since, {})
         self._flows[source.alias] = FlowInput(source.alias, number, is_mixed=tells_old)
@@ -178,7 +178,7 @@ class _Cutting:
         return left
 
     def _joined_at(self, host: PeerId, join: Join, consumer: int) -> Operator:
-        """An inner join at a peer of its own: who reads it reads one source."""
+        """An inner join at a peer of its own: its consumer reads one source."""
         number, whole = self._number(), made_by(self.plan, join)
         below = self.taken_apart(whole.input, number, host, tells_old=True)
         outputs = (Named(each.name, self._renaming.renamed(each.expression)) for each in whole.outputs[:-1])
@@ -192,7 +192,7 @@ class _Cutting:
 
 
 def introduced(made: Cut, known: Mapping[StreamName, tuple[Origin, ...]]) -> Cut:
-    """The same parts, each told who publishes the streams it reads."""
+    """The same subgraphs, with the publishers of the streams they read."""
 
     def introduce(each: Input) -> Input:
         if not isinstance(each, StreamInput):
@@ -206,7 +206,7 @@ def introduced(made: Cut, known: Mapping[StreamName, tuple[Origin, ...]]) -> Cut
 
 
 def derived_name(plan: Operator) -> StreamName:
-    """The name of the stream that a plan over streams of the network makes, whoever writes it in whichever way."""
+    """The name of the stream that a plan makes: the same for every way to write the plan."""
     return f"derived-{digest(plan)[:NAME_DIGITS]}"
 
 
@@ -231,7 +231,7 @@ def narrowed(plan: Operator) -> dict[str, Project]:
 
 
 def _derived(source: Source, stream: str, part: Project) -> Source:
-    """What is left of a source to those above it, once it is narrowed."""
+    """A narrowed source as the operators above it see it."""
     names = [each.name for each in part.outputs]
     fields = tuple(each for each in source.schema.fields if each.name in names)
     return Source(stream, source.alias, Schema(fields), source.window, None, source.lateness_ms)
@@ -342,7 +342,7 @@ def _is_chain(operator: Operator) -> bool:
 
 
 def _with_time(plan: Operator) -> Operator:
-    """A plan whose rows also say when they are of, so that another subgraph can read them as it reads a stream."""
+    """A plan whose rows also carry their time, so that another subgraph can read them like a stream."""
     if isinstance(plan, Union):
         return Union(tuple(map(_with_time, plan.branches)))
     assert isinstance(plan, Project)

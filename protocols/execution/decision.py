@@ -35,23 +35,23 @@ from queries.selectivity import ColumnStatistics
 from queries.statistics import from_json
 
 GAIN_MIN: Final = 0.2  # A move must save this share of what flows; each move costs a start of the query.
-UNDER_WAY_MIN: Final = 1000.0  # Bytes under way that `auto` must save: an engine elsewhere is not had for nothing.
+UNDER_WAY_MIN: Final = 1000.0  # Bytes in transit that `auto` must save: an engine elsewhere has its cost.
 AGAIN_MS: Final = 10_000  # How often a running query is weighed again.
-SETTLED_MS: Final = 20_000  # How long it stays after it has started.
+SETTLED_MS: Final = 20_000  # How long a query stays where it is after it has started.
 MOVES_KEPT: Final = 20
-BETTER_PLACED: Final = "it is better placed elsewhere"  # Why a query moves that nobody was lost for.
-UNREADY_MS: Final = 120_000  # A host whose engine was not to be had is left alone for a while.
-PUBLISHERS_MAX: Final = 8  # Of one stream, those that publish most.
+BETTER_PLACED: Final = "it is better placed elsewhere"  # Why a query moves although no host was lost.
+UNREADY_MS: Final = 120_000  # A host whose engine did not start is not chosen again for this long.
+PUBLISHERS_MAX: Final = 8  # Only the busiest publishers of a stream become leaves of the tree.
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """Who runs what has state, and who narrows each source, by alias."""
+    """Which peer runs the operators with state, and which narrows each source, by alias."""
 
     worker: PeerId
     chains: dict[str, PeerId]
     why: str = ""
     is_by_coordinators: bool = False
-    joins: dict[Aliases, PeerId] = {}  # Those that are elsewhere than who reads them; all other state is the worker's.
+    joins: dict[Aliases, PeerId] = {}  # Joins at another peer than their reader; the worker has all other state.
 
     def is_as(self, other: Choice) -> bool:
         is_same = self.worker == other.worker and self.joins == other.joins
@@ -70,7 +70,7 @@ class Choice(msgspec.Struct, frozen=True):
         return self.joins[min(above, key=len)] if above else self.worker
 
     def moved_from(self, before: Choice) -> tuple[PeerId, PeerId]:
-        """From where to where what has state went, or a join of it."""
+        """The peers between which the operators with state moved, or one join of them."""
         if self.worker == before.worker:
             for aliases in (*before.joins, *self.joins):
                 ends = before.joins.get(aliases, before.worker), self.joins.get(aliases, self.worker)
@@ -109,19 +109,19 @@ class Decision(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Placing:
-    """How one query is placed."""
+    """How one query wants to be placed, where it is, and where it was."""
 
     placement: PlacementName = "auto"
     within_ms: float | None = None
-    statistics: str = ""  # What whoever asks knows of the streams, from their past for instance.
+    statistics: str = ""  # What the client knows of the streams, for instance from their past.
     streams: dict[str, StreamShown] = field(default_factory=dict)
     choice: Choice | None = None
     moves: list[Move] = field(default_factory=list)
     weighed_at: Millis = 0
-    unready: dict[PeerId, Millis] = field(default_factory=dict)  # Whose engines were not to be had; until when.
+    unready: dict[PeerId, Millis] = field(default_factory=dict)  # Avoided until then: no engine started.
 
     def adopt(self, options: Iterable[tuple[str, str]]) -> None:
-        """Take what the text of the query asks for, where its client has not said otherwise."""
+        """Take the options of the text, except where the client has said otherwise."""
         for key, value in options:
             if key == "placement" and self.placement == "auto" and value in ALGORITHMS:
                 self.placement = value
@@ -138,11 +138,11 @@ class Placing:
 
     @property
     def is_by_coordinators(self) -> bool:
-        """Whether it is where they have placed it."""
+        """Whether the query runs where coordinators have placed it."""
         return self.choice is not None and self.choice.is_by_coordinators
 
     def settle(self, choice: Choice, reason: str, now: Millis) -> None:
-        """Take a choice; `reason` says why what was before it did not go on."""
+        """The query now runs there; `reason` says why the attempt before it ended."""
         before = self.choice
         if before is not None and not before.is_as(choice):
             self._note(Move(now, *choice.moved_from(before), reason or choice.why))
@@ -150,7 +150,7 @@ class Placing:
         self.unready = {peer: until for peer, until in self.unready.items() if peer not in choice.peers}
 
     def stay(self, choice: Choice, host: PeerId, why: str, now: Millis) -> None:
-        """Give up a move, since the engine of one host of it is not to be had."""
+        """Give up a move, because one of its hosts has no engine ready."""
         assert self.choice is not None
         before, _ = choice.moved_from(self.choice)
         self._note(Move(now, before, host, f"peer {host.short} {why}", is_given_up=True))
@@ -161,7 +161,7 @@ class Placing:
         self.moves = [*self.moves, move][-MOVES_KEPT:]
 
     def is_due(self, plan: Operator, attempted_at: Millis, now: Millis) -> bool:
-        """Whether it is time to look whether the query should move."""
+        """Whether it is time to weigh the placement again."""
         is_movable = self.placement != "baseline" and is_stateful(plan)
         return is_movable and now - attempted_at >= SETTLED_MS and now - self.weighed_at >= AGAIN_MS
 
@@ -173,7 +173,7 @@ class Parts:
     tree: ProcessingTree
     chains: dict[str, int]  # The vertex that narrows each source, by alias.
     joins: dict[Aliases, int]  # The vertex of each join below another.
-    work: int | None  # The vertex of what has state, but for those joins.
+    work: int | None  # The vertex of all other operators with state.
     is_known: bool  # Every stream has a rate.
 
     def choice(self, hosts: Sequence[PeerId], why: str) -> Choice:
@@ -187,9 +187,9 @@ class Parts:
         return Choice(worker, chains, why, joins=joins)
 
     def hosts(self, choice: Choice) -> tuple[PeerId, ...] | None:
-        """A choice as a mapping of the tree; None if it cannot be had, or not any more."""
+        """The host of each vertex under a choice; None if one of them has no engine (any more)."""
         hosts = [vertex.peer or choice.worker for vertex in self.tree.vertices]
-        for aliases, vertex in reversed(self.joins.items()):  # Who reads comes first.
+        for aliases, vertex in reversed(self.joins.items()):  # Readers first.
             hosts[vertex] = choice.joins.get(aliases, hosts[self.tree.parents[vertex]])
         for alias, vertex in self.chains.items():
             hosts[vertex] = choice.chains.get(alias, hosts[self.tree.parents[vertex]])
@@ -197,9 +197,9 @@ class Parts:
         return tuple(hosts) if all(self.tree.sites[each].can_be_at(hosts[each]) for each in stateful) else None
 
     def together(self) -> Parts:
-        """The same, with all that has state as one part."""
+        """The same tree with all operators with state in one part."""
         vertices: list[Vertex] = []
-        places: dict[int, tuple[int, ...]] = {}  # Of a join, those of what it reads.
+        places: dict[int, tuple[int, ...]] = {}  # New numbers; a join has those of its inputs.
         for number, vertex in enumerate(self.tree.vertices):
             children = tuple(place for child in vertex.children for place in places[child])
             if number in self.joins.values():
@@ -212,7 +212,7 @@ class Parts:
         return Parts(ProcessingTree(vertices), chains, {}, work, self.is_known)
 
     def at_sources(self, worker: PeerId) -> Choice:
-        """Narrowed where they are published, and all else at one peer."""
+        """Each source narrowed where it is published, everything else at one peer."""
         chains: dict[str, PeerId] = {}
         for alias, vertex in self.chains.items():
             leaves = [self.tree.vertices[child] for child in self.tree.vertices[vertex].children]
@@ -277,7 +277,7 @@ def parts_of(
 
 
 def published_in(view: NetworkView, streams: Mapping[str, StreamShown]) -> dict[str, StreamShown]:
-    """The streams with those of their publishers that are to be seen."""
+    """The streams, with only those publishers that are in the view."""
     return {
         name: msgspec.structs.replace(
             shown, publishers=tuple(each for each in shown.publishers if each.peer in view.index)
@@ -289,7 +289,7 @@ def published_in(view: NetworkView, streams: Mapping[str, StreamShown]) -> dict[
 def stand_ins(
     view: NetworkView, streams: Mapping[str, StreamShown], proxy: PeerId, able: Sequence[PeerId]
 ) -> list[tuple[PeerId, PeerId]]:
-    """For peers that would be thought of first and have no engine, the nearest that has."""
+    """For the proxy and for publishers without an engine, the nearest peer that has one."""
     publishers = [each.peer for shown in streams.values() for each in shown.publishers]
     unable = [peer for peer in dict.fromkeys((proxy, *publishers)) if able and peer not in able]
     return [(peer, view.nearest(peer, able)) for peer in unable]
@@ -303,12 +303,12 @@ def decide(
     engine: str,
     lost: Container[PeerId],
 ) -> Decision | Infeasible | NoEngine:
-    """Where a query runs on the network as it is seen now; on none of those that were lost."""
+    """Where a query runs on the network as it is seen now, without the peers that were lost."""
     view = NetworkView(seen.peers, seen.rows)
     view = view.among(peer for peer in view.peers if peer == proxy or peer not in lost)
     engines = [peer for peer in view.peers if peer in seen.engines]
-    able = [peer for peer in engines if peer not in placing.unready] or engines  # Those will do if there are no others.
-    is_forced = engine == "spark" and not is_stateful(plan)  # It begins where streams are read and ends at the proxy.
+    able = [peer for peer in engines if peer not in placing.unready] or engines  # Better an unready engine than none.
+    is_forced = engine == "spark" and not is_stateful(plan)  # Then the proxy needs an engine, too.
     if not able if is_stateful(plan) else is_forced and proxy not in able:
         return NoEngine(len(view.peers), here=is_forced, unshared=len(seen.unshared))
     streams = published_in(view, placing.streams)
@@ -324,7 +324,7 @@ def decide(
 
 
 def choose(parts: Parts, view: NetworkView, placing: Placing, bound_ms: float) -> Choice | Infeasible:
-    """The placement a query asked for; what it has already stays unless the new one is clearly better.
+    """The placement a query asked for. It stays where it is unless the new place is clearly better.
 
     `auto` begins with what has state at the proxy, and goes where the optimum is once that saves something.
     """
@@ -368,7 +368,7 @@ def _pays(saved: float, cost: float, *, is_auto: bool) -> bool:
 
 
 def _together_unless_it_pays(found: Placement, parts: Parts, view: NetworkView, bound_ms: float) -> Placement:
-    """Each join elsewhere is one more engine, and one more hop for results: `auto` wants something for it."""
+    """A join of its own costs one more engine and one more hop: `auto` takes it only where it saves enough."""
     whole = parts.together()
     one = place("exact", whole.tree, view, bound_ms)
     if isinstance(one, Infeasible) or _pays(one.cost - found.cost, one.cost, is_auto=True):
@@ -379,7 +379,7 @@ def _together_unless_it_pays(found: Placement, parts: Parts, view: NetworkView, 
 
 
 def _under_way(cost: float) -> str:
-    """A cost in words: what is under way between peers at any moment."""
+    """A cost in words: bytes in transit between peers at any moment."""
     return f"{cost / 1000:.0f} B under way"
 
 
@@ -400,13 +400,13 @@ def _rate(publisher: PublisherShown) -> float:
 
 
 def known_of(shown: StreamShown) -> StreamRates | None:
-    """What all publishers of a stream tell of it together; None if nothing flows."""
+    """What the publishers of a stream advertise, put together; None if nothing flows."""
     told = [each.statistics for each in shown.publishers if each.statistics is not None]
     rate = math.fsum(each.rate_per_s for each in told)
     if not rate:
         return None
     columns: dict[tuple[str, ...], ColumnStatistics] = {}
-    for each in sorted(told, key=lambda each: each.rate_per_s):  # Of a column, what the busiest tells.
+    for each in sorted(told, key=lambda each: each.rate_per_s):  # The busiest publisher has the last word on a column.
         for known in each.fields:
             columns[known.name,] = ColumnStatistics(distinct=known.distinct, frequent=known.frequent)
     row_bytes = math.fsum(each.rate_per_s * each.row_bytes for each in told) / rate

@@ -1,6 +1,6 @@
 """The streams between the subgraphs of a query, advertised while it runs: what they are, who makes them, how fast.
 
-Two queries that have the same made have it under the same name, which comes of the canonical plan of what makes it.
+A name follows from the canonical plan of the flow, so two queries with the same flow use the same name.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ RENEW_MS: Final = 10_000
 
 @dataclass(slots=True)
 class DerivedStreams:
-    """What the proxy states of the streams that its queries have made.
+    """What the proxy advertises of the streams between its subgraphs.
 
-    Keeps:     soft state alone: what is not renewed expires by itself
+    Keeps:     soft state only: an advertisement that is not renewed expires
     """
 
     catalogue: CatalogueMachine
     token: Token
     _advertised_at: dict[StreamName, Millis] = field(default_factory=dict)  # By query.
-    _rates: dict[tuple[StreamName, int], tuple[Rate, int]] = field(default_factory=dict)  # And how many were counted.
+    _rates: dict[tuple[StreamName, int], tuple[Rate, int]] = field(default_factory=dict)  # With the count so far.
 
     def renew(self, attempt: Attempt, now: Millis) -> list[Effect]:
-        """A query runs: state, now and then, what is made for it."""
+        """Advertise the flows of a running attempt, every RENEW_MS."""
         if now - self._advertised_at.get(attempt.query, -RENEW_MS) < RENEW_MS:
             return []
         self._advertised_at[attempt.query] = now
@@ -45,7 +45,7 @@ class DerivedStreams:
         ]
 
     def withdraw(self, attempt: Attempt, now: Millis) -> list[Effect]:
-        """Nothing is made for it any more."""
+        """The attempt is over."""
         if self._advertised_at.pop(attempt.query, None) is None:
             return []
         entries = self._entries(attempt, now)

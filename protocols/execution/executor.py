@@ -45,10 +45,10 @@ TICK_MS: Final = 100
 STATUS_MS: Final = 1000
 LEASE_MS: Final = 20_000
 RESEND_MS: Final = 2000
-FORGET_MS: Final = 10_000  # Those who wait for the engine ask for it more often.
+FORGET_MS: Final = 10_000  # Proxies that wait for the engine ask more often than this.
 RUNS_MAX: Final = 1000
 FLOW_BYTES: Final = 256 << 10  # Of rows in one message.
-IN_FLIGHT_MAX: Final = 64  # Flows on their way; beyond, inputs wait.
+IN_FLIGHT_MAX: Final = 64  # Back-pressure: with more flows unacknowledged, inputs are not acknowledged either.
 
 RunKey = tuple[StreamName, int]  # The stream of a query's results, and the number of one of its subgraphs.
 
@@ -65,16 +65,16 @@ class _Hosted:
     is_announced: bool = False
     unopened: dict[str, None] = field(default_factory=dict)  # Inputs whose subscription is not open yet.
     requests: dict[str, RequestId] = field(default_factory=dict)  # By alias.
-    early: list[tuple[str, Rows | Missed | Flow]] = field(default_factory=list)  # Came before the engine had started.
+    early: list[tuple[str, Rows | Missed | Flow]] = field(default_factory=list)  # Before the engine had started.
     expected: dict[int, int] = field(default_factory=dict)  # Next sequence of each flow that comes in.
-    flows: deque[tuple[Flow, Millis]] = field(default_factory=deque)  # Sent and not taken yet.
+    flows: deque[tuple[Flow, Millis]] = field(default_factory=deque)  # Sent and not acknowledged.
     next_sequence: int = 0
-    lives: dict[int, Millis] = field(default_factory=dict)  # Of the subgraphs whose flows come in.
+    lives: dict[int, Millis] = field(default_factory=dict)  # Incarnations of the subgraphs whose flows come in.
     makers: dict[int, PeerId] = field(default_factory=dict)  # Who sends each flow.
-    acked: dict[int, int] = field(default_factory=dict)  # What the makers of flows have been told.
+    acked: dict[int, int] = field(default_factory=dict)  # The sequence acknowledged to the maker of each flow.
     unsafe: int = 0  # Results handed to the proxy and not safe yet.
     status_at: Millis = 0
-    said: Progress | None = None  # To the proxy, without results.
+    said: Progress | None = None  # The last progress told to the proxy without results.
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ class Executor:
     peer_id: PeerId
     inside: Inside
     has_spark: bool = True
-    trouble: str = ""  # Why it could not be started when it was last tried.
+    trouble: str = ""  # Why Spark did not start when it was last tried.
     hosted: dict[RunKey, _Hosted] = field(default_factory=dict)
     _requests: dict[RequestId, tuple[RunKey, str]] = field(default_factory=dict)
     _runs: dict[str, RunKey] = field(default_factory=dict)
@@ -166,7 +166,7 @@ class Executor:
         return [*effects, *(self._started(key, now) if run.is_inline else [])]
 
     def _prepare(self, proxy: PeerId, message: Prepare, now: Millis) -> list[Effect]:
-        """Have the engine ready. Who has not asked again for a while has stopped waiting for it."""
+        """Have the engine ready. A proxy that has not asked again for a while has stopped waiting."""
         if why := self._no_engine:
             return [self._send(proxy, Prepared(query=message.query, attempt=message.attempt, reason=why))]
         self._awaited = {each: at for each, at in self._awaited.items() if now - at < FORGET_MS}
@@ -183,7 +183,7 @@ class Executor:
 
     @property
     def _no_engine(self) -> str:
-        """Why there is none; empty where there may be one."""
+        """Why this peer has no engine; empty where it may have one."""
         return self.trouble if self.has_spark else "this peer runs without Spark"
 
     def _objection(self, message: Deploy) -> str:
@@ -253,7 +253,7 @@ class Executor:
         effects = self._announce(hosted)
         early, hosted.early = hosted.early, []
         for alias, what in early:
-            if key in self.hosted:  # Else it failed on those before.
+            if key in self.hosted:  # An earlier one may have made it fail.
                 effects += self._take(key, alias, what, now)
         return effects
 
@@ -296,7 +296,7 @@ class Executor:
             None,
         )
         if found is None:
-            return []  # Of another attempt, or of one not deployed here yet: it will come again.
+            return []  # Another attempt, or not deployed here yet: the maker sends it again.
         key, hosted, each = found
         if hosted.lives.setdefault(message.subgraph, message.life) != message.life:
             return self._fail(key, f"subgraph {message.subgraph} began anew at peer {sender.short}")
@@ -390,7 +390,7 @@ class Executor:
         return self._relieve(hosted)
 
     def _relieve(self, hosted: _Hosted) -> list[Effect]:
-        """Let more come in, unless too much of what came is still on its way out."""
+        """Acknowledge inputs whose results are out, unless too many results are still in flight."""
         run = hosted.run
         if len(hosted.flows) > IN_FLIGHT_MAX or hosted.unsafe > IN_FLIGHT_MAX:
             return []
@@ -431,7 +431,7 @@ class Executor:
         return [*effects, SetTimer(TICK, TICK_MS)] if self.hosted else effects
 
     def _say_how_far(self, hosted: _Hosted) -> list[Effect]:
-        """A query without results gets on, too: else its next attempt would want rows that are long gone."""
+        """Report progress without results: otherwise the next attempt would need rows that have expired."""
         deploy, reached = hosted.run.deploy, hosted.run.said()
         if deploy.subgraph.consumer is not None or reached is None or reached == hosted.said:
             return []

@@ -28,7 +28,7 @@ PlacementName = Literal["auto", "baseline", "edge", "edge+", "in-network", "exac
 
 
 class QueryInstalled(Record, frozen=True, kw_only=True, tag="QUERY"):
-    """A query submitted here: before anything is made for it, once it is acknowledged, when nothing is left of it."""
+    """A query submitted here; written before anything is made for it, when it is acknowledged, and when it is gone."""
 
     query: QueryId
     text: str
@@ -62,8 +62,8 @@ class SubmitQuery(Command, frozen=True, kw_only=True, tag="SUBMIT"):
     engine: EngineName = "auto"
     witness: Stamp = 0
     placement: PlacementName = "auto"  # Who decides where its operators run; auto: what its text says, or the optimum.
-    within_ms: float | None = None  # No tuple may be longer under way to the subscriber's peer.
-    statistics: str = ""  # Of its streams, as queries/statistics.py writes them: for those that say nothing themselves.
+    within_ms: float | None = None  # The bound on the delay of a tuple to the subscriber's peer.
+    statistics: str = ""  # Of its streams, as queries/statistics.py writes them; what publishers advertise comes first.
 
 
 class QueryStarting(Answer, frozen=True, kw_only=True, tag="STARTING"):
@@ -81,7 +81,7 @@ class QueryAccepted(Answer, frozen=True, kw_only=True, tag="ACCEPTED"):
     stamp: Stamp
     schema: Schema
     envelope: tuple[str, ...] = ()  # XML elements around the results of a WXQuery.
-    known: tuple[Origin, ...] = ()  # Who publishes them: whoever reads them at this peer need not look it up.
+    known: tuple[Origin, ...] = ()  # Who publishes the results: a reader at this peer need not look it up.
 
 
 class StopQuery(Command, frozen=True, kw_only=True, tag="STOP"):
@@ -127,7 +127,7 @@ class SubgraphShown(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Move(msgspec.Struct, frozen=True, array_like=True):
-    """What has state went from one peer to another, or what narrows a source did; or it was to, and did not."""
+    """A query moved a part from one peer to another, or gave the move up."""
 
     at: Millis
     before: PeerId
@@ -137,14 +137,14 @@ class Move(msgspec.Struct, frozen=True, array_like=True):
 
 
 class QueryPlanned(Answer, frozen=True, kw_only=True, tag="PLANNED"):
-    """Who would run the subgraphs of a query, submitted now, and why they."""
+    """Which peers would run the subgraphs of a query if it were submitted now, and why."""
 
     subgraphs: tuple[SubgraphShown, ...]
     why: str
 
 
 class QueryShown(Answer, frozen=True, kw_only=True, tag="QUERY_SHOWN"):
-    """One query, its subgraphs and why it is in the attempt it is in."""
+    """One query, its subgraphs, and what happened to it."""
 
     query: QueryId
     stream: StreamName
@@ -159,7 +159,7 @@ class QueryShown(Answer, frozen=True, kw_only=True, tag="QUERY_SHOWN"):
     dropped: int = 0  # Results that no stream takes, and why the last of them was dropped.
     dropped_for: str = ""
     placement: PlacementName = "auto"
-    why: str = ""  # It runs where it does.
+    why: str = ""  # Why it runs where it does.
     moves: tuple[Move, ...] = ()
     preparing: tuple[PeerId, ...] = ()  # Whose engines it waits for, to move there.
     story: tuple[tuple[Millis, str], ...] = ()  # What happened to it lately, and when.
@@ -202,7 +202,7 @@ class QueryWeighed(Answer, frozen=True, kw_only=True, tag="QUERY_WEIGHED"):
     placement: PlacementName
     chosen: tuple[PartPlaced, ...]
     why: str
-    peers: int  # That were looked at,
-    engines: int  # and those of them that can run what has state.
+    peers: int  # In the view of the network.
+    engines: int  # Peers among them that run Spark.
     betas: tuple[tuple[str, float], ...]  # What flows out of each part, in bytes per second.
     options: tuple[Weighed, ...]

@@ -1,4 +1,4 @@
-"""How far the inputs of a subgraph have come: positions, times, and what will never be needed again."""
+"""The clocks of a subgraph's inputs: watermarks, floors, and the positions that no state needs any more."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ class InputClock:
 
     lateness_us: int
     follows_clock: bool  # Its time is the publication time: silence lets it go on.
-    horizon_us: int | None = None  # How long a row can matter after its time; None: nothing is kept to tell.
+    horizon_us: int | None = None  # How long a row can matter after its time; None: the run has no state.
     awaited: dict[Origin, None] = field(default_factory=dict)  # Read in an earlier attempt, not heard in this one.
-    begun_at: Millis = 0  # Whoever has not been heard since may be about to speak.
+    begun_at: Millis = 0  # An input is not idle until it has been silent since then.
     watermark_us: int | None = None
-    floor_us: int | None = None  # As the watermark, but no silence lets it go on.
-    said: Progress | None = None  # By the subgraph that makes the flow.
+    floor_us: int | None = None  # Like the watermark, but idle publishers hold it back, too.
+    said: Progress | None = None  # What the maker of the flow has reported.
     latest_us: int = 0  # Of the rows of the flow.
     _origins: dict[Origin, _Heard] = field(default_factory=dict)
-    # What a join elsewhere, which makes the flow, needs no more of its sources once no row before a time is to come.
+    # From a join that makes the flow: once the floor passes the time, its sources are not needed below the positions.
     _joined: deque[tuple[int, tuple[Reach, ...]]] = field(default_factory=deque)
 
     def note(self, origin: Origin, after: int, time_us: int, now: Millis) -> None:
@@ -52,7 +52,7 @@ class InputClock:
             heard.spans.append((after, heard.time_us))
 
     def note_flow(self, alias: str, progress: Progress, latest_us: int, now: Millis) -> None:
-        """Rows of a flow have come, the latest of this time. They may be in more messages than say how far it got."""
+        """Rows of a flow have come, the latest of this time. Of a batch in parts, only the last part has progress."""
         assert self.said is not None
         self.said = merged(self.said, progress)
         self.latest_us = max(self.latest_us, latest_us)
@@ -82,14 +82,14 @@ class InputClock:
         reached = (min(lively) if lively else max(times)) - self.lateness_us
         if not lively and self.follows_clock:
             reached = max(reached, (now - CLOCK_LAG_MS) * 1000 - self.lateness_us)
-        if not self.awaited:  # Who is still to be heard may have older rows than all others.
+        if not self.awaited:  # A publisher not heard yet may have older rows than all others.
             floor_us = min(times) - self.lateness_us
             self.floor_us = floor_us if self.floor_us is None else max(self.floor_us, floor_us)
         self.watermark_us = reached if self.watermark_us is None else max(self.watermark_us, reached)
         return self.watermark_us
 
     def lows(self, alias: str, floor_us: int | None) -> tuple[Reach, ...]:
-        """The places below which no row of this source can meet one still to come."""
+        """The positions below which no row of this source can meet one still to come."""
         if self.horizon_us is None or floor_us is None:
             return ()
         found: list[Reach] = []

@@ -54,7 +54,7 @@ class QueryResults:
     publish_at: Millis = 0  # Not before: the stream took no more.
     _reached: ResultsNoted | None = None  # The note that says what `resume` and `beyond` do.
     _waiting: deque[_Group] = field(default_factory=deque)
-    _ends: int = 0  # How many groups are over with what is in flight.
+    _ends: int = 0  # How many groups end with what is in flight.
     _part: int = 0  # How many rows of the first group are in flight, if not all.
 
     def restart(self, count: int) -> None:
@@ -72,12 +72,12 @@ class QueryResults:
             self.go_on_from(note)
 
     def begin_attempt(self) -> Progress:
-        """Where the attempt goes on; what has been told beyond that it makes again."""
+        """Where the attempt resumes. It makes the results beyond that again; they are left out."""
         self.told = Counter(self.beyond)
         return self.resume
 
     def end_attempt(self) -> None:
-        """What waits is made again by the next attempt."""
+        """Forget what waits: the next attempt makes it again."""
         self._waiting.clear()
 
     def add(self, rows: Sequence[Row], progress: Progress | None, beyond: Sequence[bytes] = ()) -> None:
@@ -143,7 +143,7 @@ class QueryResults:
             encoded = len(self.schema.encode(group.rows))
             if self._ends and size + encoded > bytes_max:
                 break
-            if size + encoded > bytes_max and len(group.rows) > 1:  # A part of it now.
+            if size + encoded > bytes_max and len(group.rows) > 1:  # Too large for one batch: a part of it now.
                 part = self._first_of(group.rows, bytes_max)
                 self._part = len(part)
                 rows += part
@@ -197,12 +197,12 @@ class QueryResults:
         return note
 
     def is_not_in(self) -> None:
-        """Not now: the rows still wait, and their note is void."""
+        """The stream refused what was in flight: the rows still wait, and their note is void."""
         self.notes = [note for note in self.notes if note is not self.in_flight]
         self.in_flight = None
 
     def drop_unfit(self, bytes_max: int) -> None:
-        """Of what was refused for good, leave out the rows that no stream takes; the rest still waits."""
+        """Drop the rows that no stream takes from what was refused for good; the rest still waits."""
         for group in list(self._waiting)[: max(1, self._ends)]:
             fits = [self._fits(row, bytes_max) for row in group.rows]
             group.rows = [*compress(group.rows, fits)]
@@ -229,7 +229,7 @@ class QueryResults:
         self.beyond += note.beyond
 
     def settle(self, note: ResultsNoted) -> int:
-        """The groups that a note ends are behind us; say how many."""
+        """A note is safe: drop the groups that it ends, and say how many they were."""
         self.go_on_from(note)
         for _ in range(self._ends):
             self._waiting.popleft()

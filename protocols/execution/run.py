@@ -54,7 +54,7 @@ AWAIT_MS: Final = 60_000  # How long to wait for publishers that an earlier atte
 
 
 class RunOutput(msgspec.Struct, frozen=True):
-    """What became of inputs: rows to hand on, and how far that gets."""
+    """Rows to hand on, and the progress that they make."""
 
     rows: Sequence[Row]
     is_new: bool
@@ -63,7 +63,7 @@ class RunOutput(msgspec.Struct, frozen=True):
 
 
 class _Waiting(msgspec.Struct, frozen=True):
-    """An input handed to the engine, and what may be said once its results are out."""
+    """An input handed to the engine, and the progress it makes once its results are out."""
 
     number: int
     is_new: bool
@@ -85,7 +85,7 @@ class SubgraphRun:
         self.deploy, self.run_id = deploy, run_id
         self._patient_until = now + AWAIT_MS
         subgraph = deploy.subgraph
-        self.plan: Operator = subgraph.plan  # What the engine runs: all but the shape of results, which is made here.
+        self.plan: Operator = subgraph.plan  # What the engine runs; the XML shape of results is made here.
         self._shape = None
         if isinstance(subgraph.plan, Restructure):
             self.plan, self._shape = subgraph.plan.input, restructure.on_batch(subgraph.plan)
@@ -94,7 +94,7 @@ class SubgraphRun:
         self.is_inline = isinstance(subgraph.engine, Inline)
         self._tells_old = subgraph.tells_old
         self._mixed = [each.alias for each in subgraph.inputs if isinstance(each, FlowInput) and each.is_mixed]
-        marks = 1 if self._tells_old else 0  # What streams do not have: it is said here which of their rows are new.
+        marks = 1 if self._tells_old else 0  # Streams do not carry the mark; it is added here.
         streams = [self.sources[each.alias] for each in subgraph.inputs if isinstance(each, StreamInput)]
         self._schemas = {each.alias: Schema(each.schema.fields[: len(each.schema.fields) - marks]) for each in streams}
         self._steps = pipelines(self.plan) if self.is_inline else {}
@@ -118,15 +118,15 @@ class SubgraphRun:
         self.floor_us: int | None = None
         self.was_idle = False
         self.reached = Progress(deploy.resume.covers, deploy.resume.lows)
-        self.is_whole = not self.is_stateful  # As far as results are out.
-        self._told = Vector.of(deploy.resume.covers)  # What an earlier attempt has covered already.
+        self.is_whole = not self.is_stateful  # The state of the earlier attempt is rebuilt.
+        self._told = Vector.of(deploy.resume.covers)  # Rows below have had their effect in an earlier attempt.
         self._lows = Vector.of(deploy.resume.lows)
         self._fed = Vector.of(deploy.resume.lows)
         self._waiting: deque[_Waiting] = deque()
         self._next_number = 1
-        self._in_parts: dict[str, bool] = {}  # Flows of which more is to come before it can be said what they cover.
-        self._ranks: dict[str, int] = {}  # How many rows of a source have come: under a window of rows.
-        self.behind: dict[str, int | dict[object, Position]] = {}  # Inputs whose results are out, to be passed on.
+        self._in_parts: dict[str, bool] = {}  # Flows in the middle of a batch.
+        self._ranks: dict[str, int] = {}  # Rows seen of each source, for windows of rows.
+        self.behind: dict[str, int | dict[object, Position]] = {}  # Inputs whose results are out, to be acknowledged.
 
     def start(self) -> list[Effect]:
         if self.is_inline:
@@ -134,7 +134,7 @@ class SubgraphRun:
         return [StartRun(self.run_id, self.plan, self.deploy.resume.watermark_us)]
 
     def begin(self, now: Millis) -> None:
-        """The engine takes rows: from now on silence counts."""
+        """The engine takes rows: from now on a silent input counts as idle."""
         for clock in self.clocks.values():
             clock.begun_at = now
 
@@ -145,7 +145,7 @@ class SubgraphRun:
     # Rows in.
 
     def start_positions(self, alias: str) -> tuple[Position, ...]:
-        """Where to begin reading a stream: at what somebody's state needs, or behind what has been told."""
+        """Where to begin reading a stream: at the oldest row that some state needs, or behind what was covered."""
         return tuple(Position(each.origin, each.next) for each in self._lows.reaches() if each.alias == alias)
 
     def take_batch(self, alias: str, batch: Batch, now: Millis) -> tuple[list[Effect], list[RunOutput]]:
@@ -174,7 +174,7 @@ class SubgraphRun:
         return effects, results
 
     def take_gap(self, alias: str, missed: Missed, now: Millis) -> tuple[list[Effect], list[RunOutput]]:
-        """Rows that are kept nowhere any more: go on behind them. Those of before had their effect while they were."""
+        """Rows that expired before they were read: go on behind them."""
         told = self._told.next.get((alias, missed.origin), 0)
         self.missed[alias] += max(0, missed.next - max(missed.first, told))
         return self._feed_stream(alias, (), True, Position(missed.origin, missed.next), now)
@@ -222,14 +222,14 @@ class SubgraphRun:
             _Waiting(number, is_new, progress, self.watermark_us, self.floor_us, self._has_all(now), alias, behind)
         )
         if self.is_inline:
-            # Without state, what is old for us matters only to whoever reads us.
+            # Without state, old rows matter only to the consumer.
             wanted = is_new or self.deploy.subgraph.consumer is not None
             return [], self.finished(number, self._steps[alias](rows) if wanted else ())
         is_told = is_new or self._tells_old
         return [FeedRun(self.run_id, number, alias, tuple(rows), is_told, self.watermark_us, self.floor_us)], []
 
     def _has_all(self, now: Millis) -> bool:
-        """Whether the state has again all that it had in the attempt before, or what is left of it."""
+        """Whether all rows that the earlier attempt had in its state have been read again, or have expired."""
         if any(self._in_parts.values()):
             return False
         if not self.is_stateful:
@@ -238,7 +238,7 @@ class SubgraphRun:
         return not missing or now >= self._patient_until
 
     def _in_time(self, alias: str, rows: Sequence[Row]) -> Sequence[Row]:
-        """Leave out rows that come so late that nothing they belong to is open any more."""
+        """Drop rows that are too late for every window they belong to."""
         closed_us = self.watermark_us if self._closes_windows else self.clocks[alias].floor_us
         if not self.is_stateful or closed_us is None or self._horizon_us is None:
             return rows
@@ -272,7 +272,7 @@ class SubgraphRun:
         return all(clock.is_idle(now) for clock in self.clocks.values())
 
     def tick(self, now: Millis) -> tuple[list[Effect], list[RunOutput]]:
-        """Time goes on though no rows come: windows close, and whoever reads us is told."""
+        """Time goes on without rows: windows close, and the consumer hears of it."""
         was_idle, self.was_idle = self.was_idle, self.is_idle(now)
         if not self._advance(now) and was_idle == self.was_idle:
             return [], []
@@ -287,14 +287,14 @@ class SubgraphRun:
     # Results out.
 
     def finished(self, number: int, rows: Sequence[Row]) -> list[RunOutput]:
-        """The engine has told all results of the inputs up to a number."""
+        """The engine has given all results of the inputs up to a number."""
         is_new = True
         watermark_us: int | None = None
         floor_us: int | None = None
         progress = Progress()
         while self._waiting and self._waiting[0].number <= number:
             done = self._waiting.popleft()
-            # With state, old rows are there to meet new ones: what comes of them has not been told before.
+            # An engine only tells what involves a new row.
             is_new = done.is_new or self.is_stateful
             watermark_us, floor_us = done.watermark_us, done.floor_us
             self.is_whole = done.is_whole
@@ -309,19 +309,19 @@ class SubgraphRun:
         return [RunOutput(rows, is_new, progress, self.said())]
 
     def said(self) -> Progress | None:
-        """What all that has left so far covers, if that can be said."""
+        """What the results so far cover; None while the state is being rebuilt."""
         return self.reached if self.is_whole else None
 
     def _pass_on(self, done: _Waiting) -> None:
         if isinstance(done.behind, int):
             self.behind[done.alias] = done.behind
-        elif done.behind:  # The passing of time has nothing behind it, whatever its source.
+        elif done.behind:  # A tick acknowledges nothing.
             positions = self.behind.setdefault(done.alias, {})
             assert isinstance(positions, dict)
             positions.update({position.origin: position for position in done.behind})
 
     def _stateful_lows(self, floor_us: int | None) -> tuple[Reach, ...]:
-        """As of the inputs whose results are out: those still with the engine may need what later ones do not."""
+        """Lows up to the inputs whose results are out: rows still with the engine may need more."""
         for alias, clock in self.clocks.items():
             self._lows.advance(clock.lows(alias, floor_us))
         return self._lows.reaches()
@@ -364,7 +364,7 @@ def _horizon_us(plan: Operator) -> int | None:
 
 
 def _timed_rows(source: Source, schema: Schema, batch: Batch) -> list[Row]:
-    """The rows of a batch with the time each is of."""
+    """The rows of a batch, each with its time."""
     rows = schema.decode(batch.rows)
     published = EPOCH + timedelta(milliseconds=batch.published_at >> COUNT_BITS)
     if source.event_time is None:
