@@ -81,10 +81,11 @@ class Choice(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What a placement was decided on: the parts of the plan, and the network as it was seen."""
+    """What a placement is decided on: the parts of the plan, the network as it was seen, the peers with an engine."""
 
     parts: Parts
     view: NetworkView
+    able: tuple[PeerId, ...]
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -131,6 +132,10 @@ class Placing:
     @property
     def told(self) -> dict[str, StreamRates]:
         return from_json(self.statistics) if self.statistics else {}
+
+    @property
+    def bound_ms(self) -> float:
+        return math.inf if self.within_ms is None else self.within_ms
 
     @property
     def is_distributed(self) -> bool:
@@ -295,40 +300,49 @@ def stand_ins(
     return [(peer, view.nearest(peer, able)) for peer in unable]
 
 
-def decide(
-    plan: Operator,
-    placing: Placing,
-    seen: NetworkSeen,
-    proxy: PeerId,
-    engine: str,
-    lost: Container[PeerId],
-) -> Decision | Infeasible | NoEngine:
-    """Where a query runs on the network as it is seen now, without the peers that were lost."""
+def basis_of(
+    plan: Operator, placing: Placing, seen: NetworkSeen, proxy: PeerId, engine: str, lost: Container[PeerId]
+) -> Basis | NoEngine:
+    """What there is to decide on: the network as it is seen now, without the peers that were lost."""
     view = NetworkView(seen.peers, seen.rows)
     view = view.among(peer for peer in view.peers if peer == proxy or peer not in lost)
     engines = [peer for peer in view.peers if peer in seen.engines]
     able = [peer for peer in engines if peer not in placing.unready] or engines  # Better an unready engine than none.
-    is_forced = engine == "spark" and not is_stateful(plan)  # Then the proxy needs an engine, too.
+    is_forced = _is_forced(plan, engine)
     if not able if is_stateful(plan) else is_forced and proxy not in able:
         return NoEngine(len(view.peers), here=is_forced, unshared=len(seen.unshared))
     streams = published_in(view, placing.streams)
     parts = parts_of(plan, streams, proxy, able, placing.told, stand_ins(view, streams, proxy, able))
-    bound_ms = math.inf if placing.within_ms is None else placing.within_ms
-    choice = choose(parts, view, placing, bound_ms)
+    return Basis(parts, view, tuple(able))
+
+
+def _is_forced(plan: Operator, engine: str) -> bool:
+    """Whether Spark has to run what could run without: then the proxy needs an engine, too."""
+    return engine == "spark" and not is_stateful(plan)
+
+
+def decide(
+    plan: Operator, placing: Placing, seen: NetworkSeen, proxy: PeerId, engine: str, lost: Container[PeerId]
+) -> Decision | Infeasible | NoEngine:
+    """Where a query runs on the network as it is seen now, without the peers that were lost."""
+    basis = basis_of(plan, placing, seen, proxy, engine, lost)
+    if isinstance(basis, NoEngine):
+        return basis
+    choice = choose(basis.parts, basis.view, placing)
     if isinstance(choice, Infeasible):
         return choice
-    if is_forced:
-        chains = {alias: peer for alias, peer in choice.chains.items() if peer in able}
+    if _is_forced(plan, engine):
+        chains = {alias: peer for alias, peer in choice.chains.items() if peer in basis.able}
         choice = msgspec.structs.replace(choice, chains=chains)
-    return Decision(plan, choice, Basis(parts, view))
+    return Decision(plan, choice, basis)
 
 
-def choose(parts: Parts, view: NetworkView, placing: Placing, bound_ms: float) -> Choice | Infeasible:
+def choose(parts: Parts, view: NetworkView, placing: Placing) -> Choice | Infeasible:
     """The placement a query asked for. It stays where it is unless the new place is clearly better.
 
     `auto` begins with what has state at the proxy, and goes where the optimum is once that saves something.
     """
-    tree, is_auto = parts.tree, placing.placement == "auto"
+    tree, bound_ms, is_auto = parts.tree, placing.bound_ms, placing.placement == "auto"
     if is_auto and parts.work is None and math.isinf(bound_ms):
         # Nothing that is read can grow on the way: this is the optimum.
         return msgspec.structs.replace(

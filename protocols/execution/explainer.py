@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from protocols.clock import HybridClock
 from protocols.effects import Effect, Reply
 from protocols.events import Abandoned, Answered, Event, Requested
-from protocols.execution.decision import Decision, Parts, Placing, parts_of, published_in, stand_ins
+from protocols.execution.decision import Basis, Decision, Parts, Placing, basis_of
 from protocols.execution.messages import (
     PartPlaced,
     PlanQuery,
@@ -27,7 +26,6 @@ from protocols.messages import Answer, Refused
 from protocols.placement.delay import Infeasible
 from protocols.placement.place import ALGORITHMS, Algorithm, place
 from protocols.placement.sight import NetworkSeen
-from protocols.placement.view import NetworkView
 from protocols.role import Owned
 from queries.query import ParsedQuery
 
@@ -121,26 +119,22 @@ class Explainer:
 
     def _weighed(self, planning: Planning, decision: Decision | NoEngine | Infeasible, seen: NetworkSeen) -> Answer:
         """What each placement would cost."""
-        if isinstance(decision, NoEngine):
-            return no_placement(NAME, decision)
-        placing, view = planning.placing, NetworkView(seen.peers, seen.rows)
-        bound_ms = math.inf if placing.within_ms is None else placing.within_ms
-        streams = published_in(view, placing.streams)
-        instead = stand_ins(view, streams, self.peer_id, seen.engines)
-        parts = parts_of(planning.plan, streams, self.peer_id, seen.engines, instead=instead)
-        chosen: tuple[PartPlaced, ...] = ()
+        placing = planning.placing
+        basis = basis_of(planning.plan, placing, seen, self.peer_id, planning.engine, ())
+        if isinstance(basis, NoEngine):
+            return no_placement(NAME, basis)
+        parts, hosts = basis.parts, None
         if isinstance(decision, Decision):
             hosts = parts.hosts(decision.choice)
             assert hosts is not None, "what was chosen can be had"
-            chosen = _parts(parts, hosts)
         return QueryWeighed(
             placement=placing.placement,
-            chosen=chosen,
+            chosen=_parts(parts, hosts) if hosts is not None else (),
             why=decision.choice.why if isinstance(decision, Decision) else "the bound cannot be kept",
-            peers=len(view.peers),
-            engines=len(seen.engines),
+            peers=len(basis.view.peers),
+            engines=len(basis.able),
             betas=tuple((vertex.name, vertex.beta) for vertex in parts.tree.vertices[:-1]),
-            options=tuple(_option(algorithm, parts, view, bound_ms) for algorithm in ALGORITHMS),
+            options=tuple(_option(algorithm, basis, placing.bound_ms) for algorithm in ALGORITHMS),
         )
 
     def validate(self) -> None:
@@ -152,8 +146,8 @@ def _parts(parts: Parts, hosts: tuple[PeerId, ...]) -> tuple[PartPlaced, ...]:
     return tuple(PartPlaced(tree.vertices[number].name, hosts[number]) for number in (*tree.operators, tree.root))
 
 
-def _option(algorithm: Algorithm, parts: Parts, view: NetworkView, bound_ms: float) -> Weighed:
-    found = place(algorithm, parts.tree, view, bound_ms)
+def _option(algorithm: Algorithm, basis: Basis, bound_ms: float) -> Weighed:
+    found = place(algorithm, basis.parts.tree, basis.view, bound_ms)
     if isinstance(found, Infeasible):
         return Weighed(algorithm, None, None, None, ())
-    return Weighed(algorithm, found.cost / 1000, found.delay_ms, found.stretch, _parts(parts, found.hosts))
+    return Weighed(algorithm, found.cost / 1000, found.delay_ms, found.stretch, _parts(basis.parts, found.hosts))
