@@ -76,7 +76,6 @@ REGISTRY_HOSTS = re.compile(
 MACHINE_PATHS = re.compile(r"(?<![\w.~$})-])/(?:root|work|Users|home/\w+)/\w")
 
 TEST_MODULES = re.compile(r"\b(?:from|import) tests\.(?:\w+\.)*test_\w+")
-BORROWING_YET = ("tests/protocols/execution/", "tests/protocols/join_index/")  # Folders that still import test modules.
 
 
 class Problem(NamedTuple):
@@ -131,7 +130,7 @@ def _text_problems(path: str, text: str) -> Iterator[Problem]:
             yield Problem(path, number, f"names the package registry {found[0]}; leave the choice to the machine")
         if found := MACHINE_PATHS.search(line):
             yield Problem(path, number, f"holds {found[0]}..., a path of one machine")
-        if (found := TEST_MODULES.search(line)) and not path.startswith(BORROWING_YET):
+        if found := TEST_MODULES.search(line):
             yield Problem(path, number, f"{found[0]}: what tests share stands in a helper module, not in a test")
         if path.endswith(".lock") and re.match(r"\s*(-i|-f|--\w*index\S*|--find-links)\b", line):
             yield Problem(path, number, "names a package index; leave the choice to the machine")
