@@ -5,7 +5,7 @@ A query has a subscriber, a rewriter for each side, and evaluators. Every peer c
 - The subscriber is the peer of the query's proxy (`subscriber.py`, `attempt.py`, `reports.py`). It chooses the
   algorithm (`choice.py`, `known.py`), the rewriters (`replicas.py`) and the evaluators (`heavy.py`).
 - A rewriter is found by the key of an attribute (`keys.py`). It reads the stream of this attribute for all queries that
-  are indexed there (`rewriter.py`, `reader.py`), and sends each tuple to the evaluators of its values.
+  are indexed there (`rewriter.py`, `reader.py`), and sends each tuple to the evaluators of its values (`parcels.py`).
 - An evaluator keeps tuples and triggers by value (`evaluator.py`, `tables.py`, `stays.py`). Where two of them meet, it
   finds the queries they concern (`selections.py`) and sends the results to the subscribers.
 

@@ -7,7 +7,7 @@ wants. If some of these are no longer here, the query gets a reader of its own u
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -29,7 +29,6 @@ from protocols.join_index.messages import (
     Heavy,
     IndexQuery,
     JoinId,
-    JoinQuery,
     KeepQueries,
     Load,
     Parcel,
@@ -39,29 +38,17 @@ from protocols.join_index.messages import (
     Receipt,
     RemoveQuery,
 )
+from protocols.join_index.parcels import Outbox
 from protocols.join_index.reader import Held, HeldName, Reader, Reading, TupleTooLarge
 from protocols.join_index.selections import Member
 from protocols.messages import Answer, Refused
 
 ROLE: Final = "joins"
 LEASE_MS: Final = 20_000  # A query that no KEEP_QUERIES names for so long is forgotten.
-RESEND_MS: Final = 2000  # A parcel without a receipt is sent again after this time.
 SILENT_MS: Final = 6000  # An evaluator that has been silent for longer is taken for lost.
 REPORT_MS: Final = 100  # The least time between two reports of a reader.
 OVER_MS: Final = 30_000  # Evaluators are told for so long that a query is released: a message may get lost.
 GONE_MS: Final = 120_000  # A released query is not taken again for so long: messages about it may still arrive.
-PARCEL_BYTES: Final = 256 << 10
-
-
-@dataclass(slots=True, eq=False)
-class _Carried:
-    """A parcel without a receipt."""
-
-    reader: Reader
-    reading: Reading
-    parcel: Parcel
-    to: PeerId
-    sent_at: Millis
 
 
 @dataclass(slots=True)
@@ -83,19 +70,15 @@ class Rewriter:
     _held_by: dict[HeldName, Reader] = field(default_factory=dict)
     _sides: dict[JoinId, dict[HeldName, None]] = field(default_factory=dict)  # The sides held of each query.
     _requests: dict[RequestId, Reader] = field(default_factory=dict)
-    _carried: dict[int, _Carried] = field(default_factory=dict)
-    _on_the_way: dict[PeerId, dict[int, None]] = field(default_factory=dict)  # Parcels without a receipt.
-    _with_queries: dict[PeerId, dict[int, None]] = field(default_factory=dict)  # Those that carry queries.
-    _last_number: int = 0
+    _outbox: Outbox = field(default_factory=Outbox)
     _seen_at: dict[PeerId, Millis] = field(default_factory=dict)  # When each evaluator was last heard.
     _released: dict[PeerId, dict[JoinId, Millis]] = field(default_factory=dict)  # Until when each evaluator is told.
     _gone: Recently[JoinId] = field(default_factory=Recently)  # Released queries.
     _spreads: dict[tuple[tuple[PeerId, ...], tuple[Heavy, ...]], Spread] = field(default_factory=dict)
 
     def begin(self, now: Millis) -> None:
-        """Number parcels from where no earlier life of this peer has come to."""
         self.life = now
-        self._last_number = now << 20
+        self._outbox.begin(now)
 
     # Queries.
 
@@ -109,13 +92,8 @@ class Rewriter:
             member = Member(message.query)
         except NotIndexed as error:
             return [Send(sender, QueryRefused(query=message.query.id, reason=str(error)))]
-        if not message.evaluators:
-            return [Send(sender, QueryRefused(query=message.query.id, reason="it names no evaluators"))]
-        if not PublisherShare(message.replica, message.replicas).is_sound:
-            reason = f"it names replica {message.replica} of {message.replicas}"
-            return [Send(sender, QueryRefused(query=message.query.id, reason=reason))]
-        if len(self._held_by) >= self.limits.queries_max:
-            reason = f"peer {self.peer_id.short} has {self.limits.queries_max} join queries already"
+        reason = self._refusal(message)
+        if reason:
             return [Send(sender, QueryRefused(query=message.query.id, reason=reason))]
         if message.query.id in self._gone:  # Evaluators are told to forget it: only a new attempt will do.
             reason = f"peer {self.peer_id.short} has forgotten it"
@@ -134,6 +112,16 @@ class Rewriter:
             return effects + self._settle(reader, now)
         return [*effects, *_indexed(reader, [held])]
 
+    def _refusal(self, message: IndexQuery) -> str:
+        """Why a query cannot be indexed here; empty: it can."""
+        if not message.evaluators:
+            return "it names no evaluators"
+        if not PublisherShare(message.replica, message.replicas).is_sound:
+            return f"it names replica {message.replica} of {message.replicas}"
+        if len(self._held_by) >= self.limits.queries_max:
+            return f"peer {self.peer_id.short} has {self.limits.queries_max} join queries already"
+        return ""
+
     def _reader_for(self, held: Held) -> tuple[Reader, list[Effect]]:
         """A reader that still has all it read since the query was posed, or a new one."""
         inserted_at = held.member.inserted_at
@@ -143,8 +131,7 @@ class Rewriter:
             is_alike = reader.is_like(held.attribute, held.source.schema, spread, held.share)
             if is_alike and reader.since <= inserted_at > reader.forgotten:
                 return reader, []
-        self._last_number += 1
-        name = f"join/{held.attribute}/{self.peer_id.short}/{self.life:x}-{self._last_number:x}"
+        name = f"join/{held.attribute}/{self.peer_id.short}/{self.life:x}-{self._outbox.next_number():x}"
         command = OpenSubscription(stream=held.source.stream, subscription=name, since=inserted_at, share=held.share)
         request, effect = self.inside.ask(ROLE, command)
         reader = Reader(name, held.attribute, held.source.schema, request, inserted_at, spread, held.share)
@@ -196,17 +183,9 @@ class Rewriter:
         self._requests.pop(reader.request, None)
         for name in reader.held:
             self._let_go(name)
-        for number in [number for number, each in self._carried.items() if each.reader is reader]:
-            self._put_down(number)
+        self._outbox.drop(reader)
         self.inside.forget(reader.request)
         return [Tell(Abandoned(reader.request))]
-
-    def _put_down(self, number: int) -> _Carried | None:
-        carried = self._carried.pop(number, None)
-        if carried is not None:
-            del self._on_the_way[carried.to][number]
-            self._with_queries.get(carried.to, {}).pop(number, None)
-        return carried
 
     def _lose(self, reader: Reader, reason: str, now: Millis, culprit: PeerId | None = None) -> list[Effect]:
         """Something that the reader sent is gone: its queries need a new attempt."""
@@ -244,46 +223,19 @@ class Rewriter:
         reading = Reading({batch.origin: batch.next for batch in batches})
         reader.readings.append(reading)
         try:
-            effects = self._carry(reader, reading, reader.loads(batches), now)
+            sent = self._carry(reader, reading, reader.loads(batches), now)
         except msgspec.MsgspecError as error:
             return self._lose(reader, f"rows of {reader.at.relation} do not have the columns they had: {error}", now)
         except TupleTooLarge as error:
             return self._lose(reader, str(error), now)
         reader.note(batches)
-        return effects + self._settle(reader, now)
+        return [*sent, *self._settle(reader, now)]
 
-    def _carry(self, reader: Reader, reading: Reading, loads: Iterable[Load], now: Millis) -> list[Effect]:
-        """One parcel for each evaluator, or several where one would be too large. New queries go first."""
-        by_peer: dict[PeerId, list[Load]] = {}
-        for load in loads:
-            for peer, share in _by_evaluator(reader.spread, load):
-                reader.messages += len(share.sequences)
-                by_peer.setdefault(peer, []).append(share)
-        effects: list[Effect] = []
-        for to, every in by_peer.items():
-            self._seen_at.setdefault(to, now)
-            for queries, some in _portions(reader.untold(to), every):
-                self._last_number += 1
-                on_the_way = self._on_the_way.setdefault(to, {})
-                parcel = Parcel(
-                    number=self._last_number,
-                    loads=some,
-                    queries=queries,
-                    counts_on=True,
-                    after=self._queries_before(to, self._last_number),
-                    settled=next(iter(on_the_way), self._last_number),
-                )
-                on_the_way[parcel.number] = None
-                if queries:
-                    self._with_queries.setdefault(to, {})[parcel.number] = None
-                reading.parcels += 1
-                self._carried[parcel.number] = _Carried(reader, reading, parcel, to, now)
-                effects.append(Send(to, parcel))
-        return effects
-
-    def _queries_before(self, to: PeerId, number: int) -> int:
-        """The last earlier parcel to an evaluator that carries queries and has no receipt; 0: there is none."""
-        return next((each for each in reversed(self._with_queries.get(to, {})) if each < number), 0)
+    def _carry(self, reader: Reader, reading: Reading, loads: Iterable[Load], now: Millis) -> list[Send]:
+        sent = self._outbox.carry(reader, reading, loads, now)
+        for each in sent:
+            self._seen_at.setdefault(each.peer, now)
+        return sent
 
     # Receipts.
 
@@ -293,7 +245,7 @@ class Rewriter:
         for reader in list(self.readers.values()):
             if reader.used.get(sender, receipt.life) != receipt.life:
                 effects += self._lose(reader, f"peer {sender.short} was restarted", now)
-        carried = self._put_down(receipt.number)
+        carried = self._outbox.take(receipt.number)
         if carried is None:  # Its reader is closed, or this is the second receipt.
             return effects
         reader = carried.reader
@@ -341,13 +293,7 @@ class Rewriter:
             if now - held.leased_at > LEASE_MS:
                 reader.lapsed[name[0]] = held.incarnation
                 effects += self._forget(name, now)
-        for carried in self._carried.values():
-            if now - carried.sent_at >= RESEND_MS:
-                carried.sent_at = now
-                if carried.parcel.after not in self._on_the_way[carried.to]:  # It is unpacked, or dropped.
-                    before = self._queries_before(carried.to, carried.parcel.number)
-                    carried.parcel = msgspec.structs.replace(carried.parcel, after=before)
-                effects.append(Send(carried.to, carried.parcel))
+        effects += self._outbox.again(now)
         effects += self._look_after_evaluators(now)
         effects += self._merge()
         for reader in self.readers.values():
@@ -356,7 +302,7 @@ class Rewriter:
 
     def _look_after_evaluators(self, now: Millis) -> list[Effect]:
         used = {peer: None for reader in self.readers.values() for peer in reader.used}
-        used |= dict.fromkeys(carried.to for carried in self._carried.values())
+        used |= dict.fromkeys(self._outbox.waiting())
         self._seen_at = {peer: at for peer, at in self._seen_at.items() if peer in used}
         effects: list[Effect] = []
         for peer in list(used):
@@ -388,7 +334,7 @@ class Rewriter:
 
     def _lose_with(self, peer: PeerId, now: Millis) -> list[Effect]:
         del self._seen_at[peer]
-        waiting = [carried.reader for carried in self._carried.values() if carried.to == peer]
+        waiting = self._outbox.waiting().get(peer, [])
         lost = [reader for reader in self.readers.values() if peer in reader.used or reader in waiting]
         reason = f"peer {peer.short} was silent for {SILENT_MS // 1000} s"
         return [effect for reader in lost for effect in self._lose(reader, reason, now, peer)]
@@ -419,7 +365,7 @@ class Rewriter:
 
     def is_empty(self) -> bool:
         """Whether nothing of any query is left."""
-        return not self.readers and not self._carried and not self._released
+        return not self.readers and self._outbox.is_empty() and not self._released
 
     def validate(self) -> None:
         assert len(self._held_by) == sum(len(reader.held) for reader in self.readers.values())
@@ -427,28 +373,7 @@ class Rewriter:
         for reader in self.readers.values():
             assert reader.held, "a reader without queries is closed"
             reader.validate()
-        for carried in self._carried.values():
-            assert carried.reader.name in self.readers
-            assert carried.reading.parcels > 0
-
-
-def _by_evaluator(spread: Spread, load: Load) -> Iterator[tuple[PeerId, Load]]:
-    """A load taken apart by the evaluators of its values."""
-    raw: list[msgspec.Raw] = []
-    for peer, numbers in spread.shares(load).items():
-        if len(numbers) == len(load.values):
-            yield peer, load
-            continue
-        raw = raw or msgspec.msgpack.decode(load.rows, type=list[msgspec.Raw])
-        yield (
-            peer,
-            msgspec.structs.replace(
-                load,
-                sequences=tuple([load.sequences[number] for number in numbers]),
-                values=tuple([load.values[number] for number in numbers]),
-                rows=msgspec.msgpack.encode([raw[number] for number in numbers]),
-            ),
-        )
+        self._outbox.validate(self.readers)
 
 
 def _indexed(reader: Reader, every: Iterable[Held]) -> list[Effect]:
@@ -467,22 +392,3 @@ def _indexed(reader: Reader, every: Iterable[Held]) -> list[Effect]:
         for held in every
         if reader.is_open and held.since is None
     ]
-
-
-def _portions(queries: list[JoinQuery], loads: list[Load]) -> Iterator[tuple[tuple[JoinQuery, ...], tuple[Load, ...]]]:
-    """What goes into each parcel so that none is too large. Queries come before loads."""
-    some: list[JoinQuery] = []
-    portion: list[Load] = []
-    size = 0
-    every: tuple[JoinQuery | Load, ...] = (*queries, *loads)
-    for each in every:
-        if size >= PARCEL_BYTES:
-            yield tuple(some), tuple(portion)
-            some, portion, size = [], [], 0
-        if isinstance(each, Load):
-            portion.append(each)
-            size += len(each.rows) + 40 * len(each.values) + 200
-        else:
-            some.append(each)
-            size += 1000
-    yield tuple(some), tuple(portion)

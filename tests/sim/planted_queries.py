@@ -221,7 +221,7 @@ def parcels_not_sent_again() -> Patch:
 
     def once(rewriter: Rewriter, reader: Any, reading: Any, parts: Any, now: Millis) -> list[Effect]:
         effects = carry(rewriter, reader, reading, parts, now)
-        rewriter._carried.clear()
+        rewriter._outbox._carried.clear()
         reading.parcels = 0
         return effects
 

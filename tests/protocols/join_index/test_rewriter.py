@@ -12,7 +12,6 @@ from protocols.errors import RemoteProtocolError
 from protocols.events import Requested
 from protocols.ids import Millis, RequestId
 from protocols.inside import Inside
-from protocols.join_index.evaluator import RESEND_MS
 from protocols.join_index.heavy import evaluators_of
 from protocols.join_index.keys import value_key, value_text
 from protocols.join_index.limits import JoinLimits
@@ -29,6 +28,7 @@ from protocols.join_index.messages import (
     RemoveQuery,
     Told,
 )
+from protocols.join_index.parcels import RESEND_MS
 from protocols.join_index.rewriter import LEASE_MS, OVER_MS, SILENT_MS, Rewriter
 from protocols.wire import MESSAGES
 from tests.protocols.join_index.things import (
@@ -142,7 +142,7 @@ def test_a_large_batch_goes_in_several_parcels_and_a_tuple_that_fits_none_ends_t
     monkeypatch: pytest.MonkeyPatch,
 ):
     monkeypatch.setattr("protocols.join_index.reader.PIECE_BYTES", 10)
-    monkeypatch.setattr("protocols.join_index.rewriter.PARCEL_BYTES", 1)
+    monkeypatch.setattr("protocols.join_index.parcels.PARCEL_BYTES", 1)
     rewriter = Rewriter(REWRITER, LIMITS, Inside())
     request = opened(rewriter, posed())
     sent = parcels(rewriter.answered(request, rows(*[7] * 8), now=1))
