@@ -55,6 +55,11 @@ def test_the_repository_is_tidy():
         # Tests.
         ("tests/sim/x.py", "from tests.sim." + "test_world import churn", "what tests share stands in a helper module"),
         ("tests/sim/x.py", "code = 'import tests." + "test_tidy'", "what tests share stands in a helper module"),
+        ("tests/sim/x.py", "seed = random." + "randrange(1 << 32)", "use tests.seeds.draw_seed"),
+        ("tests/sim/x.py", "rng = random." + "SystemRandom()", "use tests.seeds.draw_seed"),
+        # Lengths.
+        ("tests/sim/x.py", "x = 1\n" * 600, "tests/sim/x.py has 601 lines; 600 are enough"),
+        ("peerd/x.py", "def f():\n" + "    x = 1\n" * 60, "f has 61 lines; 60 are enough"),
         # The world outside a pure module.
         ("protocols/eddy/policy.py", "from random import randint", "imports random.randint; take a random.Random as"),
         ("protocols/eddy/policy.py", "import random as r\nr.choice([1])", "uses random.choice; take a random.Random"),

@@ -69,6 +69,13 @@ WORLDLY_BUILTINS = {
 DANGEROUS_MODULES = ("pickle", "cPickle", "marshal", "shelve", "dill", "cloudpickle")
 DANGEROUS_BUILTINS = ("eval", "exec", "compile", "__import__")
 
+FILE_LINES_MAX = 600
+FUNCTION_LINES_MAX = 60
+# What may be longer, and why.
+LONG: dict[str, str] = {}
+# What is longer and still to be cut, until its owner has cut it.
+LONG_YET = ("protocols/peer.py:__init__", "tests/protocols/join_index/test_levels.py")
+
 # Written in pieces, or this file would break the rule it states.
 REGISTRY_HOSTS = re.compile(
     "|".join((r"pypi\." + "org", "python" + r"hosted\.org", r"npmjs\." + "org", r"pkg\." + "dev", r"docker\." + "io/"))
@@ -76,6 +83,7 @@ REGISTRY_HOSTS = re.compile(
 MACHINE_PATHS = re.compile(r"(?<![\w.~$})-])/(?:root|work|Users|home/\w+)/\w")
 
 TEST_MODULES = re.compile(r"\b(?:from|import) tests\.(?:\w+\.)*test_\w+")
+LOST_SEEDS = re.compile(r"(?<![\w.])random\.(?:SystemRandom|randrange|seed)\(")
 
 
 class Problem(NamedTuple):
@@ -115,6 +123,7 @@ def problems_in(path: str, text: str) -> Iterator[Problem]:
         tree = ast.parse(text, path)
         if not ast.get_docstring(tree):
             yield Problem(path, 1, "has no docstring; its first sentence says what the file is")
+        yield from _length_problems(path, text, tree)
         yield from _arrow_problems(path, tree)
         if path.startswith("protocols/"):
             yield from _protocol_arrow_problems(path, tree)
@@ -132,8 +141,22 @@ def _text_problems(path: str, text: str) -> Iterator[Problem]:
             yield Problem(path, number, f"holds {found[0]}..., a path of one machine")
         if found := TEST_MODULES.search(line):
             yield Problem(path, number, f"{found[0]}: what tests share stands in a helper module, not in a test")
+        if path.startswith("tests/") and (found := LOST_SEEDS.search(line)):
+            yield Problem(path, number, f"{found[0]}: nobody can give this seed back; use tests.seeds.draw_seed")
         if path.endswith(".lock") and re.match(r"\s*(-i|-f|--\w*index\S*|--find-links)\b", line):
             yield Problem(path, number, "names a package index; leave the choice to the machine")
+
+
+def _length_problems(path: str, text: str, tree: ast.AST) -> Iterator[Problem]:
+    count = len(text.splitlines())
+    lengths = {path: (count, count, FILE_LINES_MAX)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
+            length = node.end_lineno - node.lineno + 1
+            lengths[f"{path}:{node.name}"] = (node.end_lineno, length, FUNCTION_LINES_MAX)
+    for name, (line, length, most) in lengths.items():
+        if length > most and name not in LONG and name not in LONG_YET:
+            yield Problem(path, line, f"{name.rpartition(':')[2]} has {length} lines; {most} are enough: find its seam")
 
 
 def _imports(path: str, tree: ast.AST) -> Iterator[tuple[int, str]]:

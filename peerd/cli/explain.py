@@ -6,13 +6,22 @@ import asyncio
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import click
 
 from peerd.cli.common import client_for, read_span, target, target_options
+from peerd.cli.query_options import (
+    EXISTING_FILE,
+    EngineName,
+    JoinName,
+    engine_options,
+    parameter_option,
+    runs_by,
+    with_parameters,
+)
 from peerd.errors import Exit, PeerError
-from peerd.parameters import filled, value_of
+from peerd.parameters import value_of
 
 if TYPE_CHECKING:
     from peerd.client import QueryEngine
@@ -35,13 +44,13 @@ if TYPE_CHECKING:
     "--streams",
     "files",
     multiple=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=EXISTING_FILE,
     metavar="FILE",
     help="Streams as CREATE STREAM statements.",
 )
 @click.option(
     "--stats",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=EXISTING_FILE,
     metavar="FILE",
     help="What is known of the streams, as peer history --stats -o json tells it: shows what flows.",
 )
@@ -55,21 +64,8 @@ if TYPE_CHECKING:
     metavar="TIME",
     help="Watch it for so long, for example 10s, and tell what flowed; a text is run for that, and stopped.",
 )
-@click.option("--parameter", "parameters", multiple=True, metavar="VALUE", help='The value of a "?", in order.')
-@click.option(
-    "--engine",
-    type=click.Choice(["auto", "inline", "spark"]),
-    default="auto",
-    show_default=True,
-    help="What would run it.",
-)
-@click.option(
-    "--join",
-    type=click.Choice(["auto", "sai", "dai-q", "dai-t", "dai-v"]),
-    default="auto",
-    show_default=True,
-    help="How a join would go through the DHT.",
-)
+@parameter_option
+@engine_options
 @click.option(
     "--format",
     "form",
@@ -88,8 +84,8 @@ def explain(
     why: bool,
     analyze_s: float | None,
     parameters: tuple[str, ...],
-    engine: Literal["auto", "inline", "spark"],
-    join: Literal["auto", "sai", "dai-q", "dai-t", "dai-v"],
+    engine: EngineName,
+    join: JoinName,
     form: str,
 ) -> None:
     """Show what a query in SQL or WXQuery means: the types of its columns, its class, its plan.
@@ -109,11 +105,6 @@ def explain(
             └── Source f AS b
         index    at f.num and f.num; messages per tuple to evaluators: sai 1 (auto), dai-q 2, dai-t 2, dai-v 1
     """
-    from protocols.join_index import explain as indexed
-    from queries import explain as shown
-    from queries.errors import QueryError
-    from queries.query import parse
-
     text = sys.stdin.read() if query == "-" else query
     how = runs_by(engine, join)
     if why or analyze_s is not None:
@@ -124,8 +115,25 @@ def explain(
             wrong = "--stats" if stats is not None else "--format dot"
             hint = 'For example: --stream "flights: num int, gate string", or --streams FILE.'
             raise PeerError(f"{wrong} needs to be told which streams there are", hint=hint, exit_code=Exit.MISUSE)
-        _explain_live(filled(text, [value_of(each) for each in parameters]), data_dir, number, how, form)
+        _explain_live(with_parameters(text, parameters), data_dir, number, how, form)
         return
+    _explain_offline(text, parameters, given, files, stats, form)
+
+
+def _explain_offline(
+    text: str,
+    parameters: tuple[str, ...],
+    given: tuple[str, ...],
+    files: tuple[Path, ...],
+    stats: Path | None,
+    form: str,
+) -> None:
+    """What the text means over the streams that the options describe."""
+    from protocols.join_index import explain as indexed
+    from queries import explain as shown
+    from queries.errors import QueryError
+    from queries.query import parse
+
     try:
         streams = _streams(given, files)
         found = parse(text, streams, [value_of(each) for each in parameters])
@@ -144,14 +152,6 @@ def explain(
                 click.echo(said)
 
 
-def runs_by(engine: Literal["auto", "inline", "spark"], join: QueryEngine) -> QueryEngine:
-    """What --engine and --join ask for together."""
-    if join != "auto" and engine != "auto":
-        hint = "The join index runs a join by itself; leave --engine out."
-        raise PeerError("--engine and --join do not go together", hint=hint, exit_code=Exit.MISUSE)
-    return engine if join == "auto" else join
-
-
 def _look_closer(
     text: str,
     parameters: tuple[str, ...],
@@ -168,7 +168,7 @@ def _look_closer(
     if offline or form == "dot":
         wrong = "--format dot" if form == "dot" else "--stream, --streams and --stats"
         raise PeerError(f"{option} asks the network; leave out {wrong}", exit_code=Exit.MISUSE)
-    asked, shape = filled(text, [value_of(each) for each in parameters]), "json" if form == "json" else "table"
+    asked, shape = with_parameters(text, parameters), "json" if form == "json" else "table"
     if analyze_s is None:
         from peerd.cli import explain_why
 

@@ -17,7 +17,8 @@ import click
 
 from peerd.cli.common import client_for, target_options
 from peerd.cli.output import Column, chosen_form, output_option, show_rows
-from peerd.cli.subscribe import query_text, since_of
+from peerd.cli.query_options import file_option, parameter_option, query_text, with_parameters
+from peerd.cli.subscribe import since_of
 from peerd.cli.writers import writer_for
 from peerd.errors import Exit, PeerError
 from peerd.words import count as counted
@@ -50,13 +51,7 @@ _FIELD_COLUMNS: Final = (
 @click.command()
 @click.argument("text", metavar="[QUERY|-]", required=False)
 @target_options
-@click.option(
-    "-f",
-    "--file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Read the query from a file.",
-)
+@file_option
 @click.option(
     "--from", "since", metavar="T", help='Tuples published from then on: "start" (default), an age like 24h, a date.'
 )
@@ -74,7 +69,7 @@ _FIELD_COLUMNS: Final = (
     help="Read tuples that --export has kept; needs no network.",
 )
 @click.option("--stats", is_flag=True, help="Tell about the streams instead; -o json is for peer explain --stats.")
-@click.option("--parameter", "parameters", multiple=True, metavar="VALUE", help='The value of a "?", in order.')
+@parameter_option
 @click.option("--memory", type=click.IntRange(min=512), default=512, show_default=True, help="Heap of Spark, in MB.")
 @output_option
 def history(
@@ -108,9 +103,7 @@ def history(
     wrong = "--from" if since else "--to" if until else "--export" if export else None
     if parquet is not None and wrong is not None:
         raise PeerError(f"--parquet and {wrong} do not go together", exit_code=Exit.MISUSE)
-    from peerd.parameters import filled, value_of
-
-    query = filled(query, [value_of(each) for each in parameters])
+    query = with_parameters(query, parameters)
     progress = _Progress()
     with _folder() as work:
         if parquet is None:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import re
-import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -15,6 +13,17 @@ import click
 
 from peerd.cli.common import client_for, target_options
 from peerd.cli.output import output_option
+from peerd.cli.query_options import (
+    EXISTING_FILE,
+    EngineName,
+    JoinName,
+    engine_options,
+    file_option,
+    parameter_option,
+    query_text,
+    runs_by,
+    with_parameters,
+)
 from peerd.cli.writers import Writer, writer_for
 from peerd.errors import Exit, PeerError
 from peerd.words import count as counted
@@ -28,19 +37,12 @@ if TYPE_CHECKING:
 PATIENCE_S: Final = 365 * 86400.0  # A reader waits for its peer to come back; Ctrl-C ends that.
 LAST_QUIET_S: Final = 0.5
 _STAMP_BITS: Final = 16
-_STREAM: Final = re.compile(r"[^\s<{(]+")  # No query is one word.
 
 
 @click.command()
 @click.argument("text", metavar="[STREAM|QUERY|-]", required=False)
 @target_options
-@click.option(
-    "-f",
-    "--file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Read the query from a file.",
-)
+@file_option
 @click.option(
     "--name",
     metavar="NAME",
@@ -52,20 +54,7 @@ _STREAM: Final = re.compile(r"[^\s<{(]+")  # No query is one word.
 @click.option("--last", type=click.IntRange(min=1), metavar="N", help="Begin with the last N tuples.")
 @click.option("-n", "--number", "limit", type=click.IntRange(min=1), metavar="N", help="Stop after N tuples.")
 @click.option("--detach", is_flag=True, help="Print the name of the subscription or query, and leave; tuples wait.")
-@click.option(
-    "--engine",
-    type=click.Choice(["auto", "inline", "spark"]),
-    default="auto",
-    show_default=True,
-    help="What runs a query.",
-)
-@click.option(
-    "--join",
-    type=click.Choice(["auto", "sai", "dai-q", "dai-t", "dai-v"]),
-    default="auto",
-    show_default=True,
-    help="How a join goes through the DHT; auto: SAI, or DAI-V for expressions, where there is no window.",
-)
+@engine_options
 @click.option(
     "--placement",
     type=click.Choice(["auto", "baseline", "edge", "edge+", "in-network", "exact"]),
@@ -76,11 +65,11 @@ _STREAM: Final = re.compile(r"[^\s<{(]+")  # No query is one word.
 @click.option("--within", metavar="T", help="No tuple may be longer under way to this peer, for example 120ms.")
 @click.option(
     "--stats",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=EXISTING_FILE,
     metavar="FILE",
     help="What is known of streams that say nothing yet, as peer history --stats -o json tells it: to place the query.",
 )
-@click.option("--parameter", "parameters", multiple=True, metavar="VALUE", help='The value of a "?", in order.')
+@parameter_option
 @output_option
 def subscribe(
     text: str | None,
@@ -92,8 +81,8 @@ def subscribe(
     last: int | None,
     limit: int | None,
     detach: bool,
-    engine: Literal["auto", "inline", "spark"],
-    join: Literal["auto", "sai", "dai-q", "dai-t", "dai-v"],
+    engine: EngineName,
+    join: JoinName,
     placement: PlacementName,
     within: str | None,
     stats: Path | None,
@@ -117,21 +106,17 @@ def subscribe(
     """
     query = query_text(text, file)
     if query is not None:
-        wrong = "--since" if since is not None else "--last" if last is not None else None
-        if wrong is not None:
+        if wrong := _first({"--since": since is not None, "--last": last is not None}):
             hint = "A query reads what is published from now on."
             raise PeerError(f"{wrong} goes with a stream, not with a query", hint=hint, exit_code=Exit.MISUSE)
-        from peerd.cli.explain import runs_by
         from peerd.cli.query import SubmitOptions, run_query
-        from peerd.parameters import filled, value_of
 
-        query = filled(query, [value_of(each) for each in parameters])
         known = stats.read_text() if stats is not None else ""
         how = SubmitOptions(name or "", runs_by(engine, join), placement, _within_ms(within), known)
-        run_query(query, data_dir, number, how, limit, detach, form)
+        run_query(with_parameters(query, parameters), data_dir, number, how, limit, detach, form)
         return
     assert text is not None
-    asked = {
+    of_queries = {
         "--parameter": parameters,
         "--within": within,
         "--stats": stats,
@@ -139,26 +124,40 @@ def subscribe(
         "--join": join != "auto",
         "--engine": engine != "auto",
     }
-    wrong = next((option for option, value in asked.items() if value), None)
-    if wrong is not None:
+    if wrong := _first(of_queries):
         raise PeerError(f"{wrong} goes with a query, not with a stream", exit_code=Exit.MISUSE)
-    other = "--since" if since is not None else "--name" if name is not None else "--detach" if detach else None
-    if last is not None and other is not None:
+    others = {"--since": since is not None, "--name": name is not None, "--detach": detach}
+    if last is not None and (other := _first(others)):
         raise PeerError(f"--last and {other} do not go together", exit_code=Exit.MISUSE)
-    begin = since_of(since)
+    client = client_for(data_dir, number, patience_s=None if detach else PATIENCE_S)
+    asyncio.run(_read_stream(client, text, name, since_of(since), last, limit, form, detach=detach))
 
-    async def work() -> None:
-        async with client_for(data_dir, number, patience_s=None if detach else PATIENCE_S) as client:
-            if detach:
-                await _open_only(client, text, name, begin)
-                return
-            writer = writer_for(await client.schema(text), form)
-            try:
-                await _read(client, text, name, begin, last, limit, writer)
-            finally:
-                writer.close()
 
-    asyncio.run(work())
+def _first(asked: Mapping[str, object]) -> str | None:
+    """The first of some options that was given."""
+    return next((option for option, value in asked.items() if value), None)
+
+
+async def _read_stream(
+    client: Client,
+    stream: str,
+    name: str | None,
+    begin: Literal["now", "start"] | int,
+    last: int | None,
+    limit: int | None,
+    form: str | None,
+    *,
+    detach: bool,
+) -> None:
+    async with client:
+        if detach:
+            await _open_only(client, stream, name, begin)
+            return
+        writer = writer_for(await client.schema(stream), form)
+        try:
+            await _read(client, stream, name, begin, last, limit, writer)
+        finally:
+            writer.close()
 
 
 def _within_ms(text: str | None) -> float | None:
@@ -166,22 +165,6 @@ def _within_ms(text: str | None) -> float | None:
         return None if text is None else parse_span(text) * 1000
     except ValueError as error:
         raise PeerError(str(error), exit_code=Exit.MISUSE) from error
-
-
-def query_text(text: str | None, file: Path | None) -> str | None:
-    """The query that was asked for; None for a stream, whose name is one word."""
-    if (text is None) == (file is None):
-        problem = "name a stream, or write a query" if text is None else "a query comes from a file or from the line"
-        raise PeerError(problem, hint='For example: peer subscribe "SELECT * FROM flights".', exit_code=Exit.MISUSE)
-    if file is not None:
-        try:
-            return file.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise PeerError(f'"{file}" cannot be read', detail=str(error), exit_code=Exit.MISUSE) from error
-    if text == "-":
-        return sys.stdin.read()
-    assert text is not None
-    return None if _STREAM.fullmatch(text) else text
 
 
 @click.command()

@@ -34,6 +34,7 @@ from overlay.outbox import LinkError
 from protocols.versions import VERSIONS
 from tests.overlay.linked import RawMember, frame, on_both_loops, peers
 from tests.overlay.networks import PATIENCE_S, until
+from tests.seeds import draw_seed
 
 WINDOW = 64 << 10
 
@@ -494,8 +495,7 @@ def random_frames(rng: random.Random) -> bytes:
 
 @on_both_loops
 async def test_random_frames_after_the_handshake_end_the_link_and_nothing_else():
-    seed = random.randrange(1 << 32)
-    print(f"seed={seed}")
+    seed = draw_seed()
     rng = random.Random(seed)
     async with peers() as (a, b):
         member = RawMember()

@@ -18,6 +18,7 @@ from overlay.tls import LinkCredentials
 from protocols.versions import VERSIONS
 from tests.overlay.linked import LinkedPeer, RawMember, frame, on_both_loops, peers
 from tests.overlay.networks import PATIENCE_S, until
+from tests.seeds import draw_seed
 
 QUICK = LinkLimits(ping_every_s=0.1, silence_s=0.6)
 HASTY = LinkLimits(handshake_s=1.5)  # Long enough for a handshake on a busy machine.
@@ -168,8 +169,7 @@ def is_settled(peer: LinkedPeer) -> bool:
 @pytest.mark.parametrize("shaped", [False, True])
 @on_both_loops
 async def test_two_that_dial_each_other_end_with_one_link_and_lose_nothing(shaped):
-    seed = random.randrange(1 << 32)
-    print(f"seed={seed}")
+    seed = draw_seed()
     for round_seed in range(seed, seed + 12):
         rng = random.Random(round_seed)
         async with peers(seed=round_seed) as (low, high):

@@ -9,6 +9,7 @@ import socket
 from overlay.shaping import RETRANSMISSION_S, ShapedWriter, Shaper
 from tests.overlay.linked import on_both_loops
 from tests.overlay.networks import until
+from tests.seeds import draw_seed
 
 HERE = ("127.0.0.1", 7401)
 THERE = ("127.0.0.1", 7402)
@@ -58,8 +59,7 @@ def test_loss_and_jitter_are_as_frequent_and_as_large_as_asked_and_follow_the_se
 
 @on_both_loops
 async def test_a_shaped_stream_keeps_its_order_and_closes_last():
-    seed = random.randrange(1 << 32)
-    print(f"seed={seed}")
+    seed = draw_seed()
     ours, theirs = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=theirs)
     transport, _ = await asyncio.get_running_loop().create_connection(asyncio.Protocol, sock=ours)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from functools import cache
@@ -17,6 +18,17 @@ from queries.values import INT_MAX, INT_MIN, PARTS, TRUNCATIONS
 
 TYPES: tuple[ValueType, ...] = ("int", "float", "decimal", "string", "bool", "timestamp", "interval", "bytes")
 NUMBERS: tuple[ValueType, ...] = ("int", "float", "decimal")
+Expressions = st.SearchStrategy[Expression]
+CAST_FROM: dict[ValueType, tuple[ValueType, ...]] = {
+    "int": ("float", "decimal", "string", "bool"),
+    "float": ("int", "decimal", "string"),
+    "decimal": ("int", "float", "string"),
+    "string": ("int", "float", "decimal", "bool", "timestamp", "bytes"),
+    "bool": ("int", "string"),
+    "timestamp": ("string",),
+    "interval": ("string",),
+    "bytes": ("string",),
+}
 COMPARED = ("=", "<>", "<", "<=", ">", ">=")
 
 OUTSIDE = datetime.min.replace(tzinfo=timezone(timedelta(hours=5, minutes=30)))  # In year 0 for UTC.
@@ -87,21 +99,28 @@ def _constant(*values: object) -> st.SearchStrategy[Expression]:
 
 
 def _calls(kind: ValueType, depth: int) -> list[st.SearchStrategy[Expression]]:
-    def some(wanted: ValueType) -> st.SearchStrategy[Expression]:
+    def some(wanted: ValueType) -> Expressions:
         return expressions(wanted, depth)
 
     own, truth = some(kind), some("bool")
-    every: list[st.SearchStrategy[Expression]] = [
+    every: list[Expressions] = [
         _of("case", truth, own, own),
         _of("case", truth, own, truth, own, own),
         _named(("coalesce", "greatest", "least"), own, own),
         _of("coalesce", own, own, own),
         _of("nullif", own, own),
+        *(_calls_of_numbers if kind in NUMBERS else _calls_of_others)(kind, some),
+        *(some(source).map(lambda given: cast(given, kind)) for source in CAST_FROM[kind]),
     ]
-    number = st.one_of([some(each) for each in NUMBERS])
+    # Where arguments are the constant null, the result may have another type, or none.
+    return [each.map(lambda made: made if made.type == kind else Constant.of(None)) for each in every]
+
+
+def _calls_of_numbers(kind: ValueType, some: Callable[[ValueType], Expressions]) -> list[Expressions]:
+    own, number = some(kind), st.one_of([some(each) for each in NUMBERS])
     match kind:
         case "int":
-            every += [
+            return [
                 _named(("+", "-", "*", "%"), own, own),
                 _named(("negate", "abs", "ceil", "floor"), own),
                 _of("round", own, _constant(-1, 0, 2)),
@@ -112,7 +131,7 @@ def _calls(kind: ValueType, depth: int) -> list[st.SearchStrategy[Expression]]:
                 _of("extract", _constant("day", "hour", "minute", "second"), some("interval")),
             ]
         case "float":
-            every += [
+            return [
                 _named(("+", "-", "*", "/", "%"), own, number),
                 _named(("negate", "abs", "ceil", "floor"), own),
                 _of("round", own, _constant(-1, 0, 2)),
@@ -121,13 +140,19 @@ def _calls(kind: ValueType, depth: int) -> list[st.SearchStrategy[Expression]]:
                 _of("extract", _constant("epoch"), some("timestamp") | some("interval")),
             ]
         case "decimal":
-            every += [
+            return [
                 _named(("+", "-", "*", "/", "%"), own, own | some("int")),
                 _named(("negate", "abs", "ceil", "floor"), own),
                 _of("round", own, _constant(-1, 0, 2)),
             ]
+    raise AssertionError(kind)
+
+
+def _calls_of_others(kind: ValueType, some: Callable[[ValueType], Expressions]) -> list[Expressions]:
+    own, number = some(kind), st.one_of([some(each) for each in NUMBERS])
+    match kind:
         case "string":
-            every += [
+            return [
                 _of("||", own, own),
                 _of("concat", own, own, own),
                 _named(("lower", "upper", "trim", "ltrim", "rtrim"), own),
@@ -139,7 +164,7 @@ def _calls(kind: ValueType, depth: int) -> list[st.SearchStrategy[Expression]]:
             ]
         case "bool":
             compared = [_named(COMPARED, some(each), some(each)) for each in TYPES]
-            every += [
+            return [
                 *compared,
                 _named(COMPARED, number, number),
                 _named(("and", "or"), own, own),
@@ -152,32 +177,20 @@ def _calls(kind: ValueType, depth: int) -> list[st.SearchStrategy[Expression]]:
                 _named(("starts_with", "ends_with", "contains"), some("string"), some("string")),
             ]
         case "timestamp":
-            every += [
+            return [
                 _of("+", some("interval"), own),
                 _named(("+", "-"), own, some("interval")),
                 _of("date_trunc", _constant(*TRUNCATIONS), own),
             ]
         case "interval":
-            every += [
+            return [
                 _named(("+", "-"), own, own),
                 _of("-", some("timestamp"), some("timestamp")),
                 _named(("*", "/"), own, number),
                 _of("negate", own),
                 _of("abs", own),
             ]
-    sources: dict[str, tuple[ValueType, ...]] = {
-        "int": ("float", "decimal", "string", "bool"),
-        "float": ("int", "decimal", "string"),
-        "decimal": ("int", "float", "string"),
-        "string": ("int", "float", "decimal", "bool", "timestamp", "bytes"),
-        "bool": ("int", "string"),
-        "timestamp": ("string",),
-        "interval": ("string",),
-        "bytes": ("string",),
-    }
-    every += [some(source).map(lambda given: cast(given, kind)) for source in sources[kind]]
-    # Where arguments are the constant null, the result may have another type, or none.
-    return [each.map(lambda made: made if made.type == kind else Constant.of(None)) for each in every]
+    return []
 
 
 def same(a: Any, b: Any) -> bool:

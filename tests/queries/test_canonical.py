@@ -23,6 +23,7 @@ from tests.queries.random_sql import data
 from tests.queries.same_plans import SAME, plan_of
 from tests.queries.wx_streams import PHOTON
 from tests.queries.wx_streams import STREAMS as XML_STREAMS
+from tests.seeds import draw_seed
 
 DIFFERENT = {
     "the names of the result": ("SELECT num AS a FROM flights", "SELECT num AS b FROM flights"),
@@ -126,8 +127,7 @@ def test_the_digest_is_the_same_in_every_process() -> None:
 
 @pytest.mark.parametrize("count", [60, pytest.param(1_000, marks=pytest.mark.slow)])
 def test_the_canonical_plan_means_the_same(count: int) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed={seed}")
+    seed = draw_seed()
     rng = random.Random(seed)
     lists, queries = data(rng, 12), Queries(rng)
     for _ in range(count):

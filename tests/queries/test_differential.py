@@ -16,6 +16,7 @@ from queries.expressions import EPOCH
 from queries.reference import Tuple, evaluate, same_rows
 from tests.queries.random_queries import Pair, Queries
 from tests.queries.random_sql import STREAMS, data, naive, tables
+from tests.seeds import draw_seed
 
 GROUPS, QUERIES = 10, 50  # Sets of rows, and queries on each.
 ROWS = 16
@@ -37,8 +38,7 @@ def groups() -> list[Any]:
 
 @pytest.mark.parametrize("group", groups())
 def test_random_queries_have_the_results_that_duckdb_has(group: int) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed={seed}")
+    seed = draw_seed()
     shapes, found = compare(seed, QUERIES)
     print(f"{found} rows; {dict(sorted(shapes.items()))}")
     assert found > 2 * QUERIES, "the queries find something"

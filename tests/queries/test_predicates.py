@@ -18,6 +18,7 @@ from queries.expressions import Column, Constant, Expression, conjunction, conju
 from queries.functions import call
 from queries.predicates import NODES_MAX, graph_of, implies, minimised, satisfiable
 from queries.simplify import FALSE, simplified
+from tests.seeds import draw_seed
 
 HOLDS: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
@@ -163,8 +164,7 @@ BY_BRUTE_FORCE = pytest.mark.parametrize(
 
 
 def drawn() -> random.Random:
-    seed = random.randrange(1 << 32)
-    print(f"seed={seed}")
+    seed = draw_seed()
     return random.Random(seed)
 
 

@@ -13,6 +13,7 @@ from queries.spark_able import formless
 from tests.queries.papers import FILES, planned
 from tests.queries.random_queries import Queries
 from tests.queries.random_sql import STREAMS
+from tests.seeds import draw_seed
 
 KNOWN = {"r": Stream("r", Schema.parse("a float, b int, c decimal, s string, at timestamp"))}
 
@@ -36,8 +37,7 @@ def test_queries_of_the_papers_have_a_form() -> None:
 
 
 def test_every_random_query_gets_an_answer() -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed={seed}")
+    seed = draw_seed()
     queries = Queries(random.Random(seed))
     answers = [formless(sql.plan(queries.query().ours, STREAMS).plan) for _ in range(200)]
     assert answers.count("") > 100

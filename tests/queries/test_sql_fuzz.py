@@ -12,6 +12,7 @@ from queries import sql, sql_streams
 from queries.errors import QueryError
 from queries.plan import output_schema
 from tests.queries.sql_corpus import CORPUS, streams
+from tests.seeds import draw_seed
 from tests.soaking import many
 
 _WORD = re.compile(r"\w+|\s+|[^\w\s]")
@@ -98,7 +99,7 @@ def test_every_text_of_the_corpus_is_a_query():
 
 
 def test_a_mutated_text_is_a_query_or_a_query_error():
-    fuzz(seed=random.SystemRandom().randrange(1 << 32), count=1_000)
+    fuzz(seed=draw_seed(), count=1_000)
 
 
 @pytest.mark.slow

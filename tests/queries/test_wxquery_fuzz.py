@@ -14,6 +14,7 @@ from queries.errors import QueryError
 from queries.plan import Operator
 from tests.queries.wx_streams import ALERT, PHOTON, STREAMS, alert, photon, results
 from tests.queries.wx_texts import Q1, Q3, Q4
+from tests.seeds import draw_seed
 from tests.soaking import many
 
 TEXTS = (
@@ -82,8 +83,7 @@ def fuzz(count: int, seed: int) -> None:
 
 
 def test_what_is_still_a_query_gives_xml_whatever_the_rows():
-    seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed={seed}")
+    seed = draw_seed()
     rng = random.Random(seed)
     photons = [photon(f"{n}.5", f"{n * 7}", ra=f"{110 + 5 * n}", phc=n) for n in range(6)]
     alerts = [alert(n, n * 20, level="red", note="<&>" if n % 2 else None, spot={"x": n}) for n in range(5)]
@@ -102,10 +102,10 @@ def test_what_is_still_a_query_gives_xml_whatever_the_rows():
 
 
 def test_mutated_texts_give_a_plan_or_our_error():
-    fuzz(1_000, random.SystemRandom().randrange(1 << 32))
+    fuzz(1_000, draw_seed())
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("group", range(4))
 def test_many_mutated_texts_give_a_plan_or_our_error(group: int):
-    fuzz(many(8_000, 50_000), random.SystemRandom().randrange(1 << 32))
+    fuzz(many(8_000, 50_000), draw_seed())

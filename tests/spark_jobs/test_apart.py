@@ -11,6 +11,7 @@ pytest.importorskip("pyspark")
 from protocols.execution.engine import FeedRun, StartRun
 from queries.schema import Row
 from tests.protocols.execution.attempts import ROWS, THREE, WINDOWED, attempts
+from tests.seeds import draw_seed
 from tests.spark_jobs.live import Live
 
 pytestmark = pytest.mark.system
@@ -41,7 +42,7 @@ class OnSpark:
 
 @pytest.mark.parametrize("text", [THREE, WINDOWED])
 def test_joins_that_run_apart_tell_what_the_reference_does(live: Live, text: str) -> None:
-    seed = random.randrange(1 << 32)
+    seed = draw_seed()
     print(f"seed {seed}")
     (told, expected), _ = attempts(text, random.Random(seed), OnSpark(live), ends=(5, ROWS))
     assert told == expected, f"seed {seed}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ pytest.importorskip("pyspark")
 from queries.reference import Tuple, evaluate, same_rows
 from queries.schema import Row
 from spark_jobs.session import NoSession, SessionSettings, find_java
+from tests.seeds import draw_seed
 from tests.spark_jobs.cluster import Cluster, cluster
 from tests.spark_jobs.feeder import START, Feeder, arrived, plan_of, us
 from tests.spark_jobs.live import PATIENCE_S, Live
@@ -76,7 +76,7 @@ class Fed:
 
 def test_a_killed_executor_neither_loses_nor_repeats_a_row(spark: Cluster) -> None:
     live = Live(SessionSettings(spark.master))
-    seed = random.randrange(1 << 32)
+    seed = draw_seed()
     runs = [Fed(live, name, seed + place) for place, name in enumerate(PLANS)]
     for number in range(1, INPUTS + 1):
         for run in runs:

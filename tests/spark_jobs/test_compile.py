@@ -27,6 +27,7 @@ from spark_jobs.compile import compiled
 from spark_jobs.runner import INTERPRETED
 from tests.queries.random_queries import Queries
 from tests.queries.random_sql import STREAMS, data
+from tests.seeds import draw_seed
 from tests.soaking import many
 from tests.spark_jobs.frames import held, source_frames, told
 
@@ -46,7 +47,7 @@ def comparisons(spark: Any) -> Iterator[list[tuple[int, Future[Comparison]]]]:
     for name, value in INTERPRETED.items():
         interpreted.conf.set(name, value)
     pool = ThreadPoolExecutor(2)
-    seeds = [random.randrange(1 << 32) for _ in range(GROUPS)]
+    seeds = [draw_seed() for _ in range(GROUPS)]
     yield [
         (seed, pool.submit(compare, interpreted if group else spark, seed, PLANS)) for group, seed in enumerate(seeds)
     ]
@@ -58,7 +59,7 @@ def test_random_plans_have_the_results_of_the_reference(
     comparisons: list[tuple[int, Future[Comparison]]], group: int
 ) -> None:
     seed, comparison = comparisons[group]
-    print(f"seed={seed}")
+    print(f"PEER_SEED={seed}")
     shapes, found, formless = comparison.result()
     print(f"{found} rows; {dict(sorted(shapes.items()))}; without a form in Spark: {dict(formless)}")
     assert found > PLANS, "the plans find something"

@@ -20,6 +20,7 @@ from queries.plan import sources
 from queries.reference import Tuple, evaluate, same_rows
 from queries.schema import Row
 from spark_jobs.session import SessionSettings
+from tests.seeds import draw_seed
 from tests.spark_jobs.feeder import START, Feeder, arrived, plan_of, row, us
 from tests.spark_jobs.live import Live
 
@@ -53,7 +54,7 @@ ROW_PLANS = {
 @pytest.mark.parametrize("name", LIVE_PLANS)
 def test_a_live_run_tells_what_the_reference_does_input_by_input(live: Live, name: str) -> None:
     plan = plan_of(LIVE_PLANS[name])
-    feeder, reference = Feeder(plan, random.randrange(1 << 32)), ReferenceEngine()
+    feeder, reference = Feeder(plan, draw_seed()), ReferenceEngine()
     reference.start(StartRun(name, plan, None))
     told = live.started(name, plan)
     expected: list[Row] = []
@@ -76,7 +77,7 @@ def test_a_live_run_tells_what_the_reference_does_input_by_input(live: Live, nam
 @pytest.mark.parametrize("name", ROW_PLANS)
 def test_windows_of_rows_end_with_the_results_of_the_reference(live: Live, name: str) -> None:
     plan = plan_of(ROW_PLANS[name])
-    feeder = Feeder(plan, random.randrange(1 << 32))
+    feeder = Feeder(plan, draw_seed())
     told = live.started(name, plan)
     fed: dict[str, list[Tuple]] = {each.stream: [] for each in feeder.inputs}
     for number in range(1, 41):

@@ -27,6 +27,7 @@ from spark_jobs.runner import INTERPRETED
 from tests.queries.papers import FILES, planned, streams_of, tuples_of
 from tests.queries.random_queries import Queries
 from tests.queries.random_sql import STREAMS, data
+from tests.seeds import draw_seed
 from tests.spark_jobs.frames import held
 
 PLANS, ROWS = 25, 16
@@ -75,8 +76,7 @@ def run(spark: Any, plan: Operator, folder: Path) -> list[Row]:
 
 @pytest.mark.system
 def test_random_queries_over_recordings_have_the_results_of_the_reference(spark: Any, tmp_path: Path) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed={seed}")
+    seed = draw_seed()
     source = random.Random(seed)
     streams, queries = data(source, ROWS), Queries(source)
     record(tmp_path, streams, STREAMS, source)

@@ -22,6 +22,7 @@ from spark_jobs.session import NoSession, SessionSettings, find_java
 from spark_jobs.stages import mode
 from tests.queries.random_queries import Queries
 from tests.queries.random_sql import STREAMS, data
+from tests.seeds import draw_seed
 from tests.soaking import many
 from tests.spark_jobs.frames import _rows as timed_rows
 from tests.spark_jobs.frames import held
@@ -71,8 +72,7 @@ def pieces(source: random.Random, plan: Operator, streams: Streams) -> Iterator[
 
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_random_plans_with_state_tell_what_the_reference_does(live: Live, group: int) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed={seed}")
+    seed = draw_seed()
     modes, found = compare(live, seed, f"{group}")
     print(f"{found} rows; {dict(modes)}")
     assert modes.total() > PLANS * 0.8, "nearly every plan has a form in Spark"

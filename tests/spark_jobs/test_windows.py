@@ -24,6 +24,7 @@ from queries.schema import Schema
 from spark_jobs.compile import compiled
 from spark_jobs.runner import INTERPRETED
 from tests.queries.papers import FILES, planned, tuples_of
+from tests.seeds import draw_seed
 from tests.spark_jobs.frames import held, source_frames, told
 
 SCHEMA = Schema.parse("v decimal null, g int, f float null, spot record(x int, y int null) null")
@@ -53,8 +54,7 @@ def test_a_query_of_the_papers(spark: Any, path: Path) -> None:
 
 
 def test_random_windows_of_values_rows_and_time(spark: Any) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed={seed}")
+    seed = draw_seed()
     source = random.Random(seed)
     found = 0
     for name, value in INTERPRETED.items():

@@ -12,6 +12,7 @@ import pytest
 
 from peerd.client import PeerRefused, QueryEngine
 from peerd.cluster import Cluster
+from tests.seeds import draw_seed
 from tests.system.clients import DEADLINE_S, client, peer, until
 from tests.system.publishing import PATIENCE_S, met_once, nothing_left, publish_for
 
@@ -135,8 +136,7 @@ async def test_a_join_is_watched_while_it_runs(network: Cluster, is_running: boo
 @pytest.mark.parametrize("engine", ["sai", "dai-q", "dai-v"])
 async def test_a_join_is_exact_whoever_is_killed(fragile: Cluster, engine: QueryEngine):
     """Two publishers of two streams that meet tuple by tuple; a rewriter, an evaluator and the proxy die in turn."""
-    seed = random.SystemRandom().randrange(1_000_000)
-    print(f"seed={seed}")
+    seed = draw_seed()
     rng = random.Random(seed)
     left, right = (f"{name}_{engine.replace('-', '_')}" for name in ("lefts", "rights"))
     stop, got = asyncio.Event(), Counter[tuple[int, int]]()

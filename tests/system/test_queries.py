@@ -18,6 +18,7 @@ import pytest
 
 from peerd.client import PeerRefused
 from peerd.cluster import Cluster
+from tests.seeds import draw_seed
 from tests.system.clients import DEADLINE_S, client, peer, until
 from tests.system.publishing import PATIENCE_S, nothing_left, publish_for
 
@@ -207,8 +208,7 @@ def wordy(number: int) -> tuple[int, str]:
 @pytest.mark.parametrize("victim", ["host", "proxy"])
 async def test_a_query_is_exact_whoever_is_killed(fragile: Cluster, victim: str):
     """Two publishers, a selection at the one that publishes most, a reader at a third; one of them dies, twice."""
-    seed = random.SystemRandom().randrange(1_000_000)
-    print(f"seed={seed}")
+    seed = draw_seed()
     rng = random.Random(seed)
     stop, sent, got = asyncio.Event(), dict[int, bool](), Counter[int]()
     hosts: dict[str, int] = {fragile.client(n).get("/status")["peer_id"]: n for n in range(1, 6)}

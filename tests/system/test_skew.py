@@ -24,6 +24,7 @@ from queries.expressions import EPOCH
 from queries.query import parse
 from queries.reference import Tuple, evaluate
 from queries.schema import Row, Schema
+from tests.seeds import draw_seed
 from tests.system.clients import client, peer, until
 
 PATIENCE_S = 180.0
@@ -88,10 +89,19 @@ async def index_of(network: Cluster, name: str) -> dict[str, Any]:
     raise AssertionError(f"query {name} does not say where it is")
 
 
+async def hot_is_advertised(one: Client, selling: asyncio.Task[None]) -> None:
+    """Wait until the network says that one value is frequent."""
+    began_at = time.monotonic()
+    while await hot_per_s(one) < 1.5 * HEAVY_PER_S:
+        assert not selling.done(), selling
+        assert time.monotonic() < began_at + PATIENCE_S, "nobody says which value is frequent"
+        await asyncio.sleep(0.1)
+    print(f"advertised after {time.monotonic() - began_at:.1f} s")
+
+
 @pytest.mark.slow
 async def test_a_frequent_value_is_known_soon_and_spread_and_its_evaluator_may_die(fragile: Cluster):
-    seed = random.SystemRandom().randrange(1_000_000)
-    print(f"seed={seed}")
+    seed = draw_seed()
     rng = random.Random(seed)
     peers: dict[str, int] = {fragile.client(n).get("/status")["peer_id"]: n for n in range(1, 6)}
     got = Counter[Row]()
@@ -100,12 +110,7 @@ async def test_a_frequent_value_is_known_soon_and_spread_and_its_evaluator_may_d
             await two.create_stream(name, str(stream.schema))
         shop = Shop(two, three, rng)
         selling = asyncio.create_task(shop.sell())
-        began_at = time.monotonic()
-        while await hot_per_s(five) < 1.5 * HEAVY_PER_S:
-            assert not selling.done(), selling
-            assert time.monotonic() < began_at + PATIENCE_S, "nobody says which value is frequent"
-            await asyncio.sleep(0.1)
-        print(f"advertised after {time.monotonic() - began_at:.1f} s")
+        await hot_is_advertised(five, selling)
 
         explained = await asyncio.to_thread(peer, fragile, "explain", TEXT, "--join", "auto", "-p", "5")
         (said,) = [line for line in explained.stdout.splitlines() if line.startswith("auto ")]

@@ -18,6 +18,7 @@ import pytest
 from peerd.client import Client, ConnectionLost, RunningQuery
 from peerd.cluster import Cluster
 from peerd.datadir import DataDir
+from tests.seeds import draw_seed
 from tests.system.clients import client, until
 from tests.system.ports import PORTS
 from tests.system.publishing import nothing_left
@@ -93,8 +94,7 @@ async def publish(one: Client, stream: str, rows: list[tuple[Any, ...]]) -> bool
 @pytest.mark.parametrize("victim", ["java", "proxy", "publisher"])
 async def test_a_join_is_exact_whoever_is_killed(fragile: Cluster, victim: str):
     """Rows of both streams before, between and after two kills; each pair that is due comes once, and no other."""
-    seed = random.SystemRandom().randrange(1_000_000)
-    print(f"seed={seed}")
+    seed = draw_seed()
     rng = random.Random(seed)
     left, right = f"lefts_{victim}", f"rights_{victim}"
     certain: dict[str, dict[int, int]] = {left: {}, right: {}}  # Key by number, of what was acknowledged.
@@ -134,8 +134,7 @@ async def test_a_join_is_exact_whoever_is_killed(fragile: Cluster, victim: str):
 @pytest.mark.parametrize("victim", ["java", "proxy"])
 async def test_windows_are_exact_whoever_is_killed(fragile: Cluster, victim: str):
     """Ten ticks a second of event time; every window of every key is told once, with all its ticks."""
-    seed = random.SystemRandom().randrange(1_000_000)
-    print(f"seed={seed}")
+    seed = draw_seed()
     rng = random.Random(seed)
     ticks = f"ticks_{victim}"
     expected: dict[tuple[int, int], list[int]] = {}  # Ticks by window and key.

@@ -25,6 +25,7 @@ from peerd.cluster import Cluster
 from peerd.datadir import DataDir
 from peerd.errors import Exit
 from protocols.catalogue.streams import Durability
+from tests.seeds import draw_seed
 from tests.soaking import many
 from tests.system.clients import DEADLINE_S, client, peer, until
 from tests.system.ports import PORTS
@@ -361,10 +362,10 @@ async def disturb(cluster: Cluster, rng: random.Random, for_s: float) -> int:
 async def test_nothing_acknowledged_is_lost_or_repeated_when_peers_are_killed(fragile: Cluster):
     """Two publishers and two readers of each kind of stream, while peers are killed; then peace, and all that is due.
 
-    PEER_KILL_TEST_S says for how long, PEER_KILL_TEST_SEED who is killed when.
+    PEER_KILL_TEST_S says for how long, PEER_SEED who is killed when.
     """
-    seed = int(os.environ.get("PEER_KILL_TEST_SEED") or random.SystemRandom().randrange(1_000_000))
-    print(f"PEER_KILL_TEST_SEED={seed} PEER_KILL_TEST_S={KILL_S:g}")
+    seed = draw_seed()
+    print(f"PEER_KILL_TEST_S={KILL_S:g}")
     ledgers = {durability: Ledger() for durability in INGRESS}
     async with client(fragile, 1) as one:
         for durability in INGRESS:
