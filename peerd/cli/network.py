@@ -120,6 +120,8 @@ def join(
         $ peer join peer1-k6VwbGFudMQg… --port 7401 --detach
         peer 77c0b1d2 joined "plant" at 10.0.0.6:7401
     """
+    if not detach:  # The daemon runs in this process, so its libraries are loaded as it loads them.
+        from peerd import lean  # noqa: F401
     from peerd.admission import parse_token, store_token, stored_token
 
     new = parse_token(sys.stdin.read() if token_text == "-" else token_text, source="the join token")

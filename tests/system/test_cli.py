@@ -6,6 +6,7 @@ import http.client
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -383,6 +384,26 @@ def test_a_ctrl_c_while_the_peers_start_leaves_nothing_behind(machine: Machine):
     process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 130
     assert machine.data().embedded_running() == []
+
+
+@pytest.mark.parametrize("command", ["join", "up"])
+def test_a_peer_in_the_foreground_does_not_load_rich(machine: Machine, tmp_path: Path, command: str):
+    token = machine.run("init", "--port", str(port())).stdout.strip()
+    data, loading = machine.data("second" if command == "join" else "data"), tmp_path / "loading"
+    arguments = ["join", token, "--port", str(port())] if command == "join" else ["up"]
+    with loading.open("w") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-X", "importtime", "-m", "peerd.cli", *arguments],
+            env={**machine.environ, "PEER_DATA_DIR": str(data.path)},
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+        )
+    eventually(lambda: "peer ready" in loading.read_text(), "the peer is ready")
+    process.terminate()
+    process.wait(DEADLINE_S)
+    loaded = re.findall(r"^import time:.*\| +([\w.]+)$", loading.read_text(), flags=re.MULTILINE)
+    assert "peerd.service" in loaded
+    assert "rich.console" not in loaded, "rich itself is listed because structlog asks for it in vain"
 
 
 def test_a_daemon_outlives_its_log_and_still_stops_when_told(machine: Machine):
