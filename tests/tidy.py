@@ -71,10 +71,6 @@ DANGEROUS_BUILTINS = ("eval", "exec", "compile", "__import__")
 
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 60
-# What may be longer, and why.
-LONG: dict[str, str] = {}
-# What is longer and still to be cut, until its owner has cut it.
-LONG_YET = ("protocols/peer.py:__init__", "tests/protocols/join_index/test_levels.py")
 
 # Written in pieces, or this file would break the rule it states.
 REGISTRY_HOSTS = re.compile(
@@ -155,7 +151,7 @@ def _length_problems(path: str, text: str, tree: ast.AST) -> Iterator[Problem]:
             length = node.end_lineno - node.lineno + 1
             lengths[f"{path}:{node.name}"] = (node.end_lineno, length, FUNCTION_LINES_MAX)
     for name, (line, length, most) in lengths.items():
-        if length > most and name not in LONG and name not in LONG_YET:
+        if length > most:
             yield Problem(path, line, f"{name.rpartition(':')[2]} has {length} lines; {most} are enough: find its seam")
 
 
