@@ -22,7 +22,7 @@ from overlay.identity import Address
 from overlay.table import Candidate
 from protocols.ids import PeerId
 
-HINTS_MAX: Final = 16
+HINTS_MAX: Final = 14  # So many fit a datagram, with the longest hosts and versions.
 
 _Id = Annotated[bytes, msgspec.Meta(min_length=20, max_length=20)]
 _Port = Annotated[int, msgspec.Meta(gt=0, lt=65536)]

@@ -8,10 +8,15 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
+from overlay import datagrams
+from overlay.coordinates import DIMENSIONS, Coordinate
+from overlay.datagrams import HINTS_MAX, Envelope, Found, Hint, WireCoordinate
 from overlay.frames import HELLO, decode_hello
 from overlay.identity import Identity, Network, PeerRecord
 from overlay.outbox import LinkError
 from overlay.overlay import JoinError, Overlay
+from overlay.seal import BODY_BYTES_MAX
+from overlay.table import Candidate
 from overlay.understanding import Understanding
 from protocols.versions import VERSIONS, Span, Versions
 from tests.overlay.linked import LinkedPeer, RawMember, frame, on_both_loops, peers
@@ -151,6 +156,23 @@ def test_a_record_with_fields_of_a_newer_release_is_verified():
     raw = body + alice.private_key.sign(b"peerd record 1\0" + body)
     newer = PeerRecord.verify(raw, NOW)
     assert (newer.peer_id, newer.address, newer.versions) == (alice.peer_id, signed.address, VERSIONS)
+
+
+def test_the_longest_answer_fits_a_datagram_with_room_for_more_families():
+    host, now_s = "2001:db8:1111:2222:3333:4444:5555:6666", NOW
+    versions: Versions = {**VERSIONS, **{f"family_{number}": Span(1, 2) for number in range(4)}}
+    record = PeerRecord.sign(
+        Identity.generate(),
+        (host, 65535),
+        incarnation=int(now_s * 1000),
+        now_s=now_s,
+        version="v" * 99,
+        versions=versions,
+    )
+    hint = Hint.of(Candidate(peer_id(1), (host, 65535), int(now_s * 1000)))
+    coordinate = WireCoordinate.of(Coordinate((1.5,) * DIMENSIONS, 1.5, 1.5))
+    body = datagrams.encode(Envelope(1 << 40, record.raw, coordinate, Found([hint] * HINTS_MAX)))
+    assert len(body) <= BODY_BYTES_MAX
 
 
 def test_what_is_learned_is_said_once_and_again_when_it_changes():
