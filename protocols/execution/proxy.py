@@ -28,7 +28,6 @@ from protocols.execution.derived import DerivedStreams
 from protocols.execution.engine import EngineTried
 from protocols.execution.messages import (
     ListQueries,
-    QueriesListed,
     QueryId,
     QueryInstalled,
     ResultsNoted,
@@ -38,8 +37,8 @@ from protocols.execution.messages import (
 )
 from protocols.execution.planning import Planner
 from protocols.execution.refusals import objection, unknown_query
-from protocols.execution.registry import Registry
-from protocols.execution.submitted import Services, SubmittedQuery, results_stream
+from protocols.execution.registry import Registry, results_stream, shown
+from protocols.execution.submitted import Services, SubmittedQuery
 from protocols.ids import Key, LogId, Millis, PeerId, RequestId, StreamName
 from protocols.inside import Inside, Questions
 from protocols.limits import Limits
@@ -120,9 +119,9 @@ class QueryProxy:
                 is_stop = isinstance(command, StopQuery)
                 if query is None or (is_stop and query.ending_for is not None):
                     return [Reply(request, unknown_query(name, list(self.queries)))]
-                return self._happen(query, event, now) if is_stop else [Reply(request, query.shown())]
+                return self._happen(query, event, now) if is_stop else [Reply(request, shown(query))]
             case Requested(request=request, command=ListQueries()):
-                return [Reply(request, QueriesListed(queries=tuple(each.listed() for each in self.queries.values())))]
+                return [Reply(request, self.registry.listed())]
             case Answered(request=request):
                 query = self.registry.of(self._questions.owner_of(request))
                 if query is None:

@@ -6,16 +6,29 @@ corrects it may submit it under the same name. From then on it is kept under its
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
+from protocols.catalogue.streams import stream_key
 from protocols.clock import Stamp
 from protocols.execution.decision import Placing
-from protocols.execution.messages import QueryId, QueryInstalled, ResultsNoted, SubmitQuery
+from protocols.execution.messages import (
+    QueriesListed,
+    QueryId,
+    QueryInstalled,
+    QueryListed,
+    QueryShown,
+    ResultsNoted,
+    SubmitQuery,
+)
 from protocols.execution.planning import Planning
 from protocols.execution.results import QueryResults
 from protocols.execution.submitted import Services, SubmittedQuery
-from protocols.ids import RequestId, StreamName
+from protocols.ids import Key, PeerId, RequestId, StreamName
 from protocols.messages import Record
+
+NAMES_TRIED: Final = 64  # In a small network each peer owns the key of one of them; trying takes milliseconds.
 
 
 @dataclass(slots=True)
@@ -77,3 +90,45 @@ class Registry:
     def snapshot(self) -> list[Record]:
         oldest_first = sorted(self.queries.values(), key=lambda each: each.inserted_at)
         return [record for each in oldest_first for record in each.records()]
+
+    def listed(self) -> QueriesListed:
+        return QueriesListed(queries=tuple(_listed(each) for each in self.queries.values()))
+
+
+def _listed(query: SubmittedQuery) -> QueryListed:
+    number = query.attempt.number if query.attempt is not None else 0
+    text, count = query.planning.text, query.results.count
+    return QueryListed(query.name, query.stream, text, query.state, number, count, query.inserted_at)
+
+
+def shown(query: SubmittedQuery) -> QueryShown:
+    """All about one query, for people to look at."""
+    attempt, results, placing = query.attempt, query.results, query.planning.placing
+    return QueryShown(
+        query=query.name,
+        stream=query.stream,
+        text=query.planning.text,
+        state=query.state,
+        attempt=attempt.number if attempt is not None else 0,
+        reason=query.reason,
+        inserted_at=query.inserted_at,
+        results=results.count,
+        subgraphs=attempt.shown() if attempt is not None else (),
+        envelope=query.envelope,
+        dropped=results.dropped,
+        dropped_for=results.dropped_for,
+        placement=placing.placement,
+        why=placing.choice.why if placing.choice is not None else "",
+        moves=tuple(placing.moves),
+        preparing=tuple(attempt.moving.awaited) if attempt is not None and attempt.moving is not None else (),
+        story=tuple(query.life.story),
+    )
+
+
+def results_stream(query: QueryId, inserted_at: Stamp, proxy: PeerId, is_nearest: Callable[[Key], bool]) -> StreamName:
+    """A name that no other query has, earlier or of another peer; if possible one whose key this peer owns.
+
+    Then everything about the stream has only to reach the other owners of its key.
+    """
+    names = [f"{query}.{inserted_at:x}-{proxy.short}-{turn:x}" for turn in range(NAMES_TRIED)]
+    return next((name for name in names if is_nearest(stream_key(name))), names[0])

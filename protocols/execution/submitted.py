@@ -6,14 +6,13 @@ It is planned (`planning.py`), deployed (`attempt.py`), and while it runs its re
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import msgspec
 
 from protocols.catalogue.messages import CreateStream, DropStream
-from protocols.catalogue.streams import StreamDefinition, stream_key
+from protocols.catalogue.streams import StreamDefinition
 from protocols.clock import HybridClock, Stamp
 from protocols.delivery.messages import Published
 from protocols.delivery.publisher import Publisher
@@ -27,15 +26,13 @@ from protocols.execution.messages import (
     QueryAccepted,
     QueryId,
     QueryInstalled,
-    QueryListed,
-    QueryShown,
     QueryStarting,
     StopQuery,
 )
 from protocols.execution.planning import PURPOSES, Outcome, Planner, Planning
 from protocols.execution.refusals import cannot_run, not_running, without_form
 from protocols.execution.results import QueryResults
-from protocols.ids import Key, Millis, PeerId, RequestId, StreamName
+from protocols.ids import Millis, PeerId, RequestId, StreamName
 from protocols.inside import Questions
 from protocols.limits import Limits
 from protocols.messages import Answer, Done, Record, Refused
@@ -57,7 +54,6 @@ from queries.query import ParsedQuery
 START_MS: Final = 240_000  # The engine may have to start first, on a machine that has much else to do.
 RETRY_MIN_MS: Final = 500
 RETRY_MAX_MS: Final = 15_000
-NAMES_TRIED: Final = 64  # In a small network each peer owns the key of one of them; trying takes milliseconds.
 
 Journalled = Literal["nothing", "begun", "acknowledged"]
 """What the journal knows: nothing; that something may have been made for the query; that a client was told it runs."""
@@ -480,44 +476,7 @@ class SubmittedQuery:
         """What a snapshot of the journal tells of it."""
         return [self.record(self.journalled), *self.results.notes] if self.journalled != "nothing" else []
 
-    def listed(self) -> QueryListed:
-        number = self.attempt.number if self.attempt is not None else 0
-        text, count = self.planning.text, self.results.count
-        return QueryListed(self.name, self.stream, text, self.state, number, count, self.inserted_at)
-
-    def shown(self) -> QueryShown:
-        attempt, placing = self.attempt, self.planning.placing
-        return QueryShown(
-            query=self.name,
-            stream=self.stream,
-            text=self.planning.text,
-            state=self.state,
-            attempt=attempt.number if attempt is not None else 0,
-            reason=self.reason,
-            inserted_at=self.inserted_at,
-            results=self.results.count,
-            subgraphs=attempt.shown() if attempt is not None else (),
-            envelope=self.envelope,
-            dropped=self.results.dropped,
-            dropped_for=self.results.dropped_for,
-            placement=placing.placement,
-            why=placing.choice.why if placing.choice is not None else "",
-            moves=tuple(placing.moves),
-            preparing=tuple(attempt.moving.awaited) if attempt is not None and attempt.moving is not None else (),
-            story=tuple(self.life.story),
-        )
-
     def validate(self) -> None:
-        has_run = self.state == "running"
-        assert self.attempt is not None or not has_run, "what runs has an attempt"
+        assert self.attempt is not None or self.state != "running", "what runs has an attempt"
         assert self.attempt is None or self.state in ("starting", "running"), "an attempt is over in any other state"
         self.results.validate()
-
-
-def results_stream(query: QueryId, inserted_at: Stamp, proxy: PeerId, is_nearest: Callable[[Key], bool]) -> StreamName:
-    """A name that no other query has, earlier or of another peer; if possible one whose key this peer owns.
-
-    Then everything about the stream has only to reach the other owners of its key.
-    """
-    names = [f"{query}.{inserted_at:x}-{proxy.short}-{turn:x}" for turn in range(NAMES_TRIED)]
-    return next((name for name in names if is_nearest(stream_key(name))), names[0])

@@ -8,6 +8,7 @@ from protocols.delivery.messages import Publish
 from protocols.events import (
     Answered,
 )
+from protocols.execution.registry import shown
 from protocols.execution.results import NOTE_MS
 from protocols.messages import Refused
 from protocols.subgraphs import Progress, ResultsReady
@@ -156,7 +157,7 @@ def test_a_result_that_no_stream_takes_is_dropped_and_counted():
         else:
             told += proxy.publish()
     assert told == ["a", "b"]
-    shown = proxy.proxy.queries["q"].shown()
-    assert (shown.results, shown.dropped) == (2, 1)
-    assert shown.dropped_for == "expected at most 1048576 bytes, got 1048583 bytes"
+    answer = shown(proxy.proxy.queries["q"])
+    assert (answer.results, answer.dropped) == (2, 1)
+    assert answer.dropped_for == "expected at most 1048576 bytes, got 1048583 bytes"
     assert proxy.notes()[-1].progress.covers == (reach("left", LEFT, 5),)
