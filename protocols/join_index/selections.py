@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from decimal import Decimal
 from hashlib import sha256
@@ -211,6 +212,7 @@ class Group:
     sides: tuple[Selections, Selections]
     members: dict[JoinId, Member] = field(default_factory=dict)
     windows: tuple[Counter[Millis], Counter[Millis]] = field(default_factory=lambda: (Counter(), Counter()))
+    _tells_apart: bool = False  # Whether any query wants something of a tuple alone.
 
     @classmethod
     def of(cls, member: Member) -> Group:
@@ -221,6 +223,7 @@ class Group:
         self.members[member.query.id] = member
         for side in self.sides:
             side.add(member)
+        self._tells_apart = any(side.tells_apart for side in self.sides)
         for window, windows in zip(member.windows, self.windows, strict=True):
             if window is not None:
                 windows[window] += 1
@@ -229,15 +232,18 @@ class Group:
         member = self.members.pop(query)
         for side in self.sides:
             side.remove(member)
+        self._tells_apart = any(side.tells_apart for side in self.sides)
         for window, windows in zip(member.windows, self.windows, strict=True):
             if window is not None:
                 less(windows, window)
 
-    def concerned(self, left: Row, right: Row) -> list[Member]:
+    def concerned(self, left: Row, right: Row) -> Collection[Member]:
         """The queries that two tuples may concern."""
+        if not self._tells_apart:
+            return self.members.values()
         by_left, by_right = self.sides
         if not by_right.tells_apart:
-            return by_left.found(left) if by_left.tells_apart else list(self.members.values())
+            return by_left.found(left)
         if not by_left.tells_apart:
             return by_right.found(right)
         fewer, more = sorted((by_left.found(left), by_right.found(right)), key=len)

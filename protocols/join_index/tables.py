@@ -26,6 +26,7 @@ from queries.schema import Row, Schema
 
 ROWS_MAX: Final = 1000  # Most rows in one ResultRows.
 RESULTS_BYTES: Final = 256 << 10  # Most bytes in one ResultRows.
+_TOLD_BY_ORDER: Final = ("dai-q", "dai-t")  # Algorithms in which a pair meets at two evaluators.
 
 _Key = tuple[int, int]  # The number of an origin, and the sequence.
 
@@ -44,14 +45,9 @@ class _Item:
         self.until = until
 
 
-class _Place:
-    """All that is stored under one value: tuples, and the triggers of each group by the side they take."""
-
-    __slots__ = ("triggers", "tuples")
-
-    def __init__(self) -> None:
-        self.tuples: dict[_Key, _Item] = {}
-        self.triggers: dict[bytes, tuple[dict[_Key, _Item], dict[_Key, _Item]]] = {}
+_Lot = tuple[bytes, Side]  # Triggers of a group, by the side they take.
+_Place = dict[_Lot, dict[_Key, _Item]]  # All that is stored under one value.
+_TUPLES: Final[_Lot] = (b"", LEFT)  # Tuples that wait for triggers.
 
 
 @dataclass(slots=True)
@@ -142,15 +138,12 @@ class Tables:
         """Let go of a group's triggers, and of tuples that nobody waits for now: whoever comes brings its own."""
         for at in list(self._places):
             is_useless = Shelf(at, b"", LEFT) not in self._stays
+            over: list[_Lot] = [(group, LEFT), (group, RIGHT), *([_TUPLES] if is_useless else [])]
             for value, place in list(self._places[at].items()):
-                if group in place.triggers:
-                    self.stored -= sum(map(len, place.triggers.pop(group)))
-                elif not is_useless:
-                    continue
-                if is_useless:
-                    self.stored -= len(place.tuples)
-                    place.tuples.clear()
-                self._tidy(at, value)
+                gone = [len(place.pop(lot)) for lot in over if lot in place]
+                if gone:
+                    self.stored -= sum(gone)
+                    self._tidy(at, value)
 
     # Tuples.
 
@@ -169,17 +162,18 @@ class Tables:
         until = self._stays.until(shelf, wall, now)
         origin, refused = self._number(load.origin), self.refused
         places = self._places.setdefault(load.at, {})
+        lot: _Lot = (load.group, load.side)
+        partners: _Lot = _TUPLES if load.at is not None else (load.group, RIGHT if load.side == LEFT else LEFT)
         for sequence, value, row in zip(load.sequences, load.values, schema.decode(load.rows), strict=True):
             item = _Item((origin, sequence), load.published_at, wall, row + time, self._loads, until)
             place = places.get(value)
             if place is None:
-                place = places[value] = _Place()
-            if group is None:
+                place = places[value] = {}
+            elif group is None:
                 self._meet_triggers(place, item)
-                self._keep(place.tuples, item)
-            else:
-                self._meet(place, load, group, item)
-                self._keep(place.triggers.setdefault(load.group, ({}, {}))[load.side], item)
+            elif partners in place:
+                self._meet(group, load.side, item, place[partners])
+            self._keep(place.setdefault(lot, {}), item)
         self._old.add(until, (load, origin))
         if self.refused > refused:
             for value in load.values:
@@ -203,23 +197,21 @@ class Tables:
             self.stored += 1
 
     def _meet_triggers(self, place: _Place, item: _Item) -> None:
-        for name, (lefts, rights) in place.triggers.items():
-            group = self._groups[name]
-            for trigger in lefts.values():
-                self._pair(group, trigger, item, LEFT)
-            for trigger in rights.values():
-                self._pair(group, item, trigger, RIGHT)
+        for (name, side), triggers in place.items():
+            if name and side == LEFT:
+                for trigger in triggers.values():
+                    self._pair(self._groups[name], trigger, item, LEFT)
+            elif name:
+                for trigger in triggers.values():
+                    self._pair(self._groups[name], item, trigger, RIGHT)
 
-    def _meet(self, place: _Place, load: Load, group: Group, item: _Item) -> None:
+    def _meet(self, group: Group, side: Side, trigger: _Item, partners: dict[_Key, _Item]) -> None:
         """A trigger meets tuples; in DAI-V, triggers of the other side."""
-        others = place.tuples
-        if load.at is None:
-            others = place.triggers.get(load.group, ({}, {}))[RIGHT if load.side == LEFT else LEFT]
-        for other in others.values():
-            if load.side == LEFT:
-                self._pair(group, item, other, LEFT)
+        for other in partners.values():
+            if side == LEFT:
+                self._pair(group, trigger, other, LEFT)
             else:
-                self._pair(group, other, item, RIGHT)
+                self._pair(group, other, trigger, RIGHT)
 
     def _pair(self, group: Group, left: _Item, right: _Item, trigger: Side) -> None:
         row = left.row + right.row
@@ -229,7 +221,7 @@ class Tables:
                 continue
             if member.has_window and not member.share_a_window(left.wall, right.wall):
                 continue
-            if not self._is_told_here(member.algorithm, left, right, trigger):
+            if member.algorithm in _TOLD_BY_ORDER and not self._is_told_here(member.algorithm, left, right, trigger):
                 continue
             meeting = member.meeting
             if meeting.known and self._is_known(meeting, LEFT, left) and self._is_known(meeting, RIGHT, right):
@@ -247,12 +239,8 @@ class Tables:
         return meeting.has_known(side, self._origins[number], sequence)
 
     def _is_told_here(self, algorithm: Algorithm, left: _Item, right: _Item, trigger: Side) -> bool:
-        """In DAI-Q and DAI-T a pair meets at two evaluators. The order of publication decides which one tells it."""
-        if algorithm == "dai-q":
-            return self._is_later(left, right) == (trigger == LEFT)
-        if algorithm == "dai-t":
-            return self._is_later(left, right) == (trigger == RIGHT)
-        return True
+        """In DAI-Q and DAI-T the order of publication decides which of two evaluators tells a pair."""
+        return self._is_later(left, right) == (trigger == (LEFT if algorithm == "dai-q" else RIGHT))
 
     def _is_later(self, left: _Item, right: _Item) -> bool:
         """Whether the left tuple was published later. A tuple that meets itself is on the left first."""
@@ -299,10 +287,7 @@ class Tables:
         for load, origin in self._old.due(now):
             places = self._places.get(load.at, {})
             for sequence, value in zip(load.sequences, load.values, strict=True):
-                place = places.get(value)
-                if place is None:
-                    continue
-                items = place.triggers.get(load.group, ({}, {}))[load.side] if load.group else place.tuples
+                items = places.get(value, {}).get((load.group, load.side), {})
                 item = items.get((origin, sequence))
                 if item is not None and item.until <= now:
                     del items[item.key]
@@ -316,9 +301,9 @@ class Tables:
         place = self._places.get(at, {}).get(value)
         if place is None:
             return
-        for name in [name for name, sides in place.triggers.items() if not any(sides)]:
-            del place.triggers[name]
-        if not place.tuples and not place.triggers:
+        for lot in [lot for lot, items in place.items() if not items]:
+            del place[lot]
+        if not place:
             del self._places[at][value]
             if not self._places[at]:
                 del self._places[at]
