@@ -142,7 +142,8 @@ class Soak:
                 setattr(every, field, getattr(every, field) + getattr(totals, field))
         yield _line("all of them", every)
         found = {name: seed for name, seed in self.state.hunts.items() if seed is not None}
-        yield f"planted bugs found: {len(found)} of {len(BUGS)}, {self.state.hunts_took_s / 60:.1f} minutes"
+        hunted = f"{len(self.state.hunts)} of {len(BUGS)} hunted, {len(found)} found"
+        yield f"planted bugs: {hunted}, {self.state.hunts_took_s / 60:.1f} minutes"
         known = KNOWN["planted"]
         yield from (
             f"  seeds.toml, [planted]: {name} = {seed}" for name, seed in found.items() if known.get(name) != seed
