@@ -334,7 +334,7 @@ class Driver:
     def _received(self, sender: PeerId, _key: Key | None, payload: bytes) -> None:
         apart = self._overlay.understanding.apart.get(sender)
         if apart is not None and FAMILY_OF_NAME.get(kind_in(payload)) in apart.unshared:
-            self.counters["messages_not_shared_total"] += 1  # Its sender knows, and was told that it failed.
+            self.counters["messages_unread_total"] += 1  # Its sender knows: there it has failed.
             return
         try:
             message = MESSAGES.decode(payload)

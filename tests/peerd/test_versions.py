@@ -149,7 +149,7 @@ async def test_what_is_not_shared_is_not_read_and_unknown_kinds_are_said_once(tm
                 one.router.on_message(newer, None, b"\x01" + msgspec.msgpack.encode(["HANDSHAKE", 1, {"a": 2}]))
                 one.router.on_message(newer, None, MESSAGES.encode(PublisherNews(stream="a")))
         counters = desk.driver.counters
-        assert counters["messages_not_shared_total"] == 3
+        assert counters["messages_unread_total"] == 3
         assert counters["messages_unknown_total"] == 3
         assert counters["messages_in_total"] == 3
         assert counters["messages_malformed_total"] == 0
