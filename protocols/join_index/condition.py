@@ -139,7 +139,9 @@ def _check_window(source: Source) -> None:
     if window.kind != "time" or window.slide is not None:
         raise NotIndexed(f"{window} of {source.alias} needs the stream in one place; [RANGE …] without SLIDE does not")
     if source.event_time is not None:
-        raise NotIndexed(f"{source.alias} goes by event time: who is late is only known with the stream in one place")
+        raise NotIndexed(
+            f"{source.alias} goes by event time: which tuples are late is known only with the stream in one place"
+        )
 
 
 def _check_times(both: Sequence[Source], expressions: Sequence[Expression]) -> None:
@@ -147,7 +149,7 @@ def _check_times(both: Sequence[Source], expressions: Sequence[Expression]) -> N
     for source in both:
         if source.event_time is not None and source.alias in read:
             raise NotIndexed(
-                f"it asks for the time of {source.alias}, which goes by event time; the index by publication"
+                f"it asks for the time of {source.alias}, which goes by event time; the index goes by publication time"
             )
 
 

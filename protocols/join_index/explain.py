@@ -10,7 +10,7 @@ from protocols.catalogue.streams import DAY_MS
 from protocols.ids import ID_BYTES, PeerId, StreamName
 from protocols.join_index.choice import chosen
 from protocols.join_index.condition import CompiledJoin, NotIndexed, algorithm_for, check
-from protocols.join_index.messages import LEFT, RIGHT, JoinQuery, Side
+from protocols.join_index.messages import SIDES, JoinQuery
 from protocols.join_index.replicas import replicas_for
 from protocols.subgraphs import ALGORITHMS, Algorithm
 from queries.plan import Operator
@@ -61,10 +61,9 @@ def chosen_text(plan: Operator, streams: Mapping[StreamName, Sequence[StreamStat
     if algorithm is None:
         return ""
     join = CompiledJoin.of(JoinQuery("", PeerId(bytes(ID_BYTES)), 0, algorithm, plan, DAY_MS))
-    sides: tuple[Side, Side] = (LEFT, RIGHT)
-    statistics = {side: streams.get(join.side(side).source.stream, ()) for side in sides}
+    statistics = {side: streams.get(join.side(side).source.stream, ()) for side in SIDES}
     best = chosen(join, statistics, peers)
-    counts = {side: replicas_for(0, statistics[side], peers) for side in sides}
+    counts = {side: replicas_for(0, statistics[side], peers) for side in SIDES}
     shared = [f"{join.side(side).attribute} is shared by {n} rewriters" for side, n in counts.items() if n > 1]
     return "; ".join((f"auto     {best.algorithm}: {best.why}", *shared))
 

@@ -11,7 +11,7 @@ import msgspec
 from protocols.catalogue.statistics import StreamStatistics
 from protocols.join_index.condition import CompiledJoin
 from protocols.join_index.keys import NULL, value_text
-from protocols.join_index.messages import LEFT, RIGHT, Side, ValueText
+from protocols.join_index.messages import SIDES, Side, ValueText
 from protocols.join_index.selections import Comparison, comparison_of, getter
 from queries.compile import OnRow
 from queries.expressions import columns_of
@@ -94,5 +94,5 @@ def _json(value: Any) -> str:
 
 def both(join: CompiledJoin, streams: Mapping[Side, Iterable[StreamStatistics]]) -> tuple[SideKnown, SideKnown]:
     """Both sides of a join. A stream without statistics has rate 0."""
-    left, right = (SideKnown.of(join, side, streams.get(side, ())) for side in (LEFT, RIGHT))
+    left, right = (SideKnown.of(join, side, streams.get(side, ())) for side in SIDES)
     return left, right

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from protocols.ids import Millis
 from protocols.join_index.expiry import less
-from protocols.join_index.messages import LEFT, RIGHT, Attribute, Side
+from protocols.join_index.messages import LEFT, SIDES, Attribute, Side, other_side
 from protocols.join_index.selections import Group, Member
 
 NEVER: Final[Millis] = -(1 << 62)
@@ -130,8 +130,8 @@ class Stays:
             if not shelf.group and other.group:  # Tuples meet triggers.
                 found += _missing(groups[other.group], other.side, wall, dropped)
             elif shelf.group and not other.group:  # Triggers meet tuples.
-                found += _missing(groups[shelf.group], _other(shelf.side), wall, dropped)
-            elif shelf.at is None and other == Shelf(None, shelf.group, _other(shelf.side)):  # DAI-V.
+                found += _missing(groups[shelf.group], other_side(shelf.side), wall, dropped)
+            elif shelf.at is None and other == Shelf(None, shelf.group, other_side(shelf.side)):  # DAI-V.
                 found += _missing(groups[shelf.group], other.side, wall, dropped)
         return found
 
@@ -152,13 +152,9 @@ def _missing(group: Group, side: Side, wall: Millis, dropped: Dropped) -> list[M
 
 def _shelves(member: Member) -> Iterator[tuple[Shelf, Side]]:
     """The shelves that may have tuples of each side for a query."""
-    for side in (LEFT, RIGHT):
+    for side in SIDES:
         if member.algorithm == "dai-v":
             yield Shelf(None, member.group, side), side
         else:
             yield Shelf(member.attributes[side], b"", LEFT), side
-            yield Shelf(member.attributes[_other(side)], member.group, side), side
-
-
-def _other(side: Side) -> Side:
-    return RIGHT if side == LEFT else LEFT
+            yield Shelf(member.attributes[other_side(side)], member.group, side), side
