@@ -1,4 +1,4 @@
-"""Who holds cells: an evaluator that hands them on, and halves them, when it has more to do than others."""
+"""The holder of cells: an evaluator that hands cells on, and halves them, when it has more load than others."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ class CellHolder:
     # A cell that is too heavy is halved.
 
     def _halve(self, cell: Cell, bits: int) -> list[Effect]:
-        """Cut off queries, with all tuples, until it has been halved so often."""
+        """Halve a cell so often: cut off queries, each time with all tuples."""
         place, before, own = _place(cell), cell.bits, cell.name.part
         if bits <= before:
             return []
@@ -196,7 +196,7 @@ class CellHolder:
         return self.cells.load + self.rewriter.filtered - self._rewriter_before
 
     def _ask(self, salt: str, now: Millis) -> list[Effect]:
-        """Ask a few peers, wherever they are, how much they have to do, if here it has become much."""
+        """Ask a few peers for their load, if the load here has become high."""
         load = self._load(now)
         if load <= max(self.limits.busy_above, self._ask_at):
             return []
@@ -227,7 +227,7 @@ class CellHolder:
         return effects
 
     def _moved(self, peer: PeerId, load: int, mean: float, now: Millis) -> list[Effect]:
-        """Hand on what is above the mean, but to nobody more than brings him to the mean."""
+        """Hand on what is above the mean, and to no peer more than brings it up to the mean."""
         own = self._load(now)
         if own <= BUSY * mean or not self._has_room():
             return []
@@ -255,11 +255,11 @@ class CellHolder:
         return found
 
     def _has_room(self) -> bool:
-        """Whether it can be known for ever that one more cell is elsewhere."""
+        """Whether there is room to remember one more cell that is elsewhere."""
         return len(self.cells) <= self.limits.cells_max
 
     def sweep(self, now: Millis) -> None:
-        """Count anew when it is time, also where nothing comes any more."""
+        """Count anew when it is time, also if nothing comes any more."""
         self._load(now)
 
     def _is_empty(self, cell: Cell) -> bool:
@@ -272,7 +272,7 @@ class CellHolder:
 
 
 def _passed(message: Bundle, shares: list[Share]) -> Bundle:
-    """What somebody else holds of it."""
+    """The shares for cells that other peers hold."""
     return msgspec.structs.replace(some_shares(message, shares), asks_finger=False)
 
 
@@ -281,7 +281,7 @@ def _place(cell: Cell) -> Place:
 
 
 def _parted(share: Share, cell: Cell) -> tuple[Share, list[Share]]:
-    """What of a share is for a cell that has been halved since its sender heard of it, and what for those cut off."""
+    """A share split between its cell and the parts that were cut off since the sender last heard."""
     part, at = cell.name.part, cell.name.at
     by_part: dict[int, list[SharedPlan]] = {}
     for each in share.plans:

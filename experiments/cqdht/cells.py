@@ -1,18 +1,18 @@
-"""Cells: what is looked for in one attribute by one value; a busy peer hands cells on, and halves heavy ones.
+"""Cells, an algorithm of ours beyond the paper: a busy evaluator hands load on to others, in units of cells.
 
-Ours, beyond the paper. All cells of a value, one for each attribute, begin at one evaluator, so what a tuple has for
-many of them travels in one BUNDLE. A peer that has more to do than others hands cells on to peers that have less, and
-as long as it has, it gives them those that are new. A cell that is more than a peer should have is halved: queries are
-spread over its parts by their hash, tuples go to each part. A part that is cut off has a first holder of its own.
+A cell is what queries look for in one attribute by one value. All cells of a value begin at one evaluator, so that what
+a tuple has for several of them travels in one BUNDLE. A peer with more load than others hands cells on to peers with
+less; while it has more, new cells go to them, too. A cell with more load than a peer should have is halved: a hash
+spreads its queries over the parts, and tuples go to each part. A part that is cut off has a first holder of its own.
 
-What is much goes by the mean of a few peers, asked whenever the own load has grown by half, and is above the mean of
-the last time. Load is what the cells that are here now have had to compare, wherever they were, and the tuples that
-came to the rewriter: so it tells what is still to come. Peers count anew from time to time.
+A peer compares its load with the mean of a few others. It asks them whenever its load has grown by half and is above
+the mean it last heard. Load counts the comparisons of all cells that are here now, wherever they were made, and the
+tuples that came to the rewriter: so it foretells what is to come. Peers count anew from time to time.
 
-What leaves a holder goes with all that is in it (MOVED), and what had met there does not meet again. What comes to
-where a cell was is passed on to where it is, and its sender is told: HANDED_ON, HALVED. So no order of arrival loses a
-pair, or has it meet twice: what comes to the new holder before that which is handed over meets it then. Holders of a
-cell are numbered, and it is only halved, never joined: nothing is passed on in circles.
+A cell moves with all its contents (MOVED). Pairs that have met at the old holder do not meet again. The old holder
+passes on what still arrives for the cell, and tells the sender (HANDED_ON, HALVED). What reaches the new holder before
+the contents do meets them when they come. So no order of arrival loses a pair or tells it twice. Holders of a cell are
+numbered, and a cell is only ever halved, never joined: so nothing is passed on in circles.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _key(value: ValueText) -> Key:
 
 
 def cell_key(value: ValueText, cell: CellName) -> Key:
-    """The peer nearest to it is the first holder: one for all cells of a value that have not been cut off."""
+    """The key of a cell's first holder. All cells of a value that are not cut off have one key."""
     return _key(value) if not cell.part else Key.of("cell", value, cell.at.relation, *cell.at.path, str(cell.part))
 
 
@@ -45,7 +45,7 @@ def _bits(query: JoinId) -> int:
 
 
 def part_of(query: JoinId, part: int, before: int, after: int) -> int:
-    """Where a query of a part that had been halved `before` times is when it has been so `after` times.
+    """The part that a query belongs to once its part, halved `before` times then, is halved `after` times.
 
     A part keeps the queries that agree with it in one bit more each time, and cuts off the others.
     """
@@ -56,13 +56,13 @@ def part_of(query: JoinId, part: int, before: int, after: int) -> int:
 
 
 def cut_off(part: int, before: int, after: int) -> list[int]:
-    """The parts that it has cut off meanwhile; each begins halved as often as it has digits."""
+    """The parts that halving has cut off meanwhile. Each counts as halved as often as it has binary digits."""
     return [part | 1 << bit for bit in range(before, after)]
 
 
 @dataclass(slots=True)
 class Parts:
-    """The parts of an attribute's share of a value, and how often each has been halved, as far as somebody knows."""
+    """The parts of one cell, and how often each has been halved, as far as a peer knows."""
 
     bits: dict[int, int] = field(default_factory=lambda: {0: 0})
 
@@ -115,7 +115,7 @@ class Cells:
         return iter(self._cells.values())
 
     def at(self, value: ValueText, name: CellName, holder: int) -> Cell:
-        """A cell that something has come for. Who comes for a later holder than this peer was, means it again."""
+        """The cell that a message is for. A message for a later holder means that the cell has come back here."""
         found = self._cells.get((value, name))
         if found is None:
             found = self._cells[value, name] = Cell(value, name, name.part.bit_length())
@@ -129,7 +129,7 @@ class Cells:
         self.load += queries + tuples
 
     def heaviest(self) -> list[Cell]:
-        """All that have had something to compare, the heaviest first."""
+        """All cells with load, the heaviest first."""
         return sorted((cell for cell in self._cells.values() if cell.load), key=lambda cell: -cell.load)
 
     def elsewhere(self) -> list[Cell]:
@@ -137,7 +137,7 @@ class Cells:
         return [cell for cell in self._cells.values() if cell.next is not None]
 
     def count_anew(self, is_empty: Callable[[Cell], bool]) -> None:
-        """Forget loads, and cells of which nothing else is known: one that was here and whole is so when it is back."""
+        """Forget loads, and cells that are here, whole and empty: this is what an unknown cell is taken for."""
         for name, cell in list(self._cells.items()):
             self.add(cell, -cell.queries_load, -cell.tuples_load)
             if cell.next is None and cell.bits == cell.name.part.bit_length() and is_empty(cell):

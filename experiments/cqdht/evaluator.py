@@ -1,4 +1,4 @@
-"""The value level: rewritten queries and tuples with the same value meet, and make notifications."""
+"""The value level: where rewritten queries meet tuples of the same value, and make notifications."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ NO_CELL: Final = -1
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """What the triggers of one query have left at one place: the tuples that took its left, and its right side."""
+    """The triggers of one query at one place: those of its left side, and those of its right side."""
 
     ready: ReadyQuery
     triggers: tuple[dict[TupleId, Item], dict[TupleId, Item]] = field(default_factory=lambda: ({}, {}))
@@ -133,7 +133,7 @@ class Evaluator:
             self._keep_query(place, ready, item, now)
 
     def _refuse(self, every: tuple[Rewritten, ...]) -> None:
-        """The table is full, and nothing is here that could meet what has come."""
+        """The table is full."""
         self.refused += len(every)
         self.filtered += sum(each.query.algorithm != "dai-t" for each in every)
 
@@ -169,7 +169,7 @@ class Evaluator:
         self._old_queries.add(until, (place, ready.query.id, item.side, item.tuple.id))
 
     def forget(self, query: JoinId, places: Iterable[Place], now: Millis) -> None:
-        """A query is over: what was made of it at these places is forgotten, and what comes of it is late."""
+        """A query is over: forget it at these places, and drop what still comes of it."""
         self._removed.add(query, now + self.limits.recent_ms)
         for place in places:
             self._take_away(place, query)
@@ -183,7 +183,7 @@ class Evaluator:
 
     @property
     def removed(self) -> tuple[JoinId, ...]:
-        """Queries that were here until lately."""
+        """Queries that were forgotten lately."""
         return tuple(self._removed)
 
     # Tuples.
@@ -225,7 +225,7 @@ class Evaluator:
         return tuple(self._queries.get(place, ()))
 
     def take_out(self, place: Place, queries: Iterable[JoinId], sources: Sources) -> tuple[Triggered, ...]:
-        """Rewritten queries that are somewhere else from now on; their sources are added to those of the message."""
+        """Take rewritten queries away, to be kept elsewhere. Adds their sources to those of the message."""
         found: dict[tuple[TupleId, ...], tuple[tuple[StreamTuple, ...], list[Rewritten]]] = {}
         for query in queries:
             waiting = self._queries[place][query]
@@ -238,7 +238,7 @@ class Evaluator:
         return tuple(Triggered(together(every, sources), by) for by, every in found.values())
 
     def tuples_at(self, place: Place) -> tuple[tuple[StreamTuple, Millis], ...]:
-        """Tuples, and how long each can be needed."""
+        """The tuples of a place, and how long each can be needed."""
         return tuple((each, self._keep_ms[place, each.id]) for each in self._tuples.get(place, {}).values())
 
     def drop_tuples(self, place: Place) -> None:
@@ -249,7 +249,7 @@ class Evaluator:
     def take_in(
         self, place: Place, contents: Contents, sources: tuple[Source, ...], told: Telling, now: Millis
     ) -> None:
-        """What was taken out elsewhere meets what was here before, not each other: it has met."""
+        """Take in what was taken out elsewhere. It meets what is here; among itself it has met before."""
         kept: list[tuple[ReadyQuery, Item]] = []
         met = {each.id for each, _ in contents.tuples}  # One of them may have come here, too.
         for triggered in contents.queries:
@@ -275,7 +275,7 @@ class Evaluator:
     # Time.
 
     def sweep(self, now: Millis) -> None:
-        """Let go of what has ended."""
+        """Let go of what has expired."""
         for place, query, side, trigger in self._old_queries.due(now):
             waiting = self._queries.get(place, {}).get(query)
             if waiting is None or waiting.triggers[side].pop(trigger, None) is None:
@@ -311,7 +311,7 @@ class Evaluator:
 
 
 def _is_told_here(algorithm: AnyAlgorithm, trigger: Item, each: Item) -> bool:
-    """Whether this is the evaluator that tells a pair: in DAI-Q and DAI-T there are two that could."""
+    """In DAI-Q and DAI-T a pair meets at two evaluators. Whether this is the one that tells it."""
     match algorithm:
         case "dai-q":
             return each.order < trigger.order
@@ -333,7 +333,7 @@ def _met_by_tuple(waiting: _Waiting, each: StreamTuple) -> Iterator[Notification
 
 @dataclass(slots=True)
 class Telling:
-    """Notifications on their way: one message for each subscriber."""
+    """Notifications to be sent: one message for each subscriber."""
 
     by_subscriber: dict[PeerId, list[Notification]] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""What the roles of the join index hear from the other roles of their peer, and tell them."""
+"""What the paper's machines hear from publishers and clients of their peer, and what they tell them."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Which attributes anybody is interested in: a publisher that knows it need not index a tuple under all the others.
+"""Which attributes queries wait for: a publisher that knows it indexes its tuples under these only.
 
-How publishers come to know it is not said here: with the catalogue, beside the statistics of a stream.
+How publishers learn it is left open here; the catalogue could tell them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The join index of one peer: publisher's, subscriber's, rewriter's and evaluator's part side by side.
+"""The paper's join index at one peer: the parts of publisher, subscriber, rewriter and evaluator.
 
-As the paper has it: tuples are sent to rewriters, evaluators are found through the DHT, nobody crashes. Experiments and
-the figures' conversations run it. In a peer `role.py` does the same in batches, among others that crash.
+As in the paper, tuples are sent to rewriters, evaluators are found through the DHT, and nobody crashes. What peers run
+is protocols/join_index/machine.py.
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ class Asked(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SharedPlan(msgspec.Struct, frozen=True, array_like=True):
-    """Rewritten queries that differ in who asks: their plan is told once (shared_plans.py)."""
+    """Rewritten queries that differ only in who asks, with their plan once (shared_plans.py)."""
 
     left: int  # The place of its source among those of the message,
     right: int  # likewise.
@@ -214,7 +214,7 @@ class Triggered(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Contents(msgspec.Struct, frozen=True, array_like=True):
-    """What belongs to a cell, and has been elsewhere until now: it has met there."""
+    """The contents of a cell that moves. They have met each other at the old holder."""
 
     value: ValueText
     cell: CellName

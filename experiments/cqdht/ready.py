@@ -1,4 +1,4 @@
-"""A query as the paper's machines see it: what it makes of one tuple, and of two."""
+"""A query compiled for the paper's machines: what it makes of one tuple, and of two."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Order = tuple[Stamp, TupleId, Side]
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A tuple in a place of a join, read: its row with TIME."""
+    """A tuple on one side of a join. Its row ends with TIME."""
 
     tuple: StreamTuple
     side: Side
@@ -35,7 +35,7 @@ class Item:
 
     @property
     def order(self) -> Order:
-        """One order of all tuples that every peer knows; a tuple that meets itself is on the left first."""
+        """Orders all tuples alike on every peer. A tuple that meets itself is on the left first."""
         return self.tuple.published_at, self.tuple.id, self.side
 
 
@@ -55,7 +55,7 @@ class ReadyQuery:
 
     @classmethod
     def of(cls, query: JoinQuery) -> ReadyQuery:
-        """Compile a query, or find it compiled: it may be here in many places; raises NotIndexed."""
+        """Compile a query, once for all parts of a peer; raises NotIndexed."""
         found = _READY.get(query)
         if found is None:
             found = _READY[query] = cls._compiled(query)
@@ -105,7 +105,7 @@ class ReadyQuery:
         return value_text(at_path(side.source.schema, item.row, side.attribute.path))
 
     def part_read(self, item: Item) -> bytes:
-        """What of a tuple shows in results: tuples that agree in it lead to the same rewritten query."""
+        """What a query reads of a tuple: tuples that agree in it are equal triggers."""
         return repr([each(item.row) for each in self.needed[item.side]]).encode()
 
     def meet(self, one: Item, other: Item) -> Notification | None:
@@ -151,7 +151,7 @@ def _everything(_: Row) -> bool:
 
 
 def _selection(condition: JoinCondition, side: Side) -> OnRow:
-    """What must hold of one side alone, as a value for its rows."""
+    """What must hold of one side alone, as a function of its rows."""
     source = condition.sides[side].source
     own = tuple(part for part in conjuncts(condition.predicate) if inputs_of(part) in ((), (source.alias,)))
     predicate = conjunction(own)

@@ -1,4 +1,4 @@
-"""The attribute level: queries wait for tuples, are rewritten by them, and go on to their evaluators."""
+"""The attribute level: queries wait here for tuples, which rewrite them and send them on to evaluators."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _What = TypeVar("_What")
 class _Group:
     """Queries with equivalent join conditions, indexed by the same side: one tuple, one evaluator.
 
-    What all of them have in common is kept beside them, so that a tuple costs the same however many they are.
+    What they share is kept once, so that a tuple costs the same however many they are.
     """
 
     side: Side
@@ -93,7 +93,7 @@ class _Group:
 
 @dataclass(slots=True, eq=False)
 class _Sent:
-    """Which queries have been sent, rewritten by tuples that look the same to them: DAI-T never sends them again."""
+    """Queries that were sent with an equal trigger before. DAI-T does not send them again."""
 
     retention_ms: Millis
     queries: int = 0
@@ -104,7 +104,7 @@ class _Sent:
 
 @dataclass(slots=True, eq=False)
 class _Bundled:
-    """What goes on of one tuple by one value: queries by the attribute they open, and its own attributes."""
+    """What one tuple has for the cells of one value: triggered queries by attribute, and its own attributes."""
 
     plans: dict[Attribute, list[tuple[Rewritten, ...]]] = field(default_factory=dict)
     indexed: dict[Attribute, Millis] = field(default_factory=dict)
@@ -317,7 +317,7 @@ class Rewriter:
         ]
 
     def _read(self, reading: _Reading, group: _Group) -> ValueText:
-        """The value that a tuple has for a group, and for all that agree in it."""
+        """The value that a tuple has for a group."""
         side = group.side
         any_query = next(iter(group.queries.values()))
         if side not in reading.items:
@@ -329,7 +329,7 @@ class Rewriter:
         return value
 
     def _is_sent(self, reading: _Reading, group: _Group) -> bool:
-        """Whether all of a group have been sent before, rewritten by a tuple that looks the same to them."""
+        """Whether all queries of a group were sent before with an equal trigger."""
         once = group.once
         assert once is not None
         part = reading.parts.get(once)
@@ -376,7 +376,7 @@ class Rewriter:
     def _by_part(
         self, value: ValueText, at: Attribute, found: list[tuple[Rewritten, ...]]
     ) -> list[tuple[int, int, list[Rewritten]]]:
-        """The parts of an attribute's share of a value, how often they were halved, and what is for them."""
+        """The parts of a cell, how often each was halved, and the queries for each."""
         parts = self._parts.get((value, at))
         if parts is None:
             return [(0, 0, list(chain.from_iterable(found)))]
@@ -393,7 +393,7 @@ class Rewriter:
         return []
 
     def _remember(self, known: dict[_Name, _What], name: _Name, what: _What) -> None:
-        """What was learnt longest ago makes room: holders tell it again to who does not know it."""
+        """Learn where a cell is. The oldest knowledge makes room: holders tell it again when it is needed."""
         known.pop(name, None)
         known[name] = what
         if len(known) > self.limits.fingers_max:
@@ -408,7 +408,7 @@ class Rewriter:
         return Rate(query=message.query, side=message.side, tuples=len(values), top_share=share)
 
     def sweep(self, now: Millis) -> None:
-        """Let go of what has ended."""
+        """Let go of what has expired."""
         for at, each in self._ageing.due(now):
             recent = self._recent[at]
             del recent[each]
@@ -441,7 +441,7 @@ def _opens(ready: ReadyQuery, side: Side) -> Attribute | None:
 
 
 def _from_the_first(message: Join | ForgetQuery | Bundle) -> list[Effect]:
-    """What did not find a holder of a cell goes the way of the cell, from the first one on; all else to its key."""
+    """Send again what did not arrive: for a cell, from its first holder on; anything else to its key."""
     match message:
         case Bundle(value=value, shares=shares):
             by_key: dict[Key, list[Share]] = {}
@@ -466,7 +466,7 @@ def _group(ready: ReadyQuery, side: Side, *, is_indexing: bool) -> _Group:
 
 
 def _once(ready: ReadyQuery, side: Side) -> _Once | None:
-    """In DAI-T, where equal results may be told once, a rewritten query that was sent is there.
+    """What makes two triggers equal in DAI-T, where equal results may be told once; None: send every trigger.
 
     Under a window it is another query each time: it ends with the window of its trigger.
     """
@@ -477,7 +477,7 @@ def _once(ready: ReadyQuery, side: Side) -> _Once | None:
 
 
 def _group_name(ready: ReadyQuery, side: Side, *, is_indexing: bool) -> bytes:
-    """What decides the evaluator: the value of our side, and what the attribute that stays open must be for it."""
+    """What decides the evaluator: our side's expression, the attribute looked for, and what it must equal."""
     if is_indexing:
         return b"%d indexing" % side
     own, opens, once = ready.side(side), _opens(ready, side), _once(ready, side)

@@ -1,6 +1,6 @@
-"""Rewritten queries as they travel to cells: a plan is told once for all who ask it, a source once for a message.
+"""Rewritten queries as they travel to cells: each plan once for all who ask it, each source once for a message.
 
-A source has its schema with it, which is more than all that a plan says beside it.
+A source has its schema with it, which is longer than the rest of a plan.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _shared(plan: Operator, side: Side, queries: tuple[Asked, ...], sources: Sou
 
 
 def apart(every: Iterable[SharedPlan], sources: tuple[Source, ...]) -> tuple[Rewritten, ...]:
-    """The same again, one by one."""
+    """Rewritten queries as they were before `together`."""
     found: list[Rewritten] = []
     for each in every:
         plan = Project(joined((_at(sources, each.left), _at(sources, each.right)), each.where), each.outputs)
