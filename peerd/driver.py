@@ -23,7 +23,7 @@ from overlay.overlay import Overlay
 from overlay.tasks import Tasks
 from peerd.courier import Courier
 from peerd.disk import FileDisk
-from peerd.engines import Engine, Engines, Listener
+from peerd.engines import Engine, Engines
 from peerd.sight import look_around
 from protocols.commit import SyncGate
 from protocols.effects import (
@@ -65,6 +65,7 @@ from protocols.peer import Peer
 from protocols.placement.sight import LookAtNetwork
 from protocols.store.messages import Leave
 from protocols.wire import FAMILY_OF_NAME, MESSAGES, RECORDS, kind_in
+from spark_jobs.listener import Listener
 
 EVENTS_PER_TURN: Final = 256  # After so many, the network has its turn.
 NEAREST_EVERY_S: Final = 10.0

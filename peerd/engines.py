@@ -23,27 +23,12 @@ from protocols.execution.engine import (
 )
 from queries.plan import Operator
 from queries.schema import Row
+from spark_jobs.listener import Listener
 
 AGAIN_MIN_S: Final = 30.0  # After a failed start of the engine.
 AGAIN_MAX_S: Final = 300.0
 
 log = structlog.get_logger("peerd.engines")
-
-
-class Listener(Protocol):
-    """Callbacks of an engine, on the event loop's thread."""
-
-    def on_started(self, run: RunId) -> None: ...
-
-    def on_results(self, run: RunId, number: int, rows: Sequence[Row]) -> None: ...
-
-    def on_state(self, run: RunId, rows: int) -> None: ...
-
-    def on_failed(self, run: RunId, reason: str) -> None: ...
-
-    def on_waiting(self, what: str) -> None: ...
-
-    def on_tried(self, reason: str) -> None: ...
 
 
 class Engine(Protocol):

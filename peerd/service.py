@@ -34,13 +34,14 @@ from peerd.datadir import CONTACTS_MAX, DataDir
 from peerd.departure import Departure
 from peerd.disk import FileDisk
 from peerd.driver import Driver
-from peerd.engines import Engine, Listener
+from peerd.engines import Engine
 from peerd.errors import PeerError
 from peerd.gateway import Gateway
 from peerd.logs import configure_logs
 from protocols.errors import RemoteProtocolError
 from protocols.journal.format import JournalCorrupt
 from protocols.limits import Limits
+from spark_jobs.listener import Listener
 
 JOIN_TIMEOUT_S: Final = 10.0
 LEAVE_TIMEOUT_S: Final = 10.0

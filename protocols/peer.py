@@ -10,8 +10,8 @@ import msgspec
 from protocols.catalogue.events import Advertised, AdvertiseFailed, LookupFailed, StreamFound
 from protocols.catalogue.machine import CatalogueMachine
 from protocols.clock import HybridClock
+from protocols.delivery.ingress import Ingress
 from protocols.delivery.keeper import Keeper
-from protocols.delivery.publisher import Publisher
 from protocols.delivery.subscriber import Subscriber
 from protocols.effects import AfterSync, Effect, Reply, Tell
 from protocols.errors import LocalProtocolError
@@ -55,7 +55,7 @@ class Peer:
         self.clock = HybridClock()
         self.store = StoreMachine(peer_id, self.clock, rng, store_limits)
         self.catalogue = CatalogueMachine(peer_id, self.store, self.clock)
-        self.publisher = Publisher(peer_id, self.catalogue, self.clock, limits)
+        self.publisher = Ingress(peer_id, self.catalogue, self.clock, limits)
         self.keeper = Keeper(limits)
         self.subscriber = Subscriber(peer_id, self.catalogue, self.clock, limits)
         self.inside = Inside()

@@ -289,6 +289,18 @@ def sources(plan: Operator) -> tuple[Source, ...]:
     return tuple(each for each in walk(plan) if isinstance(each, Source))
 
 
+def horizon_us(plan: Operator) -> int | None:
+    """How long after its time a row can still matter; None: for as long as it is kept."""
+    is_join = any(isinstance(each, Join | Nest) for each in walk(plan))
+    if is_join and any(each.window is None for each in sources(plan)):
+        return None
+    windows = [each.window for each in walk(plan) if isinstance(each, Source | WindowAggregate)]
+    spans = [window for window in windows if window is not None]
+    if not spans or any(window.kind != "time" for window in spans):
+        return None
+    return max(int(window.size) + int(window.slide or 0) for window in spans)
+
+
 def list_of(name: str, nested: Operator) -> Column:
     """The column that holds a list of the rows of a plan."""
     kinds = ((each.path[-1], cast("FieldType", each.type), each.nullable, each.fields) for each in nested.columns)

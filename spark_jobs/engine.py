@@ -21,11 +21,11 @@ from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
-from queries.plan import Operator, sources
+from queries.plan import Operator, horizon_us, sources
 from queries.schema import Row
 from spark_jobs import rehearsal
 from spark_jobs.control import (
@@ -44,12 +44,13 @@ from spark_jobs.control import (
     Waiting,
     frame,
 )
+from spark_jobs.listener import Listener
 from spark_jobs.results import Input, Results
 from spark_jobs.retention import Retention
 from spark_jobs.room import WORKER, resident_bytes
 from spark_jobs.session import SessionSettings
 from spark_jobs.spool import Fed, Spool
-from spark_jobs.stages import Mode, horizon_us, joins, mode
+from spark_jobs.stages import Mode, joins, mode
 from spark_jobs.writer import Job, Writer
 
 PREFIX: Final = "peerd-spark-"
@@ -62,25 +63,6 @@ WORDS_MAX: Final = 20  # How many of the worker's last lines are kept.
 
 _HELLO, _ROWS, _MARK, _FILES = range(4)
 _PLACE: Final = struct.Struct("<iq")
-
-
-class Listener(Protocol):
-    """Hears what happens to runs."""
-
-    def on_started(self, run: str) -> None: ...
-
-    def on_results(self, run: str, number: int, rows: Sequence[Row]) -> None: ...
-
-    def on_state(self, run: str, rows: int) -> None:
-        """How many rows of state the run keeps."""
-
-    def on_failed(self, run: str, reason: str) -> None: ...
-
-    def on_waiting(self, what: str) -> None:
-        """Spark is starting; `what` says what it waits for."""
-
-    def on_tried(self, reason: str) -> None:
-        """Spark is ready; or it could not be started, with the reason."""
 
 
 class RunStatus(msgspec.Struct, frozen=True):

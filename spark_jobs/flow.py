@@ -31,8 +31,6 @@ _NEVER: Final = (1 << 63) - 1
 
 # Marks the column that Spark compares with its watermark. The watermark itself is made of FORGET alone.
 EVENT_TIME: Final = {"spark.watermarkDelayMs": 0}
-# Spark's watermark starts at 1970 and treats everything up to it as late. So both are shifted as if year 1 were 1970.
-SHIFT_US: Final = 719_162 * 86_400_000_000
 
 
 @dataclass(frozen=True, slots=True)

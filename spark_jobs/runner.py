@@ -50,7 +50,7 @@ class Runner:
         shared |= {"socket": command.socket, "run": run}
         if is_batch:
             writer = results.write.format("peerd.bridge.SocketSink").options(**shared).mode("append")
-            query: Query = Rounds(session, run, folder, len(inputs), writer)
+            query: SparkQuery = Rounds(session, run, folder, len(inputs), writer)
         else:
             stream = results.writeStream.format("peerd.bridge.SocketSink").options(**shared).outputMode("update")
             stream = stream.option("checkpointLocation", f"{folder}/checkpoint")
@@ -101,7 +101,7 @@ class Runner:
         bridge.Rounds.forget(kept.folder)
 
 
-class Query(Protocol):
+class SparkQuery(Protocol):
     """The common part of a streaming query of Spark and of our own rounds."""
 
     @property
@@ -116,7 +116,7 @@ class Query(Protocol):
 
 
 class _Kept(NamedTuple):
-    query: Query
+    query: SparkQuery
     folder: str
 
 

@@ -1,10 +1,10 @@
-"""How a plan runs in Spark: in real-time mode, in micro-batches or in batches, and for how long its rows matter."""
+"""How a plan runs in Spark: in real-time mode, in micro-batches or in batches."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from queries.plan import Join, Nest, Operator, Source, Union, WindowAggregate, sources, walk
+from queries.plan import Join, Nest, Operator, Source, Union, WindowAggregate, walk
 
 Mode = Literal["real-time", "micro-batch", "batch"]
 
@@ -32,17 +32,6 @@ def mode(plan: Operator, *, is_local: bool = True) -> Mode:
 def joins(plan: Operator) -> bool:
     """Whether rows wait for rows of other streams."""
     return any(isinstance(each, Join | Nest) for each in walk(plan))
-
-
-def horizon_us(plan: Operator) -> int | None:
-    """How long after its time a row is needed; None: for ever."""
-    windows = [each.window for each in walk(plan) if isinstance(each, Source | WindowAggregate)]
-    if joins(plan) and any(each.window is None for each in sources(plan)):
-        return None
-    spans = [window for window in windows if window is not None]
-    if not spans or any(window.kind != "time" for window in spans):
-        return None
-    return max(int(window.size) + int(window.slide or 0) for window in spans)
 
 
 def _is_aggregate_read(operators: list[Operator]) -> bool:

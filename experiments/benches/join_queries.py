@@ -33,7 +33,7 @@ from protocols.join_index.rewriter import Rewriter
 from protocols.messages import Message
 from protocols.wire import MESSAGES
 from queries import sql
-from queries.catalogue import Stream
+from queries.catalogue import DAY_MS, Stream
 from queries.plan import Operator
 from queries.schema import Row, Schema
 
@@ -49,7 +49,6 @@ BATCH_ROWS: Final = 100
 CUSTOMERS_MAX: Final = 500
 WARM_BATCHES: Final = 60
 BATCHES: Final = 100  # Of each stream.
-DAY_MS: Final = 86_400_000
 GOAL_GROWTH: Final = 1.5  # Of the cost of a tuple, from a thousand queries to the most, where it concerns one of them.
 JOIN: Final = "SELECT o.id, p.paid FROM orders o, payments p WHERE o.id = p.order_id AND "
 BY_CUSTOMER: Final = "o.customer = 4000000000"

@@ -53,7 +53,7 @@ PLAIN_S: Final = 300  # Several times what it takes on two quiet cores.
 
 
 @dataclass
-class Listener:
+class CountingListener:
     """What the engine tells: how many inputs of each run are done with, and how many rows came."""
 
     done: dict[str, int] = field(default_factory=dict)
@@ -100,7 +100,7 @@ class Ours:
     """The engine, and the runs in it."""
 
     def __init__(self) -> None:
-        self.told = Listener()
+        self.told = CountingListener()
         self.engine = SparkEngine(self.told)
         self._feeds: dict[str, tuple[Operator, Feed]] = {}
 

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from protocols.catalogue.messages import StreamShown
-from protocols.catalogue.streams import DAY_MS, Durability
+from protocols.catalogue.streams import Durability
 from protocols.clock import COUNT_BITS, Stamp
 from protocols.delivery.dead_letters import TRIES_MAX
 from protocols.delivery.messages import Missed, Origin, Position, Published
 from protocols.ids import Millis, PeerId, StreamName, SubscriptionId
+from queries.catalogue import DAY_MS
 
 SKEW_MAX_MS: Final = 3_000  # Of any clock in a simulation.
 _FOR_EVER: Final[Stamp] = 1 << 80

@@ -16,7 +16,7 @@ from overlay.sim.peer import EPOCH_MS, SimPeer
 from overlay.sim.ranges import IntRange, draw
 from overlay.sim.world import World
 from protocols.catalogue.messages import CreateStream, DropStream, ShowStream, StreamShown
-from protocols.catalogue.streams import DAY_MS, Durability, Policy, StreamDefinition
+from protocols.catalogue.streams import Durability, Policy, StreamDefinition
 from protocols.clock import Stamp
 from protocols.delivery.messages import (
     Batch,
@@ -37,6 +37,7 @@ from protocols.delivery.messages import (
 )
 from protocols.ids import Millis, RequestId, StreamName, SubscriptionId
 from protocols.messages import Answer, Done, Refused
+from queries.catalogue import DAY_MS
 from queries.schema import Schema
 
 SCHEMA: Final = Schema.parse("number int")

@@ -31,7 +31,7 @@ from protocols.catalogue.messages import (
     StreamShown,
     StreamsListed,
 )
-from protocols.catalogue.streams import DAY_MS, Durability, Policy, StreamDefinition
+from protocols.catalogue.streams import Durability, Policy, StreamDefinition
 from protocols.clock import Stamp
 from protocols.delivery.messages import (
     CloseSubscription,
@@ -61,6 +61,7 @@ from protocols.execution.messages import (
 )
 from protocols.ids import Millis, StreamName, SubscriptionId
 from protocols.messages import Answer, Command, Done
+from queries.catalogue import DAY_MS
 from queries.schema import Schema
 
 PATIENCE_S: Final = 30.0

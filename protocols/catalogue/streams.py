@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Literal
 
 import msgspec
 
 from protocols.clock import Stamp
 from protocols.ids import Key, Millis, StreamName
+from queries.catalogue import DAY_MS
 from queries.schema import Schema
 
 Durability = Literal["memory", "disk", "replicated"]
 Policy = Literal["block", "drop-oldest"]
-
-DAY_MS: Final = 24 * 3600 * 1000
 
 
 class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True, array_like=True):

@@ -17,6 +17,7 @@ from protocols.catalogue.events import (
 from protocols.catalogue.machine import CatalogueMachine
 from protocols.catalogue.refusals import clock_is_off, unknown_stream
 from protocols.clock import HybridClock
+from protocols.delivery.cursor import Cursor, tail
 from protocols.delivery.dead_letters import REASON_CHARACTERS_MAX, TRIES_MAX
 from protocols.delivery.messages import (
     Ack,
@@ -44,7 +45,6 @@ from protocols.delivery.messages import (
     TupleBuried,
     Unsubscribe,
 )
-from protocols.delivery.subscription import Subscription, tail
 from protocols.effects import AfterSync, Append, Effect, Reply, Send, SetTimer, Tell
 from protocols.events import (
     Abandoned,
@@ -97,7 +97,7 @@ class Subscriber:
     catalogue: CatalogueMachine
     clock: HybridClock
     limits: Limits
-    subscriptions: dict[SubscriptionId, Subscription] = field(default_factory=dict)
+    subscriptions: dict[SubscriptionId, Cursor] = field(default_factory=dict)
     _requests: dict[RequestId, SubscriptionId] = field(default_factory=dict)
 
     def restore(self, record: Record, logs: Mapping[LogId, LogBounds]) -> None:
@@ -106,7 +106,7 @@ class Subscriber:
                 self.subscriptions.pop(record.subscription, None)
             case SubscriptionOpened():
                 name = record.subscription
-                restored = Subscription(name, record.stream, record.since, True, record.share, is_journalled=True)
+                restored = Cursor(name, record.stream, record.since, True, record.share, is_journalled=True)
                 self.subscriptions.setdefault(name, restored)
             case CursorMoved():
                 subscription = self.subscriptions.get(record.subscription)
@@ -213,7 +213,7 @@ class Subscriber:
                     since = 0
                 case stamp:
                     since = stamp
-            known = Subscription(command.subscription, command.stream, since, command.keep, command.share)
+            known = Cursor(command.subscription, command.stream, since, command.keep, command.share)
             self.subscriptions[command.subscription] = known
         elif known.request is not None:
             taken_over = Refused(code="exists", error=f'subscription "{known.subscription}" was taken over')
@@ -228,7 +228,7 @@ class Subscriber:
             return [*effects, *self._open_known(known, command.known, now)]
         return [*effects, *self.catalogue.lookup(known.stream, (ROLE, "open", known.subscription), now)]
 
-    def _open_known(self, subscription: Subscription, origins: tuple[Origin, ...], now: Millis) -> list[Effect]:
+    def _open_known(self, subscription: Cursor, origins: tuple[Origin, ...], now: Millis) -> list[Effect]:
         """Read from these publishers at once: their logs keep what is published until we are listed. Then look for
         others.
         """
@@ -240,7 +240,7 @@ class Subscriber:
         effects = [*self._ask_all(subscription), *self._advertised(subscription)]
         return [*effects, *self._advertise(subscription, "listed", now)]
 
-    def _found(self, subscription: Subscription, event: StreamFound, now: Millis) -> list[Effect]:
+    def _found(self, subscription: Cursor, event: StreamFound, now: Millis) -> list[Effect]:
         if event.definition is None:
             if not event.is_dropped and (subscription.is_open or subscription.is_journalled):
                 return []
@@ -260,17 +260,17 @@ class Subscriber:
             effects += self._advertised(subscription)
         return effects
 
-    def _advertise(self, subscription: Subscription, purpose: str, now: Millis) -> list[Effect]:
+    def _advertise(self, subscription: Cursor, purpose: str, now: Millis) -> list[Effect]:
         subscription.advertised_at = now
         name, share = subscription.subscription, subscription.share
         entry = SubscriberEntry(subscription=name, peer=self.peer_id, share=share)
         token = (ROLE, purpose, subscription.subscription)
         return self.catalogue.advertise_subscriber(subscription.stream, entry, self._life(subscription), token, now)
 
-    def _life(self, subscription: Subscription) -> Millis:
+    def _life(self, subscription: Cursor) -> Millis:
         return self.limits.advertisement_life_ms if subscription.keep else self.limits.passing_life_ms
 
-    def _advertised(self, subscription: Subscription) -> list[Effect]:
+    def _advertised(self, subscription: Cursor) -> list[Effect]:
         """The subscription is listed, so the client may rely on it: nothing published from here on is missed."""
         subscription.is_open = True
         if subscription.request is None:
@@ -279,7 +279,7 @@ class Subscriber:
         opened = Opened(subscription=subscription.subscription, stamp=stamp, dead=dead)
         return [AfterSync((Reply(subscription.request, opened, last=False),))]
 
-    def _refuse(self, subscription: Subscription, refusal: Refused, now: Millis) -> list[Effect]:
+    def _refuse(self, subscription: Cursor, refusal: Refused, now: Millis) -> list[Effect]:
         request = subscription.request
         effects = self._end(subscription, now)
         return [*effects, Reply(request, refusal)] if request is not None else effects
@@ -319,7 +319,7 @@ class Subscriber:
         effects = self._end(subscription, now)
         return [*effects, AfterSync((Reply(request, Done(stamp=self.clock.tick(now))),))]
 
-    def _end(self, subscription: Subscription, now: Millis) -> list[Effect]:
+    def _end(self, subscription: Cursor, now: Millis) -> list[Effect]:
         name = subscription.subscription
         del self.subscriptions[name]
         if subscription.request is not None:
@@ -346,7 +346,7 @@ class Subscriber:
                 effects += self._advertise(subscription, "renew", now)
         return effects
 
-    def _ask_all(self, subscription: Subscription) -> list[Effect]:
+    def _ask_all(self, subscription: Cursor) -> list[Effect]:
         """Ask every publisher for its tuples, and the backups of those that cannot answer."""
         groups: dict[tuple[PeerId, bool], list[Origin]] = {}
         for origin, entry in subscription.publishers.items():
@@ -355,7 +355,7 @@ class Subscriber:
                 groups.setdefault((entry.backup, True), []).append(origin)
         return [self._ask(subscription, peer, origins, copies) for (peer, copies), origins in groups.items()]
 
-    def _ask(self, subscription: Subscription, peer: PeerId, origins: list[Origin], copies: bool) -> Effect:
+    def _ask(self, subscription: Cursor, peer: PeerId, origins: list[Origin], copies: bool) -> Effect:
         is_first = (peer, copies) not in subscription.told
         subscription.told[peer, copies] = None
         message = Subscribe(
@@ -398,7 +398,7 @@ class Subscriber:
             effects += self._ask_backups(subscription, gone)
         return effects
 
-    def _ask_backups(self, subscription: Subscription, origins: list[Origin]) -> list[Effect]:
+    def _ask_backups(self, subscription: Cursor, origins: list[Origin]) -> list[Effect]:
         """The ingress peer of these origins cannot serve them now: ask their backups."""
         effects: list[Effect] = []
         for origin in origins:
@@ -434,7 +434,7 @@ class Subscriber:
             effects.append(Send(sender, Ack(subscription=subscription.subscription, positions=positions)))
         return effects
 
-    def _hand_on(self, subscription: Subscription) -> list[Effect]:
+    def _hand_on(self, subscription: Cursor) -> list[Effect]:
         """Give the client as much as it can take."""
         if subscription.request is None:
             return []
@@ -462,7 +462,7 @@ class Subscriber:
             return []
         return [*self._moved(subscription, subscription.see(command.positions)), *self._hand_on(subscription)]
 
-    def _moved(self, subscription: Subscription, moved: list[Position]) -> list[Effect]:
+    def _moved(self, subscription: Cursor, moved: list[Position]) -> list[Effect]:
         """Record the client's new positions, and acknowledge them to whoever serves it."""
         acks = self._acks(subscription, moved)
         if not subscription.keep or not moved:
@@ -470,7 +470,7 @@ class Subscriber:
         record = CursorMoved(subscription=subscription.subscription, positions=tuple(moved))
         return [Append(record), AfterSync(tuple(acks))]
 
-    def _acks(self, subscription: Subscription, moved: list[Position]) -> list[Effect]:
+    def _acks(self, subscription: Cursor, moved: list[Position]) -> list[Effect]:
         by_peer: dict[PeerId, list[Position]] = {}
         for position in moved:
             peer = subscription.served_by.get(position.origin, position.origin.publisher)
@@ -492,7 +492,7 @@ class Subscriber:
         effects += self._failed(subscription, origin, command.next, command.reason, now)
         return [*effects, *self._hand_on(subscription)]
 
-    def _failed(self, subscription: Subscription, origin: Origin, upto: int, reason: str, now: Millis) -> list[Effect]:
+    def _failed(self, subscription: Cursor, origin: Origin, upto: int, reason: str, now: Millis) -> list[Effect]:
         """The client failed on what it held up to here: hand it out again, or dead-letter the tuple."""
         tries, trial = subscription.doubts.failed(origin, upto), subscription.trial
         if tries >= TRIES_MAX and trial is not None and trial.origin == origin:
@@ -505,7 +505,7 @@ class Subscriber:
         subscription.told.pop((peer, copies), None)  # Asked as if for the first time, the server sends again.
         return [self._ask(subscription, peer, [origin], copies)]
 
-    def _bury(self, subscription: Subscription, letter: DeadLetter) -> list[Effect]:
+    def _bury(self, subscription: Cursor, letter: DeadLetter) -> list[Effect]:
         """Dead-letter a tuple; what follows waits until that is on disk."""
         subscription.is_burying = True
         subscription.dead.add(letter, self.limits)
@@ -545,7 +545,7 @@ class Subscriber:
             subscription.validate()
 
 
-def _opened(subscription: Subscription, *, ended: bool = False) -> SubscriptionOpened:
+def _opened(subscription: Cursor, *, ended: bool = False) -> SubscriptionOpened:
     return SubscriptionOpened(
         subscription=subscription.subscription,
         stream=subscription.stream,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from protocols.clock import HybridClock
-from protocols.delivery.publisher import Publisher
+from protocols.delivery.ingress import Ingress
 from protocols.effects import Effect, Reply, Send, SetTimer, Tell
 from protocols.events import (
     Abandoned,
@@ -85,7 +85,7 @@ class QueryProxy:
     peer_id: PeerId
     inside: Inside
     clock: HybridClock
-    publisher: Publisher
+    publisher: Ingress
     limits: Limits
     planner: Planner = field(init=False)
     registry: Registry = field(init=False)

@@ -10,7 +10,7 @@ import msgspec
 
 from protocols.catalogue.refusals import clock_is_off
 from protocols.clock import HybridClock
-from protocols.delivery.publisher import Publisher
+from protocols.delivery.ingress import Ingress
 from protocols.execution.cut import Cut, is_stateful
 from protocols.execution.messages import QueryId
 from protocols.ids import Millis, PeerId
@@ -35,7 +35,7 @@ class NoEngine(msgspec.Struct, frozen=True):
 
 
 def objection(
-    name: QueryId, statistics: str, known: Sequence[QueryId], clock: HybridClock, publisher: Publisher
+    name: QueryId, statistics: str, known: Sequence[QueryId], clock: HybridClock, publisher: Ingress
 ) -> Refused | None:
     """Why a query of that name cannot begin at this peer now."""
     if not _NAME.fullmatch(name):

@@ -35,7 +35,6 @@ from queries import restructure
 from queries.compile import predicate_on_batch, project_on_batch
 from queries.expressions import EPOCH, MICROSECOND, Column
 from queries.plan import (
-    Join,
     Nest,
     Operator,
     Project,
@@ -44,6 +43,7 @@ from queries.plan import (
     Source,
     Union,
     WindowAggregate,
+    horizon_us,
     sources,
     walk,
 )
@@ -98,7 +98,7 @@ class SubgraphRun:
         streams = [self.sources[each.alias] for each in subgraph.inputs if isinstance(each, StreamInput)]
         self._schemas = {each.alias: Schema(each.schema.fields[: len(each.schema.fields) - marks]) for each in streams}
         self._steps = pipelines(self.plan) if self.is_inline else {}
-        self._horizon_us = _horizon_us(self.plan) if self.is_stateful else None
+        self._horizon_us = horizon_us(self.plan) if self.is_stateful else None
         self._closes_windows = any(isinstance(each, Nest | WindowAggregate) for each in walk(self.plan))
         self.clocks: dict[str, InputClock] = {}
         for each in subgraph.inputs:
@@ -349,18 +349,6 @@ class SubgraphRun:
             progress=self.reached,
             state_rows=self.state_rows,
         )
-
-
-def _horizon_us(plan: Operator) -> int | None:
-    """How long a row can matter after its time; None: for as long as it is kept."""
-    windows = [each.window for each in walk(plan) if isinstance(each, Source | WindowAggregate)]
-    is_join = any(isinstance(each, Join | Nest) for each in walk(plan))
-    if (is_join and any(each.window is None for each in sources(plan))) or not windows:
-        return None
-    spans = [window for window in windows if window is not None]
-    if any(window.kind != "time" for window in spans):
-        return None
-    return max((int(window.size) + int(window.slide or 0) for window in spans), default=None)
 
 
 def _timed_rows(source: Source, schema: Schema, batch: Batch) -> list[Row]:

@@ -14,8 +14,8 @@ import msgspec
 from protocols.catalogue.messages import CreateStream, DropStream
 from protocols.catalogue.streams import StreamDefinition
 from protocols.clock import HybridClock, Stamp
+from protocols.delivery.ingress import Ingress
 from protocols.delivery.messages import Published
-from protocols.delivery.publisher import Publisher
 from protocols.effects import AfterSync, Append, Effect, Reply, Send, Tell
 from protocols.events import Abandoned, Answered, Event, Received, Requested, Started, TimerFired
 from protocols.execution.attempt import SILENT_MS, Attempt, Letters
@@ -65,7 +65,7 @@ class Services:
 
     peer_id: PeerId
     clock: HybridClock
-    publisher: Publisher
+    publisher: Ingress
     limits: Limits
     questions: Questions
     planner: Planner

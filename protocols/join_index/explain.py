@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from protocols.catalogue.statistics import StreamStatistics
-from protocols.catalogue.streams import DAY_MS
 from protocols.ids import ID_BYTES, PeerId, StreamName
 from protocols.join_index.choice import chosen
 from protocols.join_index.condition import CompiledJoin, NotIndexed, algorithm_for, check
 from protocols.join_index.messages import SIDES, JoinQuery
 from protocols.join_index.replicas import replicas_for
 from protocols.subgraphs import ALGORITHMS, Algorithm
+from queries.catalogue import DAY_MS
 from queries.plan import Operator
 
 

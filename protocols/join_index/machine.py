@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
-from protocols.catalogue.streams import DAY_MS
 from protocols.effects import Effect, Send, SetTimer, Tell
 from protocols.events import Answered, Event, Received, Started, TimerFired
 from protocols.ids import Millis, PeerId
@@ -32,6 +31,7 @@ from protocols.join_index.subscriber import Subscriber
 from protocols.messages import Message
 from protocols.role import Owned, messages_in
 from protocols.subgraphs import Deploy, Indexed, ResultsSafe, Undeploy
+from queries.catalogue import DAY_MS
 
 SWEEP: Final = f"{ROLE}/sweep"
 LIMITS: Final = JoinLimits(late_ms=DAY_MS)  # So long can a publisher be away and still have its tuples.

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from protocols.catalogue.messages import ShowStream, StreamShown
-from protocols.catalogue.streams import DAY_MS
 from protocols.effects import Effect, Route, Send, Tell
 from protocols.events import Received
 from protocols.ids import Millis, PeerId, RequestId, StreamName
@@ -53,6 +52,7 @@ from protocols.subgraphs import (
     SubgraphStatus,
     Undeploy,
 )
+from queries.catalogue import DAY_MS
 from queries.schema import Row
 
 POSE_MS: Final = 2000  # A query that a rewriter has not answered is sent again after this time.

@@ -11,8 +11,9 @@ from pyspark.sql import functions as sf
 
 from queries.expressions import conjuncts
 from queries.plan import Join
+from spark_jobs.bridge import SHIFT_US
 from spark_jobs.expressions import column_of
-from spark_jobs.flow import ARRIVAL, BEFORE_ROWS, ENTER, EVENT_TIME, HIDDEN, LEAVE, SHIFT_US, TIME, Flow, code_of
+from spark_jobs.flow import ARRIVAL, BEFORE_ROWS, ENTER, EVENT_TIME, HIDDEN, LEAVE, TIME, Flow, code_of
 from spark_jobs.types import CLOSED, DUE, IS_NEW, KEEP, MARK, NUMBER, place_name
 
 

@@ -13,8 +13,9 @@ from pyspark.sql import functions as sf
 
 from queries.expressions import RANK
 from queries.plan import WindowAggregate
+from spark_jobs.bridge import SHIFT_US
 from spark_jobs.expressions import field_of
-from spark_jobs.flow import EVENT_TIME, FOREVER_US, SHIFT_US, TIME, Flow
+from spark_jobs.flow import EVENT_TIME, FOREVER_US, TIME, Flow
 from spark_jobs.operators.source import floored
 from spark_jobs.types import CLOSED, DECIMAL, IS_NEW, MARK, NUMBER, place_name
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import msgspec
 
 from overlay.sim.engine import ReferenceEngine
-from peerd.engines import Listener
 from protocols.execution.engine import FeedRun, StartRun
 from queries.plan import Operator
 from queries.schema import Row
+from spark_jobs.listener import Listener
 
 
 class Status(msgspec.Struct):

@@ -23,7 +23,6 @@ from overlay.link import Link
 from overlay.overlay import Overlay
 from peerd.disk import FileDisk
 from peerd.driver import Driver
-from peerd.engines import Listener
 from protocols.catalogue.messages import CreateStream, ShowStream, StreamShown
 from protocols.catalogue.streams import StreamDefinition
 from protocols.delivery.messages import OpenSubscription, Publish, Published, Rows
@@ -31,6 +30,7 @@ from protocols.execution.messages import PlacementName, QueryAccepted, QueryShow
 from protocols.limits import Limits
 from protocols.messages import Done
 from queries.schema import Schema
+from spark_jobs.listener import Listener
 from tests.overlay.networks import PATIENCE_S, started, until
 from tests.peerd.desk import Desk
 from tests.peerd.engine import TellingEngine

@@ -11,9 +11,9 @@ from protocols.clock import HybridClock, Stamp
 from protocols.commit import SyncGate
 from protocols.delivery.dead_letters import DeadLetters, Doubts
 from protocols.delivery.feed import Feed
+from protocols.delivery.ingress import Ingress
 from protocols.delivery.messages import BatchMessage, Gap, PublishNoted
 from protocols.delivery.mirror import Mirror
-from protocols.delivery.publisher import Publisher
 from protocols.delivery.sessions import Sessions
 from protocols.delivery.subscriber import Subscriber
 from protocols.effects import AfterSync, Append, AppendBatch, Effect, Send
@@ -93,12 +93,12 @@ def snapshot_forgets_a_role() -> Patch:
 @bug("churn", seeds=10)
 def sequences_used_again() -> Patch:
     """After a restart the log of an outbox is taken for empty."""
-    opened = Publisher._open
+    opened = Ingress._open
 
-    def begin_anew(publisher: Publisher, definition: Any, epoch: Millis, backup: PeerId | None, bounds: object) -> Any:
+    def begin_anew(publisher: Ingress, definition: Any, epoch: Millis, backup: PeerId | None, bounds: object) -> Any:
         return opened(publisher, definition, epoch, backup, LogBounds(0, 0))
 
-    return patch.object(Publisher, "_open", begin_anew)
+    return patch.object(Ingress, "_open", begin_anew)
 
 
 @bug("churn", seeds=20)
@@ -110,42 +110,42 @@ def publishes_not_noted() -> Patch:
 @bug("restarts", seeds=40)
 def notes_forgotten_at_restart() -> Patch:
     """A publish that is asked again after a crash is taken for a new one."""
-    restore = Publisher.restore
+    restore = Ingress.restore
 
-    def forget(publisher: Publisher, record: Record, logs: Any) -> None:
+    def forget(publisher: Ingress, record: Record, logs: Any) -> None:
         if not isinstance(record, PublishNoted):
             restore(publisher, record, logs)
 
-    return patch.object(Publisher, "restore", forget)
+    return patch.object(Ingress, "restore", forget)
 
 
 @bug("restarts", seeds=400)
 def note_without_its_tuples() -> Patch:
     """A note survives a crash that its tuples did not, and is believed."""
-    restore = Publisher.restore
+    restore = Ingress.restore
 
-    def believe(publisher: Publisher, record: Record, logs: Any) -> None:
+    def believe(publisher: Ingress, record: Record, logs: Any) -> None:
         if isinstance(record, PublishNoted):
             publisher._sessions.add(record)
         else:
             restore(publisher, record, logs)
 
-    return patch.object(Publisher, "restore", believe)
+    return patch.object(Ingress, "restore", believe)
 
 
 @bug("restarts", seeds=400)
 def tuples_before_their_note() -> Patch:
     """Tuples are written before the note of their publish: a torn write may keep one without the other."""
-    accept = Publisher._accept
+    accept = Ingress._accept
 
-    def swap(publisher: Publisher, *arguments: Any) -> list[Effect]:
+    def swap(publisher: Ingress, *arguments: Any) -> list[Effect]:
         effects = accept(publisher, *arguments)
         match effects:
             case [Append() as note, AppendBatch() as batch, *rest]:
                 return [batch, note, *rest]
         return effects
 
-    return patch.object(Publisher, "_accept", swap)
+    return patch.object(Ingress, "_accept", swap)
 
 
 @bug("short-lived", seeds=30)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from protocols.catalogue.streams import DAY_MS
 from protocols.clock import COUNT_BITS
 from protocols.delivery.messages import Origin
 from protocols.effects import Send, Tell
@@ -20,6 +19,7 @@ from protocols.join_index.messages import LEFT, RIGHT, JoinQuery, JoinResults, L
 from protocols.join_index.selections import Member
 from protocols.join_index.tables import Tables
 from protocols.subgraphs import ALGORITHMS, Algorithm, AttemptLost
+from queries.catalogue import DAY_MS
 from tests.protocols.join_index.posing import deployment, in_place, routed
 from tests.protocols.join_index.things import EVALUATOR, PUBLISHER, R_B, REWRITER, S_E, STREAMS, SUBSCRIBER, query
 

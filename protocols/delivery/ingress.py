@@ -109,7 +109,7 @@ class Outbox:
 
 
 @dataclass(slots=True)
-class Publisher:
+class Ingress:
     """Publishing at one peer.
 
     In:        PUBLISH from clients; SUBSCRIBE, ACK, UNSUBSCRIBE from subscribers; BACKED from the backup

@@ -1,4 +1,4 @@
-"""One reader of a stream at this peer: how far its client has come, and what waits for it."""
+"""The cursor of one subscription at its peer: how far the client has read, and which tuples wait for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from protocols.ids import Millis, PeerId, RequestId, StreamName, SubscriptionId
 
 
 @dataclass(slots=True)
-class Subscription:
+class Cursor:
     """One reader of a stream."""
 
     subscription: SubscriptionId
