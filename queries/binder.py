@@ -106,7 +106,7 @@ class Scope:
 
     def _missing(self, word: Name, fields: tuple[Field, ...], place: str) -> QueryError:
         if not fields:
-            problem = f'{place} is no record, so it has no "{word.name}"'
+            problem = f'{place} is not a record, so it has no "{word.name}"'
             return QueryError(problem, self._text, word.span)
         problem = f'{place} has no column "{word.name}"'
         return QueryError(problem, self._text, word.span, hint=nearest(word.name, _names(fields)))

@@ -113,10 +113,10 @@ def _option(text: str, option: Option) -> tuple[str, str]:
     answers, value = OPTIONS[option.key], option.value.lower()
     if answers and value not in answers:
         expected = ", ".join(answers)
-        raise QueryError(f'"{option.value}" is no {option.key}', text, option.value_span, expected=expected)
+        raise QueryError(f'"{option.value}" is not a value of {option.key}', text, option.value_span, expected=expected)
     if option.key == "within" and not (read_interval(value) or timedelta(0)) > timedelta(0):
         hint = "for example within = 120 ms"
-        raise QueryError(f'"{option.value}" is no delay', text, option.value_span, hint=hint)
+        raise QueryError(f'"{option.value}" is not a delay', text, option.value_span, hint=hint)
     return option.key, value
 
 

@@ -160,7 +160,7 @@ class Expressions:
         try:
             value: float | Decimal = float(written) if "e" in written.lower() else Decimal(written)
         except (ValueError, ArithmeticError):
-            raise QueryError(f'"{written}" is no number', self._text, place(node)) from None
+            raise QueryError(f'"{written}" is not a number', self._text, place(node)) from None
         if isinstance(value, float) and not math.isfinite(value):
             raise QueryError("the number is too large", self._text, place(node), expected="at most about 1.8e308")
         return Constant.of(value)
@@ -170,7 +170,7 @@ class Expressions:
             return Constant.of(bytes.fromhex(str(node.this)))
         except ValueError:
             hint = "two digits for a byte: X'00ff'"
-            raise QueryError("these are no hexadecimal bytes", self._text, place(node), hint=hint) from None
+            raise QueryError("these are not hexadecimal bytes", self._text, place(node), hint=hint) from None
 
     def _boolean(self, node: exp.Boolean, depth: int) -> Expression:
         return Constant(bool(node.this), "bool")
@@ -296,7 +296,7 @@ class Expressions:
         value = _LITERALS[kind](written)
         if value is None:
             hint = "for example 2026-01-31 12:30:00" if kind == "timestamp" else "for example 5 minutes or 12:00:00"
-            raise QueryError(f'"{written}" is no {kind}', self._text, place(node), hint=hint)
+            raise QueryError(f'"{written}" is not {casts.article(kind)}', self._text, place(node), hint=hint)
         return Constant.of(value)
 
     def _extract(self, node: exp.Extract, depth: int) -> Expression:

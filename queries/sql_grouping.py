@@ -160,7 +160,7 @@ class GroupBy:
             raise QueryError(problem, self._text, place(node), hint=f"for example {form}")
         lengths = [size.days * 86_400_000_000 + size.seconds * 1_000_000 + size.microseconds for size in sizes]
         if min(lengths) <= 0:
-            raise QueryError("a window must be longer than nothing", self._text, place(node))
+            raise QueryError("a window must be longer than zero", self._text, place(node))
         if wanted == 2 and lengths[1] > lengths[0]:
             hint = "HOP takes the size first, then the slide"
             raise QueryError("the slide is longer than the window", self._text, place(node), hint=hint)

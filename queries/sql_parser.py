@@ -61,7 +61,7 @@ class PeerSql(Dialect):
             """Record the place of every node: that of its content, or of the token just read."""
             self.nodes += 1
             if self.nodes > NODES_MAX:
-                raise QueryError("the query has too many ways to be read", self.sql, span_of(self._prev))
+                raise QueryError("the query is too ambiguous to be parsed", self.sql, span_of(self._prev))
             made = super().expression(instance, token, None)
             if "start" not in made.meta:
                 inside = span_within(made)

@@ -173,7 +173,7 @@ class _Reader:
         name = named(option.value, times)
         if name is None:
             hint = nearest(option.value, times) or "give the stream a field of type timestamp"
-            self._fail(f'"{option.value}" is no field of type timestamp', option.value_span, hint)
+            self._fail(f'"{option.value}" is not a field of type timestamp', option.value_span, hint)
         if any(field.name == name and field.nullable for field in schema.fields):
             problem = f'"{name}" may be null, but every row of a stream with an event time has one'
             self._fail(problem, option.value_span, f'leave out "null" behind "{name} timestamp"')
@@ -184,7 +184,11 @@ class _Reader:
             return default
         span: timedelta | None = read_interval(option.value)
         if span is None or span < timedelta(milliseconds=least):
-            self._fail(f'"{option.value}" is no {option.key}', option.value_span, "for example 24h, 500ms or 5 minutes")
+            self._fail(
+                f'"{option.value}" is not a value of {option.key}',
+                option.value_span,
+                "for example 24h, 500ms or 5 minutes",
+            )
         return span // timedelta(milliseconds=1)
 
     def _choice(self, option: Option | None, known: tuple[str, ...], default: str) -> str:
@@ -192,7 +196,7 @@ class _Reader:
             return default
         if option.value.lower() not in known:
             hint = nearest(option.value, known)
-            self._fail(f'"{option.value}" is no {option.key}', option.value_span, hint)
+            self._fail(f'"{option.value}" is not a value of {option.key}', option.value_span, hint)
         return option.value.lower()
 
     def _word(self, word: str) -> None:

@@ -408,7 +408,7 @@ class _Rewriter:
             hint = "months and years are not always of one length; count in days"
         elif unit.isalpha():
             hint = nearest(unit, ["milliseconds", "seconds", "minutes", "hours", "days", "weeks"]) or hint
-        raise QueryError(f'"{written}" is no interval', self._text, span_of(first, last), hint=hint)
+        raise QueryError(f'"{written}" is not an interval', self._text, span_of(first, last), hint=hint)
 
     def _cast(self, written: str, kind: str, first: Token, last: Token) -> None:
         """CAST('…' AS kind), with the place of the literal."""
@@ -441,7 +441,7 @@ class _Rewriter:
                 window = Window("rows", size, slide)
             case _:
                 hint = "for example [RANGE 5 MINUTES SLIDE 1 MINUTE] or [ROWS 20 SLIDE 10]"
-                problem = f"{shown(kind, self._text)} is no kind of window"
+                problem = f"{shown(kind, self._text)} is not a kind of window"
                 raise QueryError(problem, self._text, span_of(kind), expected="RANGE or ROWS", hint=hint)
         closing = self._take('"SLIDE" or "]"' if slide is None else '"]"')
         if closing.token_type != T.R_BRACKET:
@@ -472,7 +472,7 @@ class _Rewriter:
             self._unexpected(first, "a duration such as 5 MINUTES")
         size = self._read_interval(written, first, last)
         if size <= timedelta():
-            raise QueryError("a window must be longer than nothing", self._text, span_of(first, last))
+            raise QueryError("a window must be longer than zero", self._text, span_of(first, last))
         return size // MICROSECOND
 
     def _rows(self) -> int:

@@ -124,7 +124,7 @@ class Names:
         try:
             return call(operand.sign, column, Constant.of(operand.shift.value))
         except TypeMismatch as mismatch:
-            raise self.error(mismatch.problem, operand.span, "only to a number can a number be added") from None
+            raise self.error(mismatch.problem, operand.span, "a number can only be added to a number") from None
 
     def _column(self, operand: PathOperand, scope: Scope, about: Element | None) -> Column:
         if operand.variable is None:

@@ -99,7 +99,7 @@ class Recording:
             about = msgspec.json.decode((self._file.schema_arrow.metadata or {})[ABOUT], type=About)
             schema = Schema.parse(about.schema)
         except (OSError, KeyError, ValueError) as error:  # Arrow's own errors are ValueErrors.
-            raise NoRecording(f'"{path}" is no recording of a stream: {error}') from error
+            raise NoRecording(f'"{path}" is not a recording of a stream: {error}') from error
         if self._file.schema_arrow.remove_metadata() != file_schema(schema):
             raise NoRecording(f'"{path}" does not hold what its stream would')
         self.stream = Stream(about.name, schema, about.event_time, about.lateness_ms, about.retention_ms)

@@ -400,7 +400,7 @@ def _problem_with(definition: StreamDefinition) -> str | None:
     if not definition.schema.fields:
         return "it has no columns"
     if _has_list(definition.schema.fields):
-        return "a list is no type of a column"
+        return "a column cannot be a list"
     if definition.event_time is not None:
         columns = {column.name: column for column in definition.schema.fields}
         column = columns.get(definition.event_time)

@@ -80,7 +80,7 @@ def test_what_cannot_be_read_is_said(folder: Path, tmp_path: Path) -> None:
     empty.mkdir()
     assert "no recording" in str(refused(run("flights", "--parquet", str(empty)), Exit.NOT_FOUND))
     (empty / "other.parquet").write_text("nothing")
-    assert "is no recording" in str(refused(run("flights", "--parquet", str(empty)), Exit.MISUSE))
+    assert "is not a recording" in str(refused(run("flights", "--parquet", str(empty)), Exit.MISUSE))
 
 
 def test_without_java_it_says_so(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

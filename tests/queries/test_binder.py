@@ -50,7 +50,7 @@ def test_names_lead_to_columns_with_type_and_nullability():
         ("g", 'unknown column "g"', "there is a, b, c, f"),
         ("r.f", '"r" has no column "f"', "there is a, b, c"),
         ("c.x", '"r.c" has no column "x"', "there is d, e"),
-        ("f.x", '"s.f" is no record, so it has no "x"', ""),
+        ("f.x", '"s.f" is not a record, so it has no "x"', ""),
         ("t.a", 'nothing in FROM is called "t"', "there is r, s, a, b, c, f"),
         ("r", '"r" is a stream, not a column', "for example r.*"),
     ],

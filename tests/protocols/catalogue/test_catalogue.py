@@ -68,7 +68,7 @@ def test_another_stream_of_the_same_name_is_refused(network: StoreNetwork):
             StreamDefinition(name="a", schema=Schema.parse("at timestamp null"), event_time="at"),
             'event time "at" may be null',
         ),
-        (StreamDefinition(name="a", schema=Schema((Field("rows", "list"),))), "a list is no type"),
+        (StreamDefinition(name="a", schema=Schema((Field("rows", "list"),))), "a column cannot be a list"),
         (definition(retention_ms=0), "retention"),
         (definition(lateness_ms=-1), "lateness"),
     ],
