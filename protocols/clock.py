@@ -1,8 +1,8 @@
-"""Hybrid logical time: stamps that follow the wall clock and never contradict what was known before them.
+"""Hybrid logical time: stamps that follow the wall clock and never contradict causality.
 
-If a query's acknowledgement happened before a publish, the tuple's stamp is higher than the query's, whatever the
-skew of the clocks in between: each peer stamps above all it has seen (Kulkarni et al., 2014). A stamp is one integer:
-milliseconds since 1970, times 2^16, plus a count within the millisecond.
+If a query was acknowledged before a publish, the tuple's stamp is higher than the query's, whatever the clock skew
+between them: each peer stamps above all it has seen (Kulkarni et al., 2014). A stamp is one integer: milliseconds since
+1970, times 2^16, plus a count within the millisecond.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class HybridClock:
 
     latest: Stamp = 0
     offset_ms: Millis = 0  # How far the wall clock is ahead of the other peers'.
-    compared_with: int = 0  # How many peers that was found with.
+    compared_with: int = 0  # How many peers it was compared with.
 
     @property
     def is_off(self) -> bool:
@@ -32,12 +32,12 @@ class HybridClock:
         return abs(self.offset_ms) > OFFSET_MAX_MS and self.compared_with >= PEERS_MIN
 
     def tick(self, now: Millis) -> Stamp:
-        """A stamp above all before it."""
+        """A stamp above all earlier ones."""
         self.latest = max(self.latest + 1, now << COUNT_BITS)
         return self.latest
 
     def witness(self, stamp: Stamp) -> None:
-        """Take note of another peer's, or a client's, stamp."""
+        """Note the stamp of another peer or of a client."""
         self.latest = max(self.latest, stamp)
 
 

@@ -1,4 +1,4 @@
-"""What waits for the disk: effects that may happen only when all that was appended before them is safe."""
+"""Effects that wait for the disk: they may happen only when everything appended before them is safe."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class SyncGate:
         self._held.append((appended, effects))
 
     def release(self, synced: int) -> list[Effect]:
-        """The effects that may be performed now that so much is on the disk."""
+        """The effects that may be performed, now that so much is on disk."""
         released: list[Effect] = []
         while self._held and self._held[0][0] <= synced:
             released += self._held.popleft()[1]

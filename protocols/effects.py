@@ -17,14 +17,14 @@ class Effect(msgspec.Struct, frozen=True):
 
 
 class Send(Effect, frozen=True):
-    """Hand a message to a peer; Unreachable tells if that failed."""
+    """Send a message to a peer; Unreachable tells if that failed."""
 
     peer: PeerId
     message: Message
 
 
 class Route(Effect, frozen=True):
-    """Hand a message to the live peer nearest to a key; Unroutable tells if that failed."""
+    """Send a message to the live peer nearest to a key; Unroutable tells if that failed."""
 
     key: Key
     message: Message
@@ -51,7 +51,7 @@ class AppendBatch(Effect, frozen=True):
 
 
 class ReleaseLog(Effect, frozen=True):
-    """Nobody needs what a log holds below this sequence any more."""
+    """Nobody needs what a log holds below this sequence."""
 
     log: LogId
     below: int
@@ -66,7 +66,7 @@ class ReadLog(Effect, frozen=True):
 
 
 class AfterSync(Effect, frozen=True):
-    """Perform these once everything appended so far is on the disk; never, if the peer crashes before."""
+    """Perform these once everything appended so far is on disk; never, if the peer crashes before that."""
 
     effects: tuple[Effect, ...]
 
@@ -82,7 +82,7 @@ class Reply(Effect, frozen=True):
 class Tell(Effect, frozen=True):
     """Hand an event to another role of this same peer, before anything else happens to it.
 
-    The peer does that itself. Only inside AfterSync is it the driver that hands the event back, once the disk is there.
+    The peer does that itself. Inside AfterSync the driver hands the event back, once the disk has synced.
     """
 
     event: Event

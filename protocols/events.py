@@ -27,14 +27,14 @@ class Received(Event, frozen=True):
 
 
 class Unreachable(Event, frozen=True):
-    """A message for a peer could not be delivered in time. It may have arrived all the same."""
+    """A message for a peer could not be delivered in time. It may still have arrived."""
 
     peer: PeerId
     message: Message
 
 
 class Unroutable(Event, frozen=True):
-    """A message for a key could not be delivered in time. It may have arrived all the same."""
+    """A message for a key could not be delivered in time. It may still have arrived."""
 
     key: Key
     message: Message
@@ -66,11 +66,11 @@ class ClockCompared(Event, frozen=True):
     """Our wall clock was compared with those of other peers."""
 
     offset_ms: int  # How far it is ahead of them; below 0, behind.
-    peers: int  # How many there were to compare with.
+    peers: int  # How many peers it was compared with.
 
 
 class TimerFired(Event, frozen=True):
-    """A timer we set has run down."""
+    """A timer that we set has run down."""
 
     name: TimerName
 
@@ -86,11 +86,11 @@ class Abandoned(Event, frozen=True):
     """The client that asked has gone away."""
 
     request: RequestId
-    is_broken: bool = False  # Without a word: it may have died of what it was holding.
+    is_broken: bool = False  # It went without a word: perhaps it died of what it was holding.
 
 
 class Answered(Event, frozen=True):
-    """What one role of this peer asked of another, as a client would, has been answered."""
+    """One role of this peer asked another, as a client would, and this is the answer."""
 
     request: RequestId
     answer: Answer
@@ -119,7 +119,7 @@ class LogBounds(msgspec.Struct, frozen=True):
 
 
 class LogRead(Event, frozen=True):
-    """What a log holds from a place on; nothing where that place has not been written or is no longer kept."""
+    """What a log holds from a place on; nothing if that place is not written yet or no longer kept."""
 
     log: LogId
     first: int
@@ -127,6 +127,6 @@ class LogRead(Event, frozen=True):
 
 
 class DiskSpace(Event, frozen=True):
-    """Whether the disk has come close to its end, or has room again."""
+    """The disk is almost full, or has room again."""
 
     is_low: bool

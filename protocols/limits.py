@@ -11,23 +11,25 @@ from protocols.ids import Millis
 class Limits:
     """What one peer allows itself and others."""
 
-    publish_bytes_max: int = 1 << 20  # Of rows in one publish.
+    publish_bytes_max: int = 1 << 20  # Rows in one publish.
     unsafe_bytes_max: int = 8 << 20  # Accepted from clients and not yet safe on disk, over all streams.
-    waiting_publishes_max: int = 1000  # Before their stream has been looked up.
-    recent_bytes: int = 4 << 20  # Of each stream, kept in memory for readers that keep up.
-    memory_stream_bytes_max: int = 64 << 20  # Of a stream that is not on disk.
-    message_bytes: int = 256 << 10  # Of tuples in one message.
-    credit_bytes: int = 1 << 20  # On their way to one subscription from one publisher.
+    waiting_publishes_max: int = 1000  # Publishes whose stream is still being looked up.
+    recent_bytes: int = 4 << 20  # Kept in memory for each stream, for readers that keep up.
+    memory_stream_bytes_max: int = 64 << 20  # Size of a stream that is not on disk.
+    message_bytes: int = 256 << 10  # Tuples in one message.
+    credit_bytes: int = 1 << 20  # In flight to one subscription from one publisher.
     client_bytes_max: int = 4 << 20  # Handed to a client and not yet seen by it.
     resend_after_ms: Millis = 3000
-    poll_ms: Millis = 2000  # Between two looks of a subscriber at who publishes.
+    poll_ms: Millis = 2000  # How often a subscriber looks up the publishers.
     tick_ms: Millis = 1000
-    advertise_every_ms: Millis = 10_000  # Live statistics,
+    advertise_every_ms: Millis = 10_000  # How often live statistics are advertised,
     advertise_soonest_ms: Millis = 2000  # or sooner, if they have changed by much.
     advertisement_life_ms: Millis = 24 * 3600 * 1000
-    passing_life_ms: Millis = 60_000  # The advertisement of a subscription that is not kept; renewed while it lasts.
-    late_join_ms: Millis = 30_000  # How late a tuple may be for a window of a join without reading again; at first.
+    # Life of the advertisement of a subscription that is not kept; renewed while it lasts.
+    passing_life_ms: Millis = 60_000
+    # How late a tuple may be for a window of a join, at first; a later one makes the query read again.
+    late_join_ms: Millis = 30_000
     subscriptions_max: int = 10_000
-    dead_letters_max: int = 1000  # Kept for one subscription; all are counted.
+    dead_letters_max: int = 1000  # How many are kept for one subscription; all are counted.
     dead_letter_bytes_max: int = 4 << 20
     streams_max: int = 10_000

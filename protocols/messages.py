@@ -23,11 +23,11 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """What a peer tells its client: once for most commands, again and again for a subscription."""
+    """What a peer tells its client: once for most commands, repeatedly for a subscription."""
 
 
 class Refused(Answer, frozen=True, kw_only=True, tag="REFUSED"):
-    """The command was understood and will not be done: says which object, the facts, and a next step."""
+    """The command was understood and refused: names the object, the facts, and a next step."""
 
     code: str  # unknown | exists | invalid | busy | full | unavailable
     error: str
@@ -39,5 +39,6 @@ class Refused(Answer, frozen=True, kw_only=True, tag="REFUSED"):
 class Done(Answer, frozen=True, kw_only=True, tag="DONE"):
     """It is done, and promised."""
 
-    stamp: int  # Of the peer that did it; a client carries it to its next command, so that time never runs backwards.
-    replicas: int = 1  # How many peers hold it on disk; below 2 a network of one peer says what it cannot promise.
+    # Of the peer that did it; the client passes it with its next command, so that time never runs backwards.
+    stamp: int
+    replicas: int = 1  # How many peers hold it on disk; 1 in a network of one peer.
