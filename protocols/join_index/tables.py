@@ -135,7 +135,7 @@ class Tables:
             self._take_away(member.group)
 
     def _take_away(self, group: bytes) -> None:
-        """Let go of a group's triggers, and of tuples that nobody waits for now: whoever comes brings its own."""
+        """Let go of a group's triggers, and of tuples that no query waits for. A later query has them sent again."""
         for at in list(self._places):
             is_useless = Shelf(at, b"", LEFT) not in self._stays
             over: list[_Lot] = [(group, LEFT), (group, RIGHT), *([_TUPLES] if is_useless else [])]
