@@ -1,3 +1,3 @@
 """The peer daemon, its client API, its command line and its gateways."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -108,8 +108,8 @@ def members(data_dir: Path | None, number: int | None, form: str | None, local: 
     \b
         $ peer members
         peer                  status  address         version  spark  round trip  since
-        3f9a77c0 (this peer)  alive   127.0.0.1:7400  0.1.0    yes             -  3m ago
-        77c0b1d2              alive   127.0.0.1:7401  0.1.0    yes       0.31 ms  3m ago
+        3f9a77c0 (this peer)  alive   127.0.0.1:7400  0.2.0    yes             -  3m ago
+        77c0b1d2              alive   127.0.0.1:7401  0.2.0    yes       0.31 ms  3m ago
     """
     rows = target(data_dir, number).get("/members", crawl=int(not local))
     differs = any(row["not_shared"] for row in rows)

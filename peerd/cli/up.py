@@ -68,7 +68,7 @@ def up(
         $ peer up --peers 5
         5 peers up in 2.4 s, network "local"
         peer                  status  address         version  spark  round trip  since
-        3f9a77c0 (this peer)  alive   127.0.0.1:7400  0.1.0    yes             -  2s ago
+        3f9a77c0 (this peer)  alive   127.0.0.1:7400  0.2.0    yes             -  2s ago
         …
     """
     if peers is None:

@@ -17,7 +17,7 @@ def version(form: str | None) -> None:
 
     \b
         $ peer version
-        version  0.1.0
+        version  0.2.0
         python   3.11.7
         system   Linux 6.1 x86_64
     """
