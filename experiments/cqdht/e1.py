@@ -29,7 +29,7 @@ ALL: Final[tuple[AnyAlgorithm, ...]] = (*PAPERS, "cells")
 WHOLE_BELOW: Final = 0.3  # Smaller ones run in one part.
 KEPT_BELOW: Final = 0.1  # There cells keep what comes, so that what they hand on (MOVED) has its bytes.
 FEW, MANY = 0.08, 1.28  # Of the queries: 8 K and 128 K.
-PEERS: Final = (live.ALL_KNOWN, live.SOME_KNOWN)  # Of the networks with the column "live",
+NETWORKS: Final = {live.ALL_KNOWN: 4, live.SOME_KNOWN: 3}  # With the column "live": peers, and how many trainings;
 BESIDE: Final[tuple[Column, ...]] = ("sai", "dai-t", "cells", "live")  # and what runs there.
 
 Point = dict[str, float]
@@ -114,7 +114,9 @@ def cells(scale: float, seed: int, trained: int = len(TRAINED)) -> list[dict[str
     for algorithm in ("sai", "dai-t"):
         found += [{**beside, "algorithm": algorithm, "queries": share} for share in (FEW, MANY)]
     small = {**plain, "scale": min(scale, live.SCALE_MAX), "attributes": names}
-    found += [{**small, "algorithm": column, "peers": peers} for peers in PEERS for column in BESIDE]
+    for peers, points in NETWORKS.items():
+        some = {**small, "peers": peers, "trained": min(trained, points)}
+        found += [{**some, "algorithm": column} for column in BESIDE]
     return found
 
 
@@ -208,7 +210,7 @@ def main() -> None:
     report.print_claims([*found.claims(), *found.live_claims()])
     for what, unit in (("hops", "hops per tuple"), ("bytes", "bytes per tuple")):
         series = {labelled(name): _line(points, what) for name, points in found.points.items()}
-        series |= {f"live, {peers} peers": _line(found.live[peers, "live"], what) for peers in PEERS}
+        series |= {f"live, {peers} peers": _line(found.live[peers, "live"], what) for peers in NETWORKS}
         path = chosen.out / f"cqdht_e1_{what}.png"
         plots.lines(path, series, title=f"E1: {unit} as fingers train", x="tuples trained with", y=unit, log="y")
 

@@ -7,8 +7,9 @@ the value level (EF). TS is what it keeps: queries (RS), rewritten queries and t
 DAI-Q and DAI-T keep what is recent on both sides for a while (docs/papers.md); so storage is counted after that
 while.
 
-The column "live" is what peers run (live.py), with 64 and with 200 peers, and with the relations, queries and tuples of
-`--scale 0.02` at most. SAI, DAI-T and cells of the same size stand beside it.
+The column "live" is what peers run (live.py), with 64 peers, and with the relations, queries and tuples of
+`--scale 0.02` at most; then with 200 peers, a quarter of the tuples, and DR = 1, since whole peers take long for more.
+SAI, DAI-T and cells of the same size stand beside it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ TUPLES: Final = 50_000
 REPLICAS: Final = 10
 ALL: Final[tuple[AnyAlgorithm, ...]] = ("sai", "dai-q", "dai-t", "dai-v", "cells")
 RANKS: Final = 60
-PEERS: Final = (live.ALL_KNOWN, live.SOME_KNOWN)  # Of the networks with the column "live",
+NETWORKS: Final[dict[int, dict[str, Any]]] = {  # With the column "live", by their peers,
+    live.ALL_KNOWN: {"replicas": REPLICAS},
+    live.SOME_KNOWN: {"replicas": 1, "tuples": 0.25},
+}
 BESIDE: Final[tuple[Column, ...]] = ("sai", "dai-t", "cells", "live")  # and what runs there.
 
 Load = dict[str, Any]
@@ -85,8 +89,10 @@ def described(loads: list[int]) -> Load:
 def cells(scale: float, seed: int) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = [{"algorithm": algorithm, "scale": scale, "seed": seed} for algorithm in ALL]
     small = min(scale, live.SCALE_MAX)
-    times = [peers / Size.of(small).peers for peers in PEERS]
-    return found + [{"algorithm": each, "scale": small, "seed": seed, "peers": n} for n in times for each in BESIDE]
+    for peers, more in NETWORKS.items():
+        plain = {"scale": small, "seed": seed, "peers": peers / Size.of(small).peers, **more}
+        found += [{"algorithm": each, **plain} for each in BESIDE]
+    return found
 
 
 class Found:
@@ -149,7 +155,7 @@ def main() -> None:
     found = Found(asked, results)
     _print_loads(found.loads)
     for peers, loads in found.live.items():
-        print(f"\nlive, {peers} peers, beside the same size of the others:")
+        print(f"\nlive, {peers} peers, DR = {NETWORKS[peers]['replicas']}, beside the same size of the others:")
         _print_loads(loads)
     ours = [is_evener("live", loads, f"with {peers} peers") for peers, loads in found.live.items()]
     report.print_claims([*claims(found.loads), *ours])
