@@ -35,18 +35,7 @@ BRANCHES_MAX: Final = 32
 # The options of WITH (…) and their values; an empty tuple admits any text.
 OPTIONS: Final[dict[str, tuple[str, ...]]] = {
     "join": ("auto", "sai", "dai-q", "dai-t", "dai-v"),
-    "placement": (
-        "auto",
-        "baseline",
-        "edge",
-        "edge+",
-        "in-network",
-        "top-down",
-        "bottom-up",
-        "npc",
-        "exact",
-        "relaxation",
-    ),
+    "placement": ("auto", "baseline", "edge", "edge+", "in-network", "exact"),
     "skew": ("auto", "split", "whole"),
     "replicas": ("auto", *map(str, range(1, REPLICAS_MAX + 1))),
     "within": (),
