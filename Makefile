@@ -61,6 +61,6 @@ clean: ## Remove what the targets made, the virtual environment included.
 	rm -rf $(VENV) .venv-bench .soak.json .pytest_cache .mypy_cache .ruff_cache .hypothesis dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(READY): requirements-dev.lock pyproject.toml deploy/make-venv
+$(READY): requirements-dev.lock pyproject.toml peerd/__init__.py deploy/make-venv
 	@deploy/make-venv $(VENV)
 	@touch $@

@@ -45,6 +45,8 @@ class Part(NamedTuple):
 def run(name: str, limit_s: float, file: Path) -> Part:
     """Run one benchmark, its output going where ours goes, and its figures into a file."""
     print(f"\n=== {name}", flush=True)
+    # A shell that starts a job in the background has it ignore SIGINT, and what the job starts inherits that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     began = time.monotonic()
     command = [sys.executable, "-m", f"experiments.benches.{name}"]
     with subprocess.Popen(command, env={**os.environ, FILE: str(file)}) as process:
