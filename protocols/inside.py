@@ -13,25 +13,25 @@ from protocols.messages import Command
 
 @dataclass(slots=True)
 class Inside:
-    """The questions that roles of this peer have asked each other. Their numbers are negative, unlike clients'."""
+    """The commands that roles of this peer give each other. Their request numbers are negative, unlike clients'."""
 
-    roles: dict[RequestId, str] = field(default_factory=dict)
+    roles: dict[RequestId, str] = field(default_factory=dict)  # Who waits for each answer.
     _last: RequestId = 0
 
     def ask(self, role: str, command: Command) -> tuple[RequestId, Effect]:
-        """A command of a role; it hears Answered once, or again and again for a subscription."""
+        """Give a command on behalf of a role. The role gets Answered once, or many times for a subscription."""
         self._last -= 1
         self.roles[self._last] = role
         return self._last, Tell(Requested(self._last, command))
 
     def tell(self, command: Command) -> Effect:
-        """A command that is not answered."""
+        """Give a command whose answer nobody waits for."""
         self._last -= 1
         return Tell(Requested(self._last, command))
 
     @staticmethod
     def is_client(request: RequestId) -> bool:
-        """Whether a question comes from outside, and not from a role of this peer."""
+        """Whether a command comes from outside, and not from a role of this peer."""
         return request >= 0
 
     def turned(self, effect: Effect) -> Effect:
@@ -69,7 +69,7 @@ class Questions:
         return self._asked.get(request, ("", ""))[0]
 
     def take(self, request: RequestId) -> str:
-        """What was asked for, now that it is answered; empty if nobody wants the answer any more."""
+        """The purpose of a question that is now answered; empty if nobody wants the answer any more."""
         return self._asked.pop(request, ("", ""))[1]
 
     def stop(self, owner: str, purposes: Container[str]) -> None:

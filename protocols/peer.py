@@ -63,9 +63,9 @@ class Peer:
         self.proxy = QueryProxy(peer_id, self.inside, self.clock, self.publisher, limits)
         self.explainer = Explainer(peer_id, self.inside, self.clock)
         self.placement = PlacementMachine(peer_id)
-        self.shares: Callable[[PeerId, Family], bool] = lambda _peer, _family: True  # The driver knows better.
+        self.shares: Callable[[PeerId, Family], bool] = lambda _peer, _family: True  # The driver replaces it.
         self.joins = JoinIndex(peer_id, self.inside, self._evaluators, limits.late_join_ms)
-        # What several roles take, the store takes last: its answer to LEAVE ends the question.
+        # A command that several roles take reaches the store last, since its answer to LEAVE ends the request.
         self._roles: tuple[Role, ...] = (
             self.catalogue,
             self.publisher,
@@ -78,11 +78,11 @@ class Peer:
             self.joins,
             self.store,
         )
-        # What happens to all happens to the store first: the others ask it who is there.
+        # An event for all roles reaches the store first: the others ask it who is there.
         self._everyone: tuple[Role, ...] = (self.store, *self._roles[:-1])
         self._kept: tuple[KeptRole, ...] = (self.store, self.publisher, self.keeper, self.subscriber, self.proxy)
-        self._busy: dict[type[Role], Role] = {}  # Who has had anything to do since it stated what must hold.
-        self._by_name: dict[str, tuple[Role, ...]] = {"nobody": ()}  # Who asked has stopped waiting.
+        self._busy: dict[type[Role], Role] = {}  # Roles that took an event since the last validate().
+        self._by_name: dict[str, tuple[Role, ...]] = {"nobody": ()}  # For answers that nobody waits for any more.
         self._by_kind: dict[type[msgspec.Struct], tuple[Role, ...]] = {}
         for role in self._roles:
             self._by_name[role.owned.name] = (role,)
@@ -95,7 +95,7 @@ class Peer:
         return tuple(peer for peer in self.store.neighbours if self.shares(peer, "join_index"))
 
     def restore(self, records: Sequence[Record], logs: Mapping[LogId, LogBounds], now: Millis) -> None:
-        """Become again what the journal says we were."""
+        """Restore the state of all roles from the records of the journal."""
         for record in records:
             self._by_record[type(record)].restore(record, logs)
         # No stamp given before the crash may be given again.
@@ -107,19 +107,19 @@ class Peer:
         return [record for role in self._kept for record in role.snapshot()]
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:
-        """What to do about one event; what roles tell each other is settled on the way."""
+        """What to do about one event. Events that roles tell each other are handled before it returns."""
         if isinstance(event, ClockCompared):  # All roles stamp by one clock.
             self.clock.offset_ms, self.clock.compared_with = event.offset_ms, event.peers
             return []
         effects: list[Effect] = []
         pending = [event]
-        for current in pending:  # It grows on the way.
+        for current in pending:  # The loop appends to it.
             roles = self._roles_for(current)
             for role in roles:
                 self._busy[type(role)] = role
                 for effect in role.handle(current, now):
                     if type(effect) is Reply or type(effect) is AfterSync:
-                        effect = self.inside.turned(effect)  # What a role asked comes back to it.
+                        effect = self.inside.turned(effect)  # A reply to a role becomes an event.
                     if type(effect) is Tell:
                         pending.append(effect.event)
                     else:
@@ -149,8 +149,8 @@ class Peer:
         return roles
 
     def validate(self) -> None:
-        """State what must hold between any two events; who had nothing to do has stated it before."""
-        self.store.validate()  # The catalogue writes to it on behalf of others.
+        """Check the invariants of all roles that took an event since the last check."""
+        self.store.validate()  # It changes without an event of its own: the catalogue writes to it.
         for role in self._busy.values():
             if role is not self.store:
                 role.validate()

@@ -13,7 +13,7 @@ from protocols.messages import Command, Message, Record
 
 
 class Owned(NamedTuple):
-    """What is handed to a role. Events that no role claims go to all of them."""
+    """What a peer hands to a role. An event that no role claims goes to all roles."""
 
     name: str  # Timers of the role, and tokens of what it asks other roles, begin with it.
     messages: tuple[type[Message], ...] = ()
@@ -32,7 +32,7 @@ class Role(Protocol):
 
 
 class KeptRole(Role, Protocol):
-    """A role that owns records: what it knows survives a crash."""
+    """A role that owns records. The journal restores them after a crash."""
 
     def restore(self, record: Record, logs: Mapping[LogId, LogBounds]) -> None: ...
     def snapshot(self) -> list[Record]: ...

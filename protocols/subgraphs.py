@@ -33,7 +33,7 @@ Algorithm = Literal["sai", "dai-q", "dai-t", "dai-v"]
 """The algorithms of the join index, by the paper's names."""
 ALGORITHMS: Final[tuple[Algorithm, ...]] = get_args(Algorithm)
 Skew = Literal["auto", "split", "whole"]
-"""Whether values of a join that bring many tuples have several evaluators: where it pays, always, or never."""
+"""Whether a frequent value of a join gets several evaluators: where it pays (auto), always (split), never (whole)."""
 SKEWS: Final[tuple[Skew, ...]] = get_args(Skew)
 DIGEST_BYTES: Final = 16
 _ONE_ROW: Final = msgspec.msgpack.encode([None])[:1]  # How a batch of one row begins.
@@ -79,7 +79,7 @@ Engine = Inline | Spark | Indexed
 
 
 class Reach(msgspec.Struct, frozen=True, array_like=True):
-    """A position in what one source of a query reads of one origin. Two sources of one stream have one each."""
+    """How far one source of a query has read one origin: all below `next`. Two sources of one stream have one each."""
 
     alias: str
     origin: Origin
@@ -87,13 +87,13 @@ class Reach(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):
-    """How far the streams at the bottom of a query have gone into what was handed on."""
+    """Which rows of the query's streams are accounted for in what was handed on so far."""
 
-    covers: tuple[Reach, ...] = ()  # Every row below has had its effect.
-    lows: tuple[Reach, ...] = ()  # No row below can affect what is still to come.
+    covers: tuple[Reach, ...] = ()  # Every row below has had its effect on the results.
+    lows: tuple[Reach, ...] = ()  # Replay begins here: no row below can affect a result that is still to come.
     watermark_us: int | None = None  # No row before this time is to come, except late ones.
     floor_us: int | None = None  # Like the watermark, but silent streams hold it back, too.
-    is_idle: bool = False  # The streams are silent and hold nobody's watermark back.
+    is_idle: bool = False  # The streams are silent: consumers leave this flow out of their watermark.
 
 
 @dataclass(slots=True)
@@ -140,7 +140,7 @@ class StreamInput(msgspec.Struct, frozen=True, array_like=True, tag="stream", ta
     since: Stamp
     event_time: str | None
     lateness_ms: Millis
-    known: tuple[Origin, ...] = ()  # Who publishes to it, if it is on disk.
+    known: tuple[Origin, ...] = ()  # Its publishers, if they keep it on disk; otherwise empty.
 
 
 class FlowInput(msgspec.Struct, frozen=True, array_like=True, tag="flow", tag_field="node"):
@@ -164,7 +164,9 @@ class Subgraph(msgspec.Struct, frozen=True, array_like=True):
     consumer: int | None = None  # The subgraph that reads it.
     consumer_alias: str = ""
     derived: StreamName = ""  # The name of what it makes for its consumer: the same in every query that wants it.
-    tells_old: bool = False  # Results of old rows alone, too; the last field of its rows says which are new.
+    tells_old: bool = (
+        False  # It hands on results of old rows alone, too. The last field of its rows says which are new.
+    )
 
 
 # From peer to peer.
@@ -186,11 +188,11 @@ class Deployed(Message, frozen=True, kw_only=True, tag="DEPLOYED"):
     query: StreamName
     attempt: int
     number: int
-    life: Millis  # Its incarnation: when the host took it in. A host that forgot it and took it in again has another.
+    life: Millis  # Its incarnation: when the host took it in. After a restart of the host it is another.
 
 
 class DeployRefused(Message, frozen=True, kw_only=True, tag="DEPLOY_REFUSED"):
-    """The subgraph does not run here, or no longer."""
+    """The subgraph does not run here, or has stopped running here."""
 
     query: StreamName
     attempt: int
@@ -209,7 +211,7 @@ class Prepare(Message, frozen=True, kw_only=True, tag="PREPARE"):
     """Have your engine ready: a part of the query is to move to you. Sent again until it is answered."""
 
     query: StreamName
-    attempt: int  # It runs on elsewhere meanwhile.
+    attempt: int  # The one that runs on elsewhere meanwhile.
 
 
 class Prepared(Message, frozen=True, kw_only=True, tag="PREPARED"):
@@ -228,7 +230,7 @@ class Lease(Message, frozen=True, kw_only=True, tag="LEASE"):
 
 
 class Flow(Message, frozen=True, kw_only=True, tag="FLOW"):
-    """Rows from one subgraph to the next, in order, and how far its inputs have gone into them."""
+    """Rows from one subgraph to the next, in order, and the progress of its inputs that they account for."""
 
     query: StreamName
     attempt: int
@@ -239,7 +241,7 @@ class Flow(Message, frozen=True, kw_only=True, tag="FLOW"):
     count: int
     is_new: bool  # Otherwise the consumer needs them for its state only.
     progress: Progress
-    is_whole: bool  # Otherwise this message is one part of a batch; the last part carries the progress.
+    is_whole: bool  # False: more parts of the batch follow (the last has the progress), or its maker still replays.
 
 
 class Flowed(Message, frozen=True, kw_only=True, tag="FLOWED"):
@@ -306,17 +308,19 @@ class SubgraphStatus(Message, frozen=True, kw_only=True, tag="SUBGRAPH_STATUS"):
 
 
 class ResultsReady(Event, frozen=True):
-    """The last subgraph of a query has results; the proxy is to make them safe."""
+    """The last subgraph of a query has results. They are safe once the proxy has put them into the query's stream."""
 
     query: StreamName
     attempt: int
     rows: Sequence[Row]
-    progress: Progress | None  # None: it cannot be said yet what they cover.
-    beyond: Sequence[bytes] = ()  # Digests of results of this attempt that `progress` does not cover; if None, of rows.
+    progress: Progress | None  # None: what they cover is not known yet.
+    beyond: Sequence[
+        bytes
+    ] = ()  # Digests of this attempt's results that `progress` does not cover; if None, of `rows`.
 
 
 class ResultsSafe(Event, frozen=True):
-    """The proxy has made one more group of a query's results safe: their inputs may be acknowledged."""
+    """The proxy has put one more ResultsReady into the query's stream: the inputs may be acknowledged."""
 
     query: StreamName
     attempt: int
@@ -331,10 +335,10 @@ class AttemptLost(Event, frozen=True):
 
 
 def digest_of(schema: Schema, row: Row) -> bytes:
-    """What a result is remembered by until the progress of its query covers it."""
+    """The digest that a result is remembered by until the progress of its query covers it."""
     return digests_of(schema.encode([row]))[0]
 
 
 def digests_of(rows: bytes) -> list[bytes]:
-    """Of each row of an encoded batch, what it is remembered by: the digest of a batch of that row alone."""
+    """`digest_of` each row of an encoded batch, without decoding the rows."""
     return [sha256(_ONE_ROW + row).digest()[:DIGEST_BYTES] for row in _raw_rows.decode(rows)]

@@ -1,12 +1,13 @@
 """Joins of three and more streams taken apart: each join below another can run at a peer of its own.
 
-What an inner join makes flows to the next as the rows of one source. An engine tells only what new rows bring about;
-the next join also needs the pairs of old rows, for its state. So below the last join every row has a field that says
-whether it is new, engines there are fed all rows as new ones, and a pair is new if one of its rows is.
+What an inner join makes flows to the next as the rows of one source. In a replay some rows are old: an earlier attempt
+has handed on their results. An engine leaves out results of old rows alone, but the next join needs them for its state.
+So below the last join every row has a field that says whether it is new. Engines there take all rows as new ones, and a
+pair is new if one of its rows is.
 
-A window is a stretch of time for each row, and a result has an instant in all stretches. Such stretches have one in
-common if each two of them have. So a pair also tells the times of its rows that are in windows, and who joins it with
-another row asks of each whether that row came while it was there.
+A window keeps each row for an interval of time, and rows join if all their intervals share an instant. Intervals do if
+every two of them do. So a pair also carries the times of its rows that have windows. The next join checks for each of
+these rows whether the other row came while it was in its window.
 """
 
 from __future__ import annotations
@@ -39,14 +40,15 @@ def aliases_of(plan: Operator) -> Aliases:
 def inner_joins(plan: Operator) -> dict[Aliases, Join]:
     """The joins below other joins that can run apart, makers before consumers.
 
-    Windows may be of time, and not slide. A join without a condition makes more than it reads, and stays with the next.
+    All windows must be of time, without SLIDE. A join without a condition makes more than it reads, so it stays with
+    the next one.
     """
     operators = list(walk(plan))
     body = operators[:-1] if isinstance(plan, Project) else operators
     if not all(isinstance(each, Source | Select | Join) for each in body):
         return {}
     inputs = sources(plan)
-    if not all(_has_stretches(each.window) and len(each.schema.fields) < FIELDS_MAX for each in inputs):
+    if not all(_has_intervals(each.window) and len(each.schema.fields) < FIELDS_MAX for each in inputs):
         return {}
     joins = [each for each in body if isinstance(each, Join)][:-1]
     return {
@@ -56,8 +58,8 @@ def inner_joins(plan: Operator) -> dict[Aliases, Join]:
     }
 
 
-def _has_stretches(window: Window | None) -> bool:
-    """Whether its rows are in it from their own time on, for as long as it says, or for ever."""
+def _has_intervals(window: Window | None) -> bool:
+    """Whether a row is in the window for one interval that begins at its own time; without a window, for ever."""
     return window is None or (window.kind == "time" and window.slide is None)
 
 
@@ -78,7 +80,7 @@ def needed_above(plan: Operator, join: Join) -> list[Column]:
 
 
 def made_by(plan: Operator, join: Join) -> Project:
-    """What a join hands on: the columns that are needed above it, and when a pair came about."""
+    """What a join hands on: the columns that are needed above it, and the time of each pair."""
     columns = needed_above(plan, join)
     names: dict[str, None] = {}
     for column in columns:
@@ -91,7 +93,7 @@ def made_by(plan: Operator, join: Join) -> Project:
 
 
 def time_of(plan: Operator) -> Expression:
-    """When a row of a plan came about."""
+    """The time of a row of a plan: that of its latest source row."""
     times = tuple(column for column in plan.columns if column.path == (TIME,))
     return times[0] if len(times) == 1 else call("greatest", *times)
 
@@ -147,7 +149,7 @@ def handing_on_marks(made: Project) -> Project:
 
 
 def source_of(made: Project, stream: str, join: Join) -> Source:
-    """What a join hands on, as the next one reads it: in a window no shorter than its rows are in theirs together."""
+    """What a join hands on, as the next one reads it. Its window is the shortest of those below: none lasts longer."""
     windows = [each.window for each in sources(join) if each.window is not None]
     fields = tuple(
         Field(column.path[0], cast("FieldType", column.type), column.nullable, column.fields)
@@ -157,7 +159,7 @@ def source_of(made: Project, stream: str, join: Join) -> Source:
 
 
 def _ends(source: Source) -> bool:
-    """Whether its window is shorter than the calendar."""
+    """Whether its rows ever leave its window."""
     return source.window is not None and source.window.size < CALENDAR_US
 
 

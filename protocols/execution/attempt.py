@@ -1,8 +1,8 @@
 """An attempt: one deployment of a query, from the first DEPLOY until a host is lost, it moves, or the query ends.
 
-A move that was planned is part of the attempt that runs on meanwhile. Engines take many seconds to start, so they start
-at the new hosts first; the next attempt begins there once all are ready. After the death of a host nothing runs on, so
-nothing is prepared.
+A planned move (`Moving`) belongs to the attempt that it will end. Engines take many seconds to start, so the new hosts
+start theirs first (PREPARE), and the query runs on where it is. Once all are ready, the next attempt begins there.
+When a host is lost, the next attempt begins without PREPARE: nothing runs on meanwhile.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from protocols.subgraphs import Deploy, Lease, Prepare, Prepared, Progress, Spar
 
 LEASE_EVERY_MS: Final = 3000
 RESEND_MS: Final = 2000
-SILENT_MS: Final = 5000  # A host that has not said a word for so long is taken for lost.
-PREPARED_WITHIN_MS: Final = 120_000  # Nothing is missed meanwhile, and a machine may have much else to do.
+SILENT_MS: Final = 5000  # A host that sends no status for so long is taken for lost.
+PREPARED_WITHIN_MS: Final = 120_000  # Long enough for a busy machine: the query runs on meanwhile.
 PREPARE_AGAIN_MS: Final = 2000
 
 Letters = list[tuple[PeerId, Message]]
@@ -89,14 +89,14 @@ class Attempt:
         return [(host, over) for host in dict.fromkeys(self.cut.hosts)]
 
     def deployed(self, number: int, life: Millis, now: Millis) -> bool:
-        """A subgraph runs; False if it is not in the incarnation it was in before."""
+        """A subgraph runs; False if it has another incarnation than before."""
         if self.lives.setdefault(number, life) != life:
             return False
         self.heard_at[number] = now
         return True
 
     def hear(self, status: SubgraphStatus, now: Millis) -> bool:
-        """How a subgraph is doing; False if it began anew and has lost its state."""
+        """Take the status of a subgraph; False if this is a new incarnation, which has lost its state."""
         if status.number not in self.heard_at:
             return True
         if self.lives[status.number] != status.life:
@@ -134,7 +134,7 @@ class Moving:
     """
 
     query: StreamName
-    attempt: Stamp  # It runs on.
+    attempt: Stamp  # The one that runs on.
     target: Decision
     awaited: dict[PeerId, None]
     until: Millis
@@ -146,7 +146,7 @@ class Moving:
         return not self.awaited and self.failed is None
 
     def hear(self, host: PeerId, message: Prepared) -> None:
-        """An answer in another attempt may be from before that host was restarted."""
+        """Take an answer. One to another attempt does not count: the host may have restarted since."""
         if message.attempt != self.attempt or host not in self.awaited:
             return
         if message.reason:

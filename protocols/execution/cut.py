@@ -1,8 +1,9 @@
 """A plan cut into subgraphs: what runs together on one peer.
 
-Selections on a source, with the projection to what the rest of the query needs, can run at a peer of their own, as a
-rule where their stream is published; so can each join below another (`apart.py`); everything else runs at one peer; the
-shape of an XML result is always made at the subscriber's peer. `decision.py` says where.
+A "chain" is a source with the selections on it. A chain, with the projection to what the rest of the query needs, can
+run at a peer of its own, as a rule where its stream is published: this peer "narrows" the source. Each join below
+another can run apart, too (`apart.py`). Everything else runs at one peer, except that the subscriber's peer always
+makes the shape of an XML result. `decision.py` says where.
 """
 
 from __future__ import annotations
@@ -96,8 +97,8 @@ def cut(
 ) -> Cut:
     """Cut a plan: `chains` says who narrows each source, by alias, `worker` who runs what has state.
 
-    Of a join of several streams that is the last join, with all above it, and those below it that `joins` does not
-    name. Subgraph 0 is the last: it runs at the proxy and makes the query's results.
+    Of several joins, the worker runs the last one, all above it, and those below it that `joins` does not name.
+    Subgraph 0 is the last: it runs at the proxy and makes the query's results.
     """
     if isinstance(plan, Union) and is_stateful(plan) and all(isinstance(each, Restructure) for each in plan.branches):
         plan = one_shape(plan)  # An engine makes rows, no XML.
@@ -170,7 +171,7 @@ class _Cutting:
         if tells_old:
             left = marked(left)
             part = handing_on_marks(msgspec.structs.replace(part, input=_marked_chain(part.input)))
-        # A consumer with state needs old rows, too, and Spark would leave them out.
+        # A consumer with state needs old rows for replay, and Spark would leave them out.
         engine: Engine = Inline() if is_stateful(self.plan) else _engine(part, self.engine)
         inputs = _inputs(part, self.since, {})
         self._flows[source.alias] = FlowInput(source.alias, number, is_mixed=tells_old)
@@ -215,7 +216,7 @@ def _cut(placed: Sequence[tuple[Subgraph, PeerId]]) -> Cut:
 
 
 def narrowed(plan: Operator) -> dict[str, Project]:
-    """What can make the rows of a source fewer or smaller before they travel, by alias: selections, a projection."""
+    """For each alias, the selections and the projection that its source can be narrowed by before its rows travel."""
     needed = _needed(plan)
     found: dict[str, Project] = {}
 
@@ -265,7 +266,10 @@ class _Moves(NamedTuple):
 
 
 def _replaced(plan: Operator, moves: _Moves) -> Operator:
-    """The plan with what the moves make of its parts. Rows are ranked before they are selected."""
+    """The plan with what the moves make of its parts.
+
+    A window of rows counts them before they are selected, so a chain with such a window stays.
+    """
     base = plan
     while isinstance(base, Select):
         base = base.input

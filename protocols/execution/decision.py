@@ -1,7 +1,8 @@
 """Where the parts of a query run: its plan as a processing tree, the network as its peer sees it, and a choice.
 
-What can be placed is what can run apart: for each source, the selections on it with the projection to what is needed;
-each join below another; and everything above that has state, together. The shape of the results is made at the proxy.
+These parts can be placed: for each source, the selections on it with the projection to what is needed, which "narrow"
+it; each join below another; and all operators above with state, together, at the "worker". The proxy makes the shape of
+the results.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from queries.plan import Operator, Restructure, Source, sources
 from queries.selectivity import ColumnStatistics
 from queries.statistics import from_json
 
-GAIN_MIN: Final = 0.2  # A move must save this share of what flows; each move costs a start of the query.
-UNDER_WAY_MIN: Final = 1000.0  # Bytes in transit that `auto` must save: an engine elsewhere has its cost.
+GAIN_MIN: Final = 0.2  # A move must save this share of the cost, since it restarts the query.
+UNDER_WAY_MIN: Final = 1000.0  # Bytes in transit that `auto` must save: one more engine is not free.
 AGAIN_MS: Final = 10_000  # How often a running query is weighed again.
 SETTLED_MS: Final = 20_000  # How long a query stays where it is after it has started.
 MOVES_KEPT: Final = 20
@@ -54,6 +55,7 @@ class Choice(msgspec.Struct, frozen=True):
     joins: dict[Aliases, PeerId] = {}  # Joins at another peer than their reader; the worker has all other state.
 
     def is_as(self, other: Choice) -> bool:
+        """Whether both run every part at the same peer, for whatever reason."""
         is_same = self.worker == other.worker and self.joins == other.joins
         return is_same and self._apart() == other._apart()
 
@@ -62,7 +64,7 @@ class Choice(msgspec.Struct, frozen=True):
         return (self.worker, *self.joins.values(), *self.chains.values())
 
     def _apart(self) -> dict[str, PeerId]:
-        """Chains at another peer than their reader: a reader narrows its own sources anyway."""
+        """The sources that another peer than their reader narrows."""
         return {alias: peer for alias, peer in self.chains.items() if peer != self._reader(alias)}
 
     def _reader(self, alias: str) -> PeerId:
@@ -93,9 +95,9 @@ class Decision(msgspec.Struct, frozen=True):
 
     plan: Operator
     choice: Choice
-    basis: Basis | None = None  # None: it was not placed, as it runs in the join index.
+    basis: Basis | None = None  # None: the join index runs it, which finds its own peers.
     index: Indexed | None = None
-    is_provisional: bool = False  # Begun before the coordinators have said the same.
+    is_provisional: bool = False  # Deployed before the coordinators have confirmed it.
 
     @property
     def has_no_state(self) -> bool:
@@ -119,7 +121,7 @@ class Placing:
     choice: Choice | None = None
     moves: list[Move] = field(default_factory=list)
     weighed_at: Millis = 0
-    unready: dict[PeerId, Millis] = field(default_factory=dict)  # Avoided until then: no engine started.
+    unready: dict[PeerId, Millis] = field(default_factory=dict)  # Hosts without a working engine, avoided until then.
 
     def adopt(self, options: Iterable[tuple[str, str]]) -> None:
         """Take the options of the text, except where the client has said otherwise."""
@@ -131,6 +133,7 @@ class Placing:
 
     @property
     def told(self) -> dict[str, StreamRates]:
+        """What the client says of the streams."""
         return from_json(self.statistics) if self.statistics else {}
 
     @property
@@ -235,7 +238,10 @@ def parts_of(
     told: Mapping[str, StreamRates] = MappingProxyType({}),
     instead: Sequence[tuple[PeerId, PeerId]] = (),
 ) -> Parts:
-    """The tree of a plan: a leaf for each publisher of each source, the narrowing of a source above its leaves."""
+    """The tree of a plan: a leaf for each publisher of each source, the narrowing of a source above its leaves.
+
+    `able` are the peers with an engine; `instead` names, for a peer without one, a peer that stands in for it.
+    """
     flowing = {name: known for name, shown in streams.items() if (known := known_of(shown)) is not None}
     rates = Rates({**told, **flowing})
     body = plan.input if isinstance(plan, Restructure) else plan
@@ -309,7 +315,8 @@ def basis_of(
     engines = [peer for peer in view.peers if peer in seen.engines]
     able = [peer for peer in engines if peer not in placing.unready] or engines  # Better an unready engine than none.
     is_forced = _is_forced(plan, engine)
-    if not able if is_stateful(plan) else is_forced and proxy not in able:
+    lacks_engine = not able if is_stateful(plan) else is_forced and proxy not in able
+    if lacks_engine:
         return NoEngine(len(view.peers), here=is_forced, unshared=len(seen.unshared))
     streams = published_in(view, placing.streams)
     parts = parts_of(plan, streams, proxy, able, placing.told, stand_ins(view, streams, proxy, able))
@@ -317,7 +324,7 @@ def basis_of(
 
 
 def _is_forced(plan: Operator, engine: str) -> bool:
-    """Whether Spark has to run what could run without: then the proxy needs an engine, too."""
+    """Whether the client asks for Spark though the plan has no state. Then the proxy needs an engine, too."""
     return engine == "spark" and not is_stateful(plan)
 
 
@@ -340,11 +347,11 @@ def decide(
 def choose(parts: Parts, view: NetworkView, placing: Placing) -> Choice | Infeasible:
     """The placement a query asked for. It stays where it is unless the new place is clearly better.
 
-    `auto` begins with what has state at the proxy, and goes where the optimum is once that saves something.
+    `auto` begins with all state at the proxy, and moves to the optimum once that saves enough.
     """
     tree, bound_ms, is_auto = parts.tree, placing.bound_ms, placing.placement == "auto"
     if is_auto and parts.work is None and math.isinf(bound_ms):
-        # Nothing that is read can grow on the way: this is the optimum.
+        # Without state, narrowing at the source never sends more: this is the optimum.
         return msgspec.structs.replace(
             parts.at_sources(tree.proxy), why="what it reads is narrowed where it is published"
         )
@@ -393,7 +400,7 @@ def _together_unless_it_pays(found: Placement, parts: Parts, view: NetworkView, 
 
 
 def _under_way(cost: float) -> str:
-    """A cost in words: bytes in transit between peers at any moment."""
+    """A cost in words: bytes in transit between peers at any moment. The cost is in B/s times ms."""
     return f"{cost / 1000:.0f} B under way"
 
 

@@ -16,13 +16,13 @@ class StartRun(Effect, frozen=True):
 
     run: RunId
     plan: Operator
-    closed_until_us: int | None  # Windows that end by then have been told already.
+    closed_until_us: int | None  # An earlier attempt has handed on the windows that end by then.
 
 
 class FeedRun(Effect, frozen=True):
     """Hand rows of one source to a run, numbered from 1 over all its sources. RunResults tells what came of it.
 
-    Rows that are not new are for state only: a result made of them alone has been told already.
+    Rows that are not new are for state only: an earlier attempt has handed on the results made of them alone.
     """
 
     run: RunId
@@ -51,7 +51,7 @@ class RunStarted(Event, frozen=True):
 
 
 class RunResults(Event, frozen=True):
-    """Everything that became due by the rows up to `number`, and was not told before."""
+    """All results of the rows up to `number` that no earlier RunResults had."""
 
     run: RunId
     number: int

@@ -43,9 +43,9 @@ ROLE: Final = "executor"
 TICK: Final = "executor/tick"
 TICK_MS: Final = 100
 STATUS_MS: Final = 1000
-LEASE_MS: Final = 20_000
+LEASE_MS: Final = 20_000  # A subgraph whose proxy sends no LEASE for so long is given up.
 RESEND_MS: Final = 2000
-FORGET_MS: Final = 10_000  # Proxies that wait for the engine ask more often than this.
+FORGET_MS: Final = 10_000  # A proxy that has not sent PREPARE again for so long has stopped waiting.
 RUNS_MAX: Final = 1000
 FLOW_BYTES: Final = 256 << 10  # Of rows in one message.
 IN_FLIGHT_MAX: Final = 64  # Back-pressure: with more flows unacknowledged, inputs are not acknowledged either.
@@ -55,7 +55,7 @@ RunKey = tuple[StreamName, int]  # The stream of a query's results, and the numb
 
 @dataclass(slots=True)
 class _Hosted:
-    """A run and its wires."""
+    """A subgraph at this host: its run, its inputs, and its output that is not acknowledged."""
 
     run: SubgraphRun
     proxy: PeerId
@@ -72,9 +72,9 @@ class _Hosted:
     lives: dict[int, Millis] = field(default_factory=dict)  # Incarnations of the subgraphs whose flows come in.
     makers: dict[int, PeerId] = field(default_factory=dict)  # Who sends each flow.
     acked: dict[int, int] = field(default_factory=dict)  # The sequence acknowledged to the maker of each flow.
-    unsafe: int = 0  # Results handed to the proxy and not safe yet.
+    unsafe: int = 0  # ResultsReady without their ResultsSafe.
     status_at: Millis = 0
-    said: Progress | None = None  # The last progress told to the proxy without results.
+    said: Progress | None = None  # The last progress that the proxy was told without results.
 
 
 @dataclass(slots=True)
@@ -84,7 +84,7 @@ class Executor:
     In:        PREPARE, DEPLOY, UNDEPLOY, LEASE from proxies; FLOW, FLOWED from other hosts; rows; the engine's word
     Out:       PREPARED, DEPLOYED, DEPLOY_REFUSED, SUBGRAPH_STATUS; FLOW, FLOWED; runs of the engine
     Keeps:     nothing on disk: a host that forgets is noticed by the proxy, which starts anew
-    Invariant: what a flow or a result covers has left in it or before it
+    Invariant: the progress of a flow or result covers only inputs whose results left in it, or earlier
     """
 
     owned: ClassVar[Owned] = Owned(
@@ -166,7 +166,7 @@ class Executor:
         return [*effects, *(self._started(key, now) if run.is_inline else [])]
 
     def _prepare(self, proxy: PeerId, message: Prepare, now: Millis) -> list[Effect]:
-        """Have the engine ready. A proxy that has not asked again for a while has stopped waiting."""
+        """Start the engine, and answer once it is ready or has failed."""
         if why := self._no_engine:
             return [self._send(proxy, Prepared(query=message.query, attempt=message.attempt, reason=why))]
         self._awaited = {each: at for each, at in self._awaited.items() if now - at < FORGET_MS}
@@ -349,7 +349,7 @@ class Executor:
             elif each.rows:
                 hosted.unsafe += 1
                 effects.append(Tell(ResultsReady(deploy.query, deploy.attempt, each.rows, each.reached)))
-        return effects + self._relieve(hosted)
+        return effects + self._acknowledge_inputs(hosted)
 
     def _send_flows(self, hosted: _Hosted, results: RunOutput, now: Millis) -> list[Effect]:
         deploy = hosted.run.deploy
@@ -380,22 +380,22 @@ class Executor:
             return []
         while hosted.flows and hosted.flows[0][0].sequence < message.sequence:
             hosted.flows.popleft()
-        return self._relieve(hosted)
+        return self._acknowledge_inputs(hosted)
 
     def _results_safe(self, event: ResultsSafe) -> list[Effect]:
         hosted = self.hosted.get((event.query, 0))
         if hosted is None or hosted.run.deploy.attempt != event.attempt:
             return []
         hosted.unsafe -= 1
-        return self._relieve(hosted)
+        return self._acknowledge_inputs(hosted)
 
-    def _relieve(self, hosted: _Hosted) -> list[Effect]:
+    def _acknowledge_inputs(self, hosted: _Hosted) -> list[Effect]:
         """Acknowledge inputs whose results are out, unless too many results are still in flight."""
         run = hosted.run
         if len(hosted.flows) > IN_FLIGHT_MAX or hosted.unsafe > IN_FLIGHT_MAX:
             return []
         effects: list[Effect] = []
-        for alias, upto in run.behind.items():
+        for alias, upto in run.to_acknowledge.items():
             if isinstance(upto, int):
                 subgraph = next(
                     each.subgraph
@@ -407,7 +407,7 @@ class Executor:
             elif upto:
                 seen = Seen(subscription=f"{run.run_id}/{alias}", positions=tuple(upto.values()))
                 effects.append(self.inside.tell(seen))
-        run.behind.clear()
+        run.to_acknowledge.clear()
         return effects
 
     # Time.
@@ -431,7 +431,7 @@ class Executor:
         return [*effects, SetTimer(TICK, TICK_MS)] if self.hosted else effects
 
     def _say_how_far(self, hosted: _Hosted) -> list[Effect]:
-        """Report progress without results: otherwise the next attempt would need rows that have expired."""
+        """Report progress without results: the next attempt would otherwise replay from rows that may have expired."""
         deploy, reached = hosted.run.deploy, hosted.run.said()
         if deploy.subgraph.consumer is not None or reached is None or reached == hosted.said:
             return []

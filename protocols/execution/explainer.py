@@ -30,7 +30,7 @@ from protocols.role import Owned
 from queries.query import ParsedQuery
 
 ROLE: Final = "explainer"
-NAME: Final = "as written"  # Of a query that has no other.
+NAME: Final = "as written"  # Names the query in refusals.
 
 
 @dataclass(frozen=True, slots=True)

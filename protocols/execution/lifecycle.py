@@ -1,11 +1,13 @@
 """The states of a query, the one table of their changes, and the story of what happened to it.
 
-submitted ─▶ starting ─▶ running ─▶ ending ─▶ ended
-                ▲           │
-                └─ waiting ◀┘  a host was lost, or the query moves
+starting ─▶ running ─▶ ending ─▶ ended
+   ▲           │
+   └─ waiting ◀┘  a host was lost, or the query moves
 
-A query that starts is planned, then deployed. What was acknowledged is tried for ever, so it waits after each loss;
-what was not is refused and ends. `submitted.py` says which events lead to which change.
+A query that starts is planned, then deployed. It can go to `ending` from every earlier state; if nothing was made for
+it, it is `ended` at once. After a loss it waits, then starts the next attempt. A refusal, for instance of a host,
+ends a query that is not acknowledged yet; an acknowledged one is tried again for ever. `submitted.py` says which
+events lead to which change.
 """
 
 from __future__ import annotations
@@ -29,12 +31,12 @@ CHANGES: Final[dict[State, dict[Change, State]]] = {
     "ending": {"ends": "ending", "is gone": "ended"},  # A refused query may be stopped before its stream is dropped.
     "ended": {},
 }
-"""What can happen to a query in each state, and the state it is in then."""
+"""For each state, the changes that are possible, and the state that each leads to."""
 
 
 @dataclass(slots=True)
-class Life:
-    """Where a query is in its life.
+class Lifecycle:
+    """The state of a query, and how it came there.
 
     Keeps:     its state, and the latest things that happened to it
     Invariant: a state changes as CHANGES says and in no other way

@@ -42,13 +42,13 @@ class QueryInstalled(Record, frozen=True, kw_only=True, tag="QUERY"):
 
 
 class ResultsNoted(Record, frozen=True, kw_only=True, tag="RESULTS"):
-    """What the results of a query up to `next` of its stream are made of. Written before them; void without them."""
+    """A checkpoint: what the first `next` results of a query's stream cover. Written before them; void without them."""
 
     query: QueryId
     next: int
     progress: Progress
-    beyond: tuple[bytes, ...] = ()  # Digests of results told beyond that.
-    adds_to: int | None = None  # Then `beyond` is only what comes to that of the note up to here.
+    beyond: tuple[bytes, ...] = ()  # Digests of those results that `progress` does not cover.
+    adds_to: int | None = None  # If set, `beyond` only adds to that of the note with this `next`.
 
 
 # Between a client and its peer.
@@ -61,9 +61,9 @@ class SubmitQuery(Command, frozen=True, kw_only=True, tag="SUBMIT"):
     name: QueryId = ""
     engine: EngineName = "auto"
     witness: Stamp = 0
-    placement: PlacementName = "auto"  # Who decides where its operators run; auto: what its text says, or the optimum.
+    placement: PlacementName = "auto"  # How its operators are placed; auto: as its text says, else the optimum.
     within_ms: float | None = None  # The bound on the delay of a tuple to the subscriber's peer.
-    statistics: str = ""  # Of its streams, as queries/statistics.py writes them; what publishers advertise comes first.
+    statistics: str = ""  # Of its streams, as queries/statistics.py writes them. Publishers' own override them.
 
 
 class QueryStarting(Answer, frozen=True, kw_only=True, tag="STARTING"):
@@ -100,7 +100,7 @@ class QueryListed(msgspec.Struct, frozen=True, array_like=True):
     query: QueryId
     stream: StreamName  # Of its results.
     text: str
-    state: str  # starting | running | waiting
+    state: str  # starting | running | waiting | ending
     attempt: int
     rows_out: int
     inserted_at: Stamp
@@ -187,10 +187,10 @@ class PartPlaced(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Weighed(msgspec.Struct, frozen=True, array_like=True):
-    """What one algorithm would do; without parts, it finds no placement within the bound."""
+    """What one algorithm would do. Without parts: it finds no placement within the bound."""
 
     algorithm: str
-    cost: float | None  # Bytes under way between peers.
+    cost: float | None  # Bytes in transit between peers at any moment.
     delay_ms: float | None
     stretch: float | None
     parts: tuple[PartPlaced, ...]

@@ -54,7 +54,7 @@ class Planner:
     peer_id: PeerId
     clock: HybridClock
     questions: Questions
-    lost: dict[PeerId, Millis] = field(default_factory=dict)
+    lost: dict[PeerId, Millis] = field(default_factory=dict)  # When each host was lost.
     trouble: str = ""  # Why our own engine did not start.
 
     def note_lost(self, peer: PeerId, now: Millis) -> None:
@@ -64,7 +64,7 @@ class Planner:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """The coordinators were asked for a placement; after a while this peer decides alone."""
+    """A question to the coordinators. If they do not answer in time, the decision of this peer holds."""
 
     attempt: Stamp
     decision: Decision
@@ -78,7 +78,7 @@ class Planning:
     In:        answers of the catalogue, the network as the driver sees it, placements by coordinators
     Out:       questions, then the parsed query, then a decision; or a refusal
     Keeps:     what it knows of the streams, and where the query is and was (`placing`)
-    Invariant: a query that runs where it is best gets no new decision
+    Invariant: a running query gets a new decision only to move
     """
 
     planner: Planner
@@ -89,8 +89,8 @@ class Planning:
     placing: Placing
     parsed: ParsedQuery | None = None
     index: Indexed | None = None  # The join index runs it.
-    asked: Asked | None = None  # The coordinators.
-    is_looking: bool = False  # At the network.
+    asked: Asked | None = None  # The open question to the coordinators.
+    is_looking: bool = False  # It waits for NetworkSeen.
     _likely: int = 0  # Streams the text seems to name that have not been shown yet.
     _unlocated: dict[StreamName, None] = field(default_factory=dict)  # Streams whose publishers are being looked up.
 
@@ -102,7 +102,7 @@ class Planning:
     # From text to plan.
 
     def begin(self) -> list[Effect]:
-        """Ask for the streams that the text seems to name: one round of reads, and their publishers come along."""
+        """Look up the streams that the text seems to name. The answers also say who publishes them."""
         names = likely_streams(self.text)
         self.placing.streams.clear()
         self._likely = len(names)
@@ -138,7 +138,10 @@ class Planning:
         return self._parse([each.definition for each in self.placing.streams.values()], are_all=False)
 
     def _parse(self, definitions: Iterable[StreamDefinition], *, are_all: bool) -> Outcome:
-        """Only the parser knows which streams a text names: what fails with the likely ones is tried with all."""
+        """Parse the text with the likely streams; if that fails, ask for all streams and parse again.
+
+        Only the parser knows which streams a text names.
+        """
         streams = {each.name: _stream(each) for each in definitions if each.name != self.token}
         try:
             self.parsed = parse(self.text, streams)
@@ -175,7 +178,7 @@ class Planning:
     # From plan to decision.
 
     def locate(self, *, anew: bool = False) -> Outcome:
-        """Ask who publishes its streams, unless that is known; `anew` asks again, to weigh where it runs."""
+        """Ask who publishes its streams, unless that is known. `anew`: ask in any case, for fresh rates."""
         names = dict.fromkeys(source.stream for source in sources(self.plan))
         shown = {} if anew else self.placing.streams
         self.placing.streams = {name: shown[name] for name in names if name in shown}
@@ -209,7 +212,8 @@ class Planning:
         stays = placing.choice is not None and found.choice.is_as(placing.choice)
         if not placing.is_distributed or stays:
             return [] if is_running and stays else found
-        # What has no state is soon begun; what ran has been without results for long enough.
+        # These do not wait for the coordinators, who confirm the decision later: a query that runs, or that ran and has
+        # no results meanwhile, or that starts fast because it has no state.
         if is_running or placing.choice is not None or found.has_no_state:
             return msgspec.structs.replace(found, is_provisional=True)
         return self.ask_coordinators(found, self.planner.clock.tick(now), now)
@@ -232,7 +236,7 @@ class Planning:
         return [Tell(PlacementAsked(self.token, attempt, tree.vertices, terms))]
 
     def placed(self, event: OperatorsPlaced, *, has_begun: bool) -> Outcome:
-        """The coordinators have placed it. What has begun stays: of the same tree they make what we have made."""
+        """The coordinators have placed it. A query that has begun stays: they place the same tree as this peer did."""
         asked = self.asked
         if asked is None or asked.attempt != event.attempt:
             return []
@@ -271,7 +275,10 @@ def _stream(definition: StreamDefinition) -> Stream:
 
 
 def _on_disk(shown: StreamShown) -> tuple[Origin, ...]:
-    """Who publishes to a stream, where reading can begin before the catalogue knows that we read."""
+    """The publishers of a stream on disk: reading can begin there before the catalogue knows that we read.
+
+    Empty for a stream in memory.
+    """
     name = shown.definition.name
     is_kept = shown.definition.durability != "memory"
     return tuple(Origin(each.peer, name, each.epoch) for each in shown.publishers) if is_kept else ()

@@ -10,12 +10,14 @@ from protocols.delivery.messages import Origin
 from protocols.ids import Millis
 from protocols.subgraphs import Progress, Reach, merged
 
-IDLE_MS: Final = 2000  # An origin that has been silent for so long holds no watermark back.
-CLOCK_LAG_MS: Final = 1500  # Publication times of a silent stream are younger than this: clocks differ by 500 ms.
+IDLE_MS: Final = 2000  # An origin that was silent for so long is idle: it does not hold the watermark back.
+CLOCK_LAG_MS: Final = 1500  # The next tuple of a silent stream was published no longer ago: clocks differ by 500 ms.
 
 
 @dataclass(slots=True)
 class _Heard:
+    """What has come of one origin: its latest time, and when that was heard."""
+
     time_us: int
     at: Millis
     spans: deque[tuple[int, int]] = field(default_factory=deque)  # Position after a batch, the latest time in it.
@@ -23,7 +25,7 @@ class _Heard:
 
 @dataclass(slots=True)
 class InputClock:
-    """The times of one input: its watermark is that of its slowest lively publisher, less the lateness allowed.
+    """The times of one input: its watermark is that of its slowest publisher that is not idle, less its lateness.
 
     For an input that is a flow, the subgraph that makes it says how far it is.
     """
@@ -31,14 +33,15 @@ class InputClock:
     lateness_us: int
     follows_clock: bool  # Its time is the publication time: silence lets it go on.
     horizon_us: int | None = None  # How long a row can matter after its time; None: the run has no state.
-    awaited: dict[Origin, None] = field(default_factory=dict)  # Read in an earlier attempt, not heard in this one.
+    awaited: dict[Origin, None] = field(default_factory=dict)  # Read by an earlier attempt, not yet by this one.
     begun_at: Millis = 0  # An input is not idle until it has been silent since then.
     watermark_us: int | None = None
     floor_us: int | None = None  # Like the watermark, but idle publishers hold it back, too.
     said: Progress | None = None  # What the maker of the flow has reported.
     latest_us: int = 0  # Of the rows of the flow.
     _origins: dict[Origin, _Heard] = field(default_factory=dict)
-    # From a join that makes the flow: once the floor passes the time, its sources are not needed below the positions.
+    # If a join makes the flow: floors and lows that it reported. Once our floor passes one of its floors, rows of its
+    # sources below these lows are not needed.
     _joined: deque[tuple[int, tuple[Reach, ...]]] = field(default_factory=deque)
 
     def note(self, origin: Origin, after: int, time_us: int, now: Millis) -> None:
@@ -52,7 +55,7 @@ class InputClock:
             heard.spans.append((after, heard.time_us))
 
     def note_flow(self, alias: str, progress: Progress, latest_us: int, now: Millis) -> None:
-        """Rows of a flow have come, the latest of this time. Of a batch in parts, only the last part has progress."""
+        """Rows of a flow have come, with their latest time. Of a batch in parts, only the last part has progress."""
         assert self.said is not None
         self.said = merged(self.said, progress)
         self.latest_us = max(self.latest_us, latest_us)
@@ -89,7 +92,7 @@ class InputClock:
         return self.watermark_us
 
     def lows(self, alias: str, floor_us: int | None) -> tuple[Reach, ...]:
-        """The positions below which no row of this source can meet one still to come."""
+        """Positions below which no row can meet one that is still to come; each is returned once."""
         if self.horizon_us is None or floor_us is None:
             return ()
         found: list[Reach] = []

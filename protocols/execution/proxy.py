@@ -1,6 +1,6 @@
 """The proxy of queries: the peer they were submitted at, which plans and deploys them and keeps their results.
 
-This file finds the query that an event is about; `submitted.py` has what becomes of it there.
+This file finds the query that an event is about; `submitted.py` says what the event does to it.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class QueryProxy:
 
     In:        SUBMIT, STOP, LIST_QUERIES, SHOW_QUERY; PREPARED, DEPLOYED, DEPLOY_REFUSED, SUBGRAPH_STATUS; results
     Out:       PREPARE, DEPLOY, UNDEPLOY, LEASE; the results, published to a stream of each query's own
-    Keeps:     the queries, and what their results so far are made of
+    Keeps:     the queries, and checkpoints of what their results so far cover
     Invariant: a result is in the query's stream once, whatever hosts were lost on the way
     """
 
@@ -119,26 +119,26 @@ class QueryProxy:
                 is_stop = isinstance(command, StopQuery)
                 if query is None or (is_stop and query.ending_for is not None):
                     return [Reply(request, unknown_query(name, list(self.queries)))]
-                return self._happen(query, event, now) if is_stop else [Reply(request, shown(query))]
+                return self._hand_to(query, event, now) if is_stop else [Reply(request, shown(query))]
             case Requested(request=request, command=ListQueries()):
                 return [Reply(request, self.registry.listed())]
             case Answered(request=request):
                 query = self.registry.of(self._questions.owner_of(request))
                 if query is None:
                     self._questions.take(request)
-                return self._happen(query, event, now) if query is not None else []
+                return self._hand_to(query, event, now) if query is not None else []
             case Received(sender=sender, message=Deployed() as message) if self.registry.of(message.query) is None:
                 over = Undeploy(query=message.query, attempt=message.attempt)
                 return [Send(sender, over) if sender != self.peer_id else Tell(Received(sender, over))]
             case Received(message=Deployed() | DeployRefused() | Prepared() | SubgraphStatus() as message):
-                return self._tell(message.query, event, now)
+                return self._hand_to_query_of(message.query, event, now)
             case ResultsReady() | AttemptLost():
-                return self._tell(event.query, event, now)
+                return self._hand_to_query_of(event.query, event, now)
             case NetworkSeen() | OperatorsPlaced():
-                return self._tell(event.placement, event, now)
+                return self._hand_to_query_of(event.placement, event, now)
             case Abandoned(request=request):
                 waited_for = [each for each in self.queries.values() if each.client == request]
-                return self._happen(waited_for[0], event, now) if waited_for else []
+                return self._hand_to(waited_for[0], event, now) if waited_for else []
             case PeerDown(peer=peer):
                 return self._host_lost(peer, "died or left", now)
             case Unreachable(peer=peer, message=Deploy() | Lease() | Prepare()):
@@ -164,12 +164,12 @@ class QueryProxy:
         query = self.registry.add(name, command, inserted_at, stream, request)
         return [*query.begin(now), *self._start_ticking()]
 
-    def _tell(self, stream: StreamName, event: Event, now: Millis) -> list[Effect]:
+    def _hand_to_query_of(self, stream: StreamName, event: Event, now: Millis) -> list[Effect]:
         """Hand an event to the query of a stream, if there is one still."""
         query = self.registry.of(stream)
-        return self._happen(query, event, now) if query is not None else []
+        return self._hand_to(query, event, now) if query is not None else []
 
-    def _happen(self, query: SubmittedQuery, event: Event, now: Millis) -> list[Effect]:
+    def _hand_to(self, query: SubmittedQuery, event: Event, now: Millis) -> list[Effect]:
         effects = query.handle(event, now)
         if query.state == "ended":
             self.registry.forget(query)
@@ -195,7 +195,7 @@ class QueryProxy:
         effects: list[Effect] = []
         for query in list(self.queries.values()):
             lost = query.silent_host(now)
-            effects += self._host_lost(*lost, now) if lost is not None else self._happen(query, event, now)
+            effects += self._host_lost(*lost, now) if lost is not None else self._hand_to(query, event, now)
         self._is_ticking = bool(self.queries)
         return [*effects, SetTimer(TICK, TICK_MS)] if self.queries else effects
 

@@ -61,7 +61,7 @@ def objection(
 
 
 def unreadable(statistics: str) -> Refused | None:
-    """Statistics of streams that are none."""
+    """Refuse text that is no statistics of streams."""
     try:
         from_json(statistics or "{}")
     except ValueError as error:
@@ -90,7 +90,7 @@ def not_indexed(name: QueryId, algorithm: str, why: str, *, is_placed: bool, abl
 
 
 def without_form(name: QueryId, made: Cut) -> Refused | None:
-    """Spark would have to run what it has no form for."""
+    """Refuse a subgraph for Spark that cannot be expressed in Spark."""
     for each in made.subgraphs:
         problem = formless(each.plan) if isinstance(each.engine, Spark) else ""
         if problem:

@@ -28,7 +28,7 @@ from protocols.execution.submitted import Services, SubmittedQuery
 from protocols.ids import Key, PeerId, RequestId, StreamName
 from protocols.messages import Record
 
-NAMES_TRIED: Final = 64  # In a small network each peer owns the key of one of them; trying takes milliseconds.
+NAMES_TRIED: Final = 64  # In a small network this peer then owns the key of one of them; trying takes milliseconds.
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class Registry:
         return query if query is not None and query.stream == stream else self.queries.get(stream)
 
     def make_way(self, name: QueryId, stream: StreamName = "") -> None:
-        """Take the name from a query that was refused, unless it is the one of that stream."""
+        """File a refused query under its stream, so that another may have its name; not if it has the given stream."""
         known = self.queries.get(name)
         if known is not None and known.is_refused and known.stream != stream:
             self.queries[known.stream] = self.queries.pop(name)
@@ -73,7 +73,7 @@ class Registry:
         del self.queries[query.stream if query.stream in self.queries else query.name]
 
     def restore(self, record: Record) -> None:
-        """Learn what the journal tells. Of two queries with one name, it tells of the earlier one first."""
+        """Take a record of the journal. Of two queries with one name, the earlier one comes first."""
         match record:
             case QueryInstalled(state="ended"):
                 if (ended := self.of(record.stream)) is not None:
@@ -121,14 +121,14 @@ def shown(query: SubmittedQuery) -> QueryShown:
         why=placing.choice.why if placing.choice is not None else "",
         moves=tuple(placing.moves),
         preparing=tuple(attempt.moving.awaited) if attempt is not None and attempt.moving is not None else (),
-        story=tuple(query.life.story),
+        story=tuple(query.lifecycle.story),
     )
 
 
 def results_stream(query: QueryId, inserted_at: Stamp, proxy: PeerId, is_nearest: Callable[[Key], bool]) -> StreamName:
     """A name that no other query has, earlier or of another peer; if possible one whose key this peer owns.
 
-    Then everything about the stream has only to reach the other owners of its key.
+    Then what is written about the stream begins at an owner of its key, and has to reach only the others.
     """
     names = [f"{query}.{inserted_at:x}-{proxy.short}-{turn:x}" for turn in range(NAMES_TRIED)]
     return next((name for name in names if is_nearest(stream_key(name))), names[0])

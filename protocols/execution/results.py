@@ -1,4 +1,8 @@
-"""The results of a query on their way into its stream, and the notes of what they are made of."""
+"""The results of a query on their way into its stream, and the checkpoints ("notes") of what they cover.
+
+Results may leave before it is known what they cover: they are "beyond" the progress. A note has their digests, so that
+the next attempt, which makes them again, can leave them out.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +28,11 @@ NOTE_MS: Final = 60_000  # How often the journal hears how far a query without r
 
 @dataclass(slots=True)
 class _Group:
-    """Results that came together."""
+    """The results of one ResultsReady."""
 
     rows: Sequence[Row]
-    progress: Progress | None  # None: it cannot be said yet what they cover.
-    beyond: Sequence[bytes]  # Digests of all results that `progress` does not cover; without it, of these rows.
+    progress: Progress | None  # None: what they cover is not known yet.
+    beyond: Sequence[bytes]  # Digests of all results that `progress` does not cover; if None, of `rows`.
 
 
 @dataclass(slots=True)
@@ -43,22 +47,22 @@ class QueryResults:
     stream: StreamName
     schema: Schema | None = None
     count: int = 0  # In the query's stream, or on their way into it.
-    resume: Progress = field(default_factory=Progress)  # What all of them cover.
-    beyond: list[bytes] = field(default_factory=list)  # Digests of the results told beyond what `resume` covers.
-    told: Counter[bytes] = field(default_factory=Counter)  # Those of them that this attempt has not made again.
-    notes: list[ResultsNoted] = field(default_factory=list)  # The last whole one that is safe, and those after it.
+    resume: Progress = field(default_factory=Progress)  # What the results in the stream cover.
+    beyond: list[bytes] = field(default_factory=list)  # Digests of results in the stream that `resume` does not cover.
+    told: Counter[bytes] = field(default_factory=Counter)  # Those of `beyond` that this attempt has not made again yet.
+    notes: list[ResultsNoted] = field(default_factory=list)  # The last safe one without `adds_to`, and those after it.
     noted_at: Millis = 0
-    in_flight: ResultsNoted | None = None
+    in_flight: ResultsNoted | None = None  # The note of the rows that the stream has not taken yet.
     dropped: int = 0  # Results that no stream takes.
-    dropped_for: str = ""  # Why the last of them was.
-    publish_at: Millis = 0  # Not before: the stream took no more.
-    _reached: ResultsNoted | None = None  # The note that says what `resume` and `beyond` do.
+    dropped_for: str = ""  # Why the last of them was dropped.
+    publish_at: Millis = 0  # Not before this time: the stream has refused results.
+    _reached: ResultsNoted | None = None  # The note that `resume` and `beyond` come from.
     _waiting: deque[_Group] = field(default_factory=deque)
     _ends: int = 0  # How many groups end with what is in flight.
     _part: int = 0  # How many rows of the first group are in flight, if not all.
 
     def restart(self, count: int) -> None:
-        """After a crash: go on from the notes whose results are there."""
+        """After a restart: resume from the last notes whose results are in the stream, which has `count` of them."""
         self.count = count
         safe: list[ResultsNoted] = []
         for note in self.notes:
@@ -72,7 +76,7 @@ class QueryResults:
             self.go_on_from(note)
 
     def begin_attempt(self) -> Progress:
-        """Where the attempt resumes. It makes the results beyond that again; they are left out."""
+        """The progress that an attempt resumes from. It makes the results beyond that again; `add` leaves them out."""
         self.told = Counter(self.beyond)
         return self.resume
 
@@ -104,7 +108,7 @@ class QueryResults:
         return digest_of(self.schema, row)
 
     def publish(self, attempt: Stamp, bytes_max: int, now: Millis) -> tuple[list[Effect], Publish | None]:
-        """What can go into the stream now: a note of what it is made of, then the rows."""
+        """What can go into the stream now: its note, for the journal, then the rows."""
         batch = self.next_batch(min(PUBLISH_BYTES, bytes_max)) if now >= self.publish_at else None
         if batch is None:
             return [], None
@@ -120,18 +124,18 @@ class QueryResults:
         return [Append(note)], Publish(stream=self.stream, rows=self.schema.encode(rows), count=len(rows))
 
     def settled(self, note: ResultsNoted, attempt: Stamp) -> list[Effect]:
-        """What a note covers is safe: the host of the last subgraph may acknowledge its inputs."""
+        """A note is safe: the host of the last subgraph may acknowledge the inputs of each group that it ends."""
         return [Tell(ResultsSafe(self.stream, attempt)) for _ in range(self.settle(note))]
 
     def refused(self, refusal: Refused, bytes_max: int, now: Millis) -> None:
         """The stream did not take what was in flight."""
-        self.is_not_in()
+        self.mark_refused()
         if refusal.code == "invalid":  # Asking again would not help.
             self.drop_unfit(bytes_max)
         self.publish_at = now + max(refusal.retry_after_ms, PUBLISH_RETRY_MS)
 
     def next_batch(self, bytes_max: int) -> tuple[ResultsNoted, list[Row]] | None:
-        """What can go into the stream now, one batch at a time, with the note of what it is made of."""
+        """The next batch for the stream, with its note; None while another is in flight."""
         if self.in_flight is not None or not self._waiting:
             return None
         assert self.schema is not None
@@ -156,7 +160,7 @@ class QueryResults:
                 beyond += group.beyond
             else:
                 progress, beyond, is_whole = merged(progress, group.progress), [*group.beyond], True
-        if not rows and not is_whole:  # It may be the only one in the journal.
+        if not rows and not is_whole:  # It replaces all earlier notes in the journal.
             beyond, is_whole = [*self.beyond], True
         note = ResultsNoted(
             query=self.query,
@@ -182,8 +186,8 @@ class QueryResults:
             part.append(row)
         return part
 
-    def is_in(self) -> ResultsNoted:
-        """What was in flight is in the stream."""
+    def mark_published(self) -> ResultsNoted:
+        """The stream has taken what was in flight."""
         note, self.in_flight = self.in_flight, None
         assert note is not None
         self.count = note.next
@@ -196,7 +200,7 @@ class QueryResults:
                 group.beyond = group.beyond[self._part :]
         return note
 
-    def is_not_in(self) -> None:
+    def mark_refused(self) -> None:
         """The stream refused what was in flight: the rows still wait, and their note is void."""
         self.notes = [note for note in self.notes if note is not self.in_flight]
         self.in_flight = None
@@ -223,6 +227,7 @@ class QueryResults:
         return True
 
     def go_on_from(self, note: ResultsNoted) -> None:
+        """Let the next attempt resume from this note."""
         self.resume, self._reached = note.progress, note
         if note.adds_to is None:
             self.beyond = []

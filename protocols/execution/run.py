@@ -54,16 +54,16 @@ AWAIT_MS: Final = 60_000  # How long to wait for publishers that an earlier atte
 
 
 class RunOutput(msgspec.Struct, frozen=True):
-    """Rows to hand on, and the progress that they make."""
+    """Rows to hand on, and the progress they account for."""
 
     rows: Sequence[Row]
     is_new: bool
     progress: Progress
-    reached: Progress | None  # By all that has left so far. None: rows of an earlier attempt are not all read again.
+    reached: Progress | None  # Of all that was handed on so far. None: the replay of an earlier attempt is not done.
 
 
 class _Waiting(msgspec.Struct, frozen=True):
-    """An input handed to the engine, and the progress it makes once its results are out."""
+    """An input handed to the engine, and the progress that its results account for."""
 
     number: int
     is_new: bool
@@ -72,13 +72,13 @@ class _Waiting(msgspec.Struct, frozen=True):
     floor_us: int | None
     is_whole: bool
     alias: str
-    behind: int | tuple[Position, ...]  # The flow's next sequence, or the stream's positions.
+    acknowledges: int | tuple[Position, ...]  # The flow's next sequence, or the stream's positions.
 
 
 class SubgraphRun:
     """The state of one subgraph in one attempt.
 
-    Invariant: results leave in the order of the inputs; what `reached` covers is in what has left
+    Invariant: results leave in the order of the inputs; `reached` covers only inputs whose results have left
     """
 
     def __init__(self, deploy: Deploy, run_id: RunId, now: Millis) -> None:
@@ -118,15 +118,15 @@ class SubgraphRun:
         self.floor_us: int | None = None
         self.was_idle = False
         self.reached = Progress(deploy.resume.covers, deploy.resume.lows)
-        self.is_whole = not self.is_stateful  # The state of the earlier attempt is rebuilt.
+        self.is_whole = not self.is_stateful  # The replay is done: the state is that of the earlier attempt, or later.
         self._told = Vector.of(deploy.resume.covers)  # Rows below have had their effect in an earlier attempt.
         self._lows = Vector.of(deploy.resume.lows)
         self._fed = Vector.of(deploy.resume.lows)
         self._waiting: deque[_Waiting] = deque()
         self._next_number = 1
-        self._in_parts: dict[str, bool] = {}  # Flows in the middle of a batch.
+        self._in_parts: dict[str, bool] = {}  # Flows in the middle of a batch, or whose maker still replays.
         self._ranks: dict[str, int] = {}  # Rows seen of each source, for windows of rows.
-        self.behind: dict[str, int | dict[object, Position]] = {}  # Inputs whose results are out, to be acknowledged.
+        self.to_acknowledge: dict[str, int | dict[object, Position]] = {}  # By alias: inputs whose results are out.
 
     def start(self) -> list[Effect]:
         if self.is_inline:
@@ -145,11 +145,11 @@ class SubgraphRun:
     # Rows in.
 
     def start_positions(self, alias: str) -> tuple[Position, ...]:
-        """Where to begin reading a stream: at the oldest row that some state needs, or behind what was covered."""
+        """Where to begin reading a stream: at the oldest row that the state needs, or after all that is covered."""
         return tuple(Position(each.origin, each.next) for each in self._lows.reaches() if each.alias == alias)
 
     def take_batch(self, alias: str, batch: Batch, now: Millis) -> tuple[list[Effect], list[RunOutput]]:
-        """Rows of a stream, fed in parts that are all new or all old."""
+        """Rows of a stream, fed in parts that are all new or all old. An earlier attempt has covered the old ones."""
         source = self.sources[alias]
         told = min(max(self._told.next.get((alias, batch.origin), 0), batch.first), batch.next) - batch.first
         rows = _timed_rows(source, self._schemas[alias], batch)
@@ -208,7 +208,7 @@ class SubgraphRun:
         rows: Sequence[Row],
         is_new: bool,
         progress: Progress,
-        behind: int | tuple[Position, ...],
+        acknowledges: int | tuple[Position, ...],
         now: Millis,
     ) -> tuple[list[Effect], list[RunOutput]]:
         rows = self._in_time(alias, rows)
@@ -219,7 +219,9 @@ class SubgraphRun:
         number = self._next_number
         self._next_number += 1
         self._waiting.append(
-            _Waiting(number, is_new, progress, self.watermark_us, self.floor_us, self._has_all(now), alias, behind)
+            _Waiting(
+                number, is_new, progress, self.watermark_us, self.floor_us, self._has_all(now), alias, acknowledges
+            )
         )
         if self.is_inline:
             # Without state, old rows matter only to the consumer.
@@ -229,7 +231,7 @@ class SubgraphRun:
         return [FeedRun(self.run_id, number, alias, tuple(rows), is_told, self.watermark_us, self.floor_us)], []
 
     def _has_all(self, now: Millis) -> bool:
-        """Whether all rows that the earlier attempt had in its state have been read again, or have expired."""
+        """Whether the replay is done: all rows that the earlier attempt covered are back, or AWAIT_MS has passed."""
         if any(self._in_parts.values()):
             return False
         if not self.is_stateful:
@@ -253,7 +255,7 @@ class SubgraphRun:
     def _advance(self, now: Millis) -> bool:
         """Move the watermark of the whole run: that of the slowest input that is not silent.
 
-        No window closes before the rows are back that an earlier attempt had in it.
+        No window closes during a replay: it would lack rows that it had in the earlier attempt.
         """
         marks = {alias: clock.advance(now) for alias, clock in self.clocks.items()}
         lively = [marks[alias] for alias, clock in self.clocks.items() if not clock.is_idle(now)]
@@ -294,7 +296,7 @@ class SubgraphRun:
         progress = Progress()
         while self._waiting and self._waiting[0].number <= number:
             done = self._waiting.popleft()
-            # An engine only tells what involves a new row.
+            # An engine gives no result of old rows alone.
             is_new = done.is_new or self.is_stateful
             watermark_us, floor_us = done.watermark_us, done.floor_us
             self.is_whole = done.is_whole
@@ -309,19 +311,19 @@ class SubgraphRun:
         return [RunOutput(rows, is_new, progress, self.said())]
 
     def said(self) -> Progress | None:
-        """What the results so far cover; None while the state is being rebuilt."""
+        """What the results so far cover; None during a replay."""
         return self.reached if self.is_whole else None
 
     def _pass_on(self, done: _Waiting) -> None:
-        if isinstance(done.behind, int):
-            self.behind[done.alias] = done.behind
-        elif done.behind:  # A tick acknowledges nothing.
-            positions = self.behind.setdefault(done.alias, {})
+        if isinstance(done.acknowledges, int):
+            self.to_acknowledge[done.alias] = done.acknowledges
+        elif done.acknowledges:  # A tick acknowledges nothing.
+            positions = self.to_acknowledge.setdefault(done.alias, {})
             assert isinstance(positions, dict)
-            positions.update({position.origin: position for position in done.behind})
+            positions.update({position.origin: position for position in done.acknowledges})
 
     def _stateful_lows(self, floor_us: int | None) -> tuple[Reach, ...]:
-        """Lows up to the inputs whose results are out: rows still with the engine may need more."""
+        """Lows by the floor of the last input whose results are out: inputs still in the engine may need older rows."""
         for alias, clock in self.clocks.items():
             self._lows.advance(clock.lows(alias, floor_us))
         return self._lows.reaches()

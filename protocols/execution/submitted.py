@@ -21,7 +21,7 @@ from protocols.events import Abandoned, Answered, Event, Received, Requested, St
 from protocols.execution.attempt import SILENT_MS, Attempt, Letters
 from protocols.execution.decision import BETTER_PLACED, Decision
 from protocols.execution.derived import DerivedStreams
-from protocols.execution.lifecycle import Life, State
+from protocols.execution.lifecycle import Lifecycle, State
 from protocols.execution.messages import (
     QueryAccepted,
     QueryId,
@@ -51,12 +51,12 @@ from protocols.subgraphs import (
 from queries.plan import Restructure, Union, output_schema
 from queries.query import ParsedQuery
 
-START_MS: Final = 240_000  # The engine may have to start first, on a machine that has much else to do.
+START_MS: Final = 240_000  # An attempt may have to start Spark, on a busy machine.
 RETRY_MIN_MS: Final = 500
 RETRY_MAX_MS: Final = 15_000
 
 Journalled = Literal["nothing", "begun", "acknowledged"]
-"""What the journal knows: nothing; that something may have been made for the query; that a client was told it runs."""
+"""What the journal has of a query: nothing; that its stream may exist (a restart ends it); that it was accepted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class SubmittedQuery:
 
     In:        what its hosts, the catalogue, the driver and its client say; results; the tick
     Out:       questions while it is planned; DEPLOY, LEASE, UNDEPLOY, PREPARE; its results, published; records
-    Keeps:     its planning, its attempt while there is one, its results and what they are made of
+    Keeps:     its planning, its attempt while there is one, its results and checkpoints of what they cover
     Invariant: a result is in its stream once, whatever hosts were lost on the way
     """
 
@@ -90,14 +90,14 @@ class SubmittedQuery:
     client: RequestId | None = None  # Waits for the acknowledgement.
     ending_for: RequestId | None = None  # The client that wants it stopped.
     journalled: Journalled = "nothing"
-    life: Life = field(default_factory=Life)
+    lifecycle: Lifecycle = field(default_factory=Lifecycle)
     attempt: Attempt | None = None
     decided: Decision | None = None  # Where the next attempt begins, if that is known already.
     reason: str = ""  # Why the last attempt ended.
-    retry_at: Millis = 0
+    retry_at: Millis = 0  # The next attempt begins then; while it ends, the next try to drop its stream.
     retry_ms: Millis = RETRY_MIN_MS
-    is_hasty: bool = False  # The next attempt begins with what this one knew of its streams.
-    is_creating: bool = False  # The stream of its results may be made any moment.
+    is_hasty: bool = False  # The next attempt skips the lookup of its streams.
+    is_creating: bool = False  # The stream of its results was asked for, and the catalogue has not answered.
 
     @property
     def name(self) -> QueryId:
@@ -105,7 +105,7 @@ class SubmittedQuery:
 
     @property
     def state(self) -> State:
-        return self.life.state
+        return self.lifecycle.state
 
     @property
     def is_acknowledged(self) -> bool:
@@ -113,7 +113,7 @@ class SubmittedQuery:
 
     @property
     def is_refused(self) -> bool:
-        """Whether its client was told that it does not run, or left before that; it only has to end."""
+        """Whether it was refused, or its client left before an answer. Only its stream is left to drop."""
         is_wanted = self.is_acknowledged or self.client is not None or self.ending_for is not None
         return self.journalled != "nothing" and not is_wanted
 
@@ -157,7 +157,7 @@ class SubmittedQuery:
         return []
 
     def _attempt(self, number: Stamp) -> Attempt | None:
-        """The attempt that a message is about, if it is the one that runs."""
+        """The attempt that a message is about, if it is the current one."""
         return self.attempt if self.attempt is not None and self.attempt.number == number else None
 
     def _send(self, letters: Letters) -> list[Effect]:
@@ -168,7 +168,7 @@ class SubmittedQuery:
     # Planning.
 
     def begin(self, now: Millis) -> list[Effect]:
-        self.life.note(now, "it was submitted")
+        self.lifecycle.note(now, "it was submitted")
         return self.planning.begin()
 
     def _answered(self, purpose: str, answer: Answer, now: Millis) -> list[Effect]:
@@ -177,7 +177,7 @@ class SubmittedQuery:
                 return self._created(answer, now)
             case "drop", Done():
                 return self._gone(now)
-            case "drop", Refused(code="unknown"):  # It may never have been there, except here.
+            case "drop", Refused(code="unknown"):  # Only this peer knows the stream.
                 return [*self.services.publisher.close_own(self.stream, now), *self._gone(now)]
             case "drop", Refused():
                 self.retry_at = now + max(answer.retry_after_ms, RETRY_MIN_MS)
@@ -190,7 +190,7 @@ class SubmittedQuery:
         return self._follow(self.planning.answered(purpose, answer), now)
 
     def _follow(self, outcome: Outcome, now: Millis) -> list[Effect]:
-        """Ask on, or begin where it was decided; what runs elsewhere already moves there."""
+        """Act on an outcome of planning: give up, ask more, deploy as decided, or move there if it runs already."""
         match outcome:
             case Refused():
                 return self._give_up(outcome, now)
@@ -201,7 +201,10 @@ class SubmittedQuery:
         return outcome
 
     def _planned(self, parsed: ParsedQuery, now: Millis) -> list[Effect]:
-        """Hosts keep nothing that would outlive us, so they need not wait for the stream of the results."""
+        """The text is parsed: create the stream of the results, and look for hosts at the same time.
+
+        Hosts keep soft state only, so their DEPLOY need not wait for the stream.
+        """
         schema, outbox = output_schema(parsed.plan), self.services.publisher.outboxes.get(self.stream)
         effects: list[Effect] = []
         if self.journalled == "nothing":
@@ -212,7 +215,7 @@ class SubmittedQuery:
         return effects + self._follow(self.planning.locate(), now)
 
     def _create(self, definition: StreamDefinition, now: Millis) -> list[Effect]:
-        """Make the stream of the results, once the journal knows that there may be one."""
+        """Create the stream of the results, after the journal has noted that it may exist."""
         definition = msgspec.structs.replace(definition, created_at=self.services.clock.tick(now))
         self.journalled, self.is_creating = "begun", True
         create = self.services.questions.ask(self.stream, "results", CreateStream(definition=definition))
@@ -238,7 +241,7 @@ class SubmittedQuery:
         number, self.decided = self.services.clock.tick(now), None
         self.attempt = Attempt(self.stream, number, made, self.results.begin_attempt(), now)
         hosts = ", ".join(host.short for host in dict.fromkeys(made.hosts))
-        self.life.note(now, f"it is deployed at peer {hosts}: {decision.choice.why}")
+        self.lifecycle.note(now, f"it is deployed at peer {hosts}: {decision.choice.why}")
         effects += self._send(self.attempt.deploys(now))
         if self.client is not None:
             waits_for = "Spark" if any(isinstance(each.engine, Spark) for each in made.subgraphs) else "its hosts"
@@ -253,7 +256,7 @@ class SubmittedQuery:
             return self._lose(f"peer {sender.short} was restarted", now)
         if not attempt.is_complete or self.state == "running":
             return []
-        self.life.change("runs", now)
+        self.lifecycle.change("runs", now)
         self.retry_ms = RETRY_MIN_MS
         return [] if self.is_creating else self._acknowledge(now)
 
@@ -276,13 +279,13 @@ class SubmittedQuery:
         return self._give_up(cannot_run(self.name, sender, message.reason, is_indexed=is_indexed), now)
 
     def _move(self, target: Decision, now: Millis) -> list[Effect]:
-        """Have engines started where they are needed; until they are ready it runs on where it is."""
+        """Plan a move: new hosts start their engines first, and the query runs on where it is meanwhile."""
         assert self.attempt is not None
         self.attempt.move_to(target, self.planning.cut(target, self.inserted_at), now)
         return self._go_on_moving(now)
 
     def _go_on_moving(self, now: Millis) -> list[Effect]:
-        """Ask again who has not answered; leave once all are ready, or stay if one cannot be."""
+        """Send PREPARE again; move once all hosts are ready, or stay if one cannot be."""
         attempt = self.attempt
         if attempt is None or attempt.moving is None or self.state != "running":
             return []
@@ -291,7 +294,7 @@ class SubmittedQuery:
         if moving.failed is not None:
             attempt.moving = None
             self.planning.placing.stay(moving.target.choice, *moving.failed, now)
-            self.life.note(now, f"it stays where it is: peer {moving.failed[0].short} {moving.failed[1]}")
+            self.lifecycle.note(now, f"it stays where it is: peer {moving.failed[0].short} {moving.failed[1]}")
         if not moving.is_ready:
             return asked
         effects = self._lose(f"{BETTER_PLACED}; {moving.target.choice.why}", now)
@@ -301,7 +304,11 @@ class SubmittedQuery:
     # Losing it, and going on.
 
     def host_lost(self, peer: PeerId, why: str, now: Millis) -> list[Effect]:
-        """Go on without it, at once if the attempt had run: where its streams are was known till now."""
+        """Go on without a peer.
+
+        After the first loss since it ran, the next attempt begins at once, with what is known of its streams. After
+        further losses it waits.
+        """
         if self.attempt is not None and peer in self.attempt.cut.hosts:
             is_first = self.retry_ms == RETRY_MIN_MS
             effects = self._lose(f"peer {peer.short} {why}", now)
@@ -321,16 +328,16 @@ class SubmittedQuery:
         return (host, f"was silent for {SILENT_MS // 1000} s") if host is not None else None
 
     def _lose(self, reason: str, now: Millis) -> list[Effect]:
-        """This attempt is over; the next begins soon."""
+        """End this attempt, or this planning, and plan the next one after a delay that doubles each time."""
         effects = self._let_go(now)
-        self.life.change("loses its attempt", now, reason)
+        self.lifecycle.change("loses its attempt", now, reason)
         self.reason = reason
         self.retry_at = now + self.retry_ms
         self.retry_ms = min(self.retry_ms * 2, RETRY_MAX_MS)
         return effects
 
     def _let_go(self, now: Millis) -> list[Effect]:
-        """Nothing runs for it any more, and nothing is asked on its behalf."""
+        """Undeploy its attempt, and stop all questions of its planning."""
         effects = self.planning.stop()
         self.services.questions.stop(self.stream, PURPOSES)
         attempt, self.attempt, self.decided = self.attempt, None, None
@@ -340,21 +347,21 @@ class SubmittedQuery:
         return [*effects, *self.services.derived.withdraw(attempt, now), *self._send(attempt.undeploys())]
 
     def _go_on(self, now: Millis) -> list[Effect]:
-        """Begin the next attempt, once it is time and what the last one made is in the stream."""
+        """Begin the next attempt, unless it is too early or results of the last one are still in flight."""
         if now < self.retry_at or self.results.in_flight is not None:
             return []
-        self.life.change("begins again", now)
+        self.lifecycle.change("begins again", now)
         is_hasty, self.is_hasty = self.is_hasty, False
         if self.decided is not None:
             return self._follow(self.decided, now)
         return self._follow(self.planning.locate(), now) if is_hasty else self.planning.begin()
 
     def _restart(self, now: Millis) -> None:
-        """After a start of this peer: what is in its stream says where to go on."""
+        """This peer has restarted: resume an acknowledged query from what its stream has; end any other."""
         outbox = self.services.publisher.outboxes.get(self.stream)
         self.results.restart(outbox.feed.next if outbox is not None else 0)
         self.retry_at, self.reason = now, "this peer was restarted"
-        self.life.change("loses its attempt" if self.is_acknowledged else "ends", now, self.reason)
+        self.lifecycle.change("loses its attempt" if self.is_acknowledged else "ends", now, self.reason)
 
     def _tick(self, now: Millis) -> list[Effect]:
         if self.state == "ending":
@@ -385,7 +392,7 @@ class SubmittedQuery:
     # Its results.
 
     def _publish(self, now: Millis) -> list[Effect]:
-        """Put what waits into the stream, once it is there: a note of what it is made of, then the rows."""
+        """Publish waiting results once their stream exists: first the checkpoint to the journal, then the rows."""
         if self.is_creating:
             return []
         limits, number = self.services.limits, self.attempt.number if self.attempt is not None else 0
@@ -393,7 +400,7 @@ class SubmittedQuery:
         return effects + (self.services.questions.ask(self.stream, "publish", command) if command is not None else [])
 
     def _published(self, now: Millis) -> list[Effect]:
-        note = self.results.is_in()
+        note = self.results.mark_published()
         if self.attempt is not None:
             return self.results.settled(note, self.attempt.number) + self._publish(now)
         self.results.go_on_from(note)  # The attempt that made them is over.
@@ -402,7 +409,7 @@ class SubmittedQuery:
     # Its end.
 
     def _give_up(self, refusal: Refused, now: Millis) -> list[Effect]:
-        """A new query is refused; one that was acknowledged is tried again."""
+        """Refuse a query, unless it was acknowledged: then try again."""
         if self.is_acknowledged:
             return self._lose(refusal.error, now)
         effects: list[Effect] = []
@@ -422,17 +429,17 @@ class SubmittedQuery:
         return effects + (self._gone(now) if self.journalled == "nothing" else self._end("it was stopped", now))
 
     def _end(self, why: str, now: Millis) -> list[Effect]:
-        """Take away what was made for it: its subgraphs, then its stream, then the memory of it."""
+        """Undeploy its subgraphs; the next ticks drop its stream, and then it is forgotten."""
         effects = self._let_go(now)
-        if self.is_acknowledged:  # Should we crash from here on, it still ends.
+        if self.is_acknowledged:  # A restart ends a query that the journal calls begun.
             self.journalled = "begun"
             effects.append(Append(self.record("begun")))
-        self.life.change("ends", now, why)
+        self.lifecycle.change("ends", now, why)
         self.retry_at = 0
         return effects
 
     def _gone(self, now: Millis) -> list[Effect]:
-        self.life.change("is gone", now)
+        self.lifecycle.change("is gone", now)
         effects: list[Effect] = [Append(self.record("ended"))] if self.journalled != "nothing" else []
         if self.ending_for is not None:
             effects.append(AfterSync((Reply(self.ending_for, Done(stamp=self.services.clock.tick(now))),)))

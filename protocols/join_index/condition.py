@@ -172,7 +172,7 @@ def searched_values(condition: JoinCondition, algorithm: str) -> tuple[OnRow, On
     """For each side, a function from its rows to the value that finds their partners."""
     left, right = condition.sides
     values = (left.expression, right.expression)
-    if algorithm != "dai-v":  # An attribute finds the other side's tuples.
+    if algorithm != "dai-v":  # The other side's tuples are found by its attribute, so its side is solved for that.
         values = (solved(right.expression, left.expression), solved(left.expression, right.expression))
     return on_row(values[LEFT], left.source.columns), on_row(values[RIGHT], right.source.columns)
 

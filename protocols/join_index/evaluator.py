@@ -31,7 +31,7 @@ from protocols.join_index.tables import RESULTS_BYTES, Tables
 
 RESEND_MS: Final = 2000  # Results without NOTIFIED are sent again after this time.
 LAPSE_MS: Final = 60_000  # A rewriter that has been silent for longer is gone.
-UNHEARD_BYTES_MAX: Final = 4 << 20  # With more results under way to one subscriber, no rewriter gets a receipt.
+UNHEARD_BYTES_MAX: Final = 4 << 20  # Back-pressure: with more in flight to one subscriber, no rewriter gets a receipt.
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ class Evaluator:
     _unpacked: dict[PeerId, dict[int, Receipt]] = field(default_factory=dict)  # Parcels that may come again.
     _settled: dict[PeerId, int] = field(default_factory=dict)  # Parcels with lower numbers will not come again.
     _withheld: list[tuple[PeerId, Receipt]] = field(default_factory=list)  # Receipts, until subscribers have caught up.
-    _abandoned: Recently[JoinId] = field(default_factory=Recently)  # Released, not over.
+    _abandoned: Recently[JoinId] = field(default_factory=Recently)  # Released by all rewriters, but not over.
 
     def __post_init__(self) -> None:
         self.tables = Tables(self.limits)
@@ -88,7 +88,7 @@ class Evaluator:
         for query in parcel.released:
             self._brought.get(sender, {}).pop(query, None)
             if query in self.tables.queries and not any(query in brought for brought in self._brought.values()):
-                # Its tuples go. Should a rewriter bring it again in this life, it must not count on them.
+                # Its tuples are dropped. A rewriter that brings it again in this life is refused.
                 self._abandoned.add(query, now + 2 * LAPSE_MS)
                 self.tables.forget(query)
                 self._silence(query)
@@ -140,6 +140,7 @@ class Evaluator:
         return [Send(sender, receipt)]
 
     def _is_ahead(self) -> bool:
+        """Whether a subscriber is slow to acknowledge results."""
         return any(telling.size > UNHEARD_BYTES_MAX for telling in self._telling.values())
 
     def _silence(self, query: JoinId) -> None:
@@ -185,9 +186,9 @@ class Evaluator:
         heard = telling.unheard.pop(message.sequence, None) if telling is not None else None
         if telling is not None and heard is not None:
             telling.size -= _size(heard[0].results)
-        return self._let_go()
+        return self._send_withheld()
 
-    def _let_go(self) -> list[Effect]:
+    def _send_withheld(self) -> list[Effect]:
         if not self._withheld or self._is_ahead():
             return []
         withheld, self._withheld = self._withheld, []
@@ -198,7 +199,7 @@ class Evaluator:
     def sweep(self, now: Millis) -> list[Effect]:
         """Send results again that have not arrived, and let go of what has expired."""
         if self._has_lapsed(now):
-            self.begin(now)  # If it forgot these queries alone, nobody would notice, should they be wanted after all.
+            self.begin(now)  # If it forgot only these queries, a rewriter that comes back would not notice the loss.
             return []
         self.tables.sweep(now)
         self._abandoned.sweep(now)
@@ -208,7 +209,7 @@ class Evaluator:
                 if now - sent_at >= RESEND_MS:
                     telling.unheard[sequence] = (message, now)
                     effects.append(Send(peer, message))
-        return effects + self._let_go()
+        return effects + self._send_withheld()
 
     def _has_lapsed(self, now: Millis) -> bool:
         """Whether all rewriters of some query are gone, though its subscriber has not ended it."""

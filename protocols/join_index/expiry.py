@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Expiry(Generic[T]):
-    """A heap of names and when they expire. A thing that is removed earlier stays listed until then."""
+    """A heap of names and when they expire. A name cannot be removed earlier: the caller ignores it when it is due."""
 
     _heap: list[tuple[Millis, int, T]] = field(default_factory=list)
     _count: int = 0

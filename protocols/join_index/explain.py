@@ -17,7 +17,7 @@ from queries.plan import Operator
 
 
 def messages_per_tuple(algorithm: Algorithm) -> int:
-    """Messages to evaluators for each tuple: as a tuple, as a trigger, or as both. Fewer where both go to one peer.
+    """Most messages to evaluators for each tuple: as a tuple, as a trigger, or as both.
 
     >>> {algorithm: messages_per_tuple(algorithm) for algorithm in ALGORITHMS}
     {'sai': 1, 'dai-q': 2, 'dai-t': 2, 'dai-v': 1}

@@ -1,9 +1,9 @@
 """Which evaluators a value has: one of the attempt's, or several where the value is frequent.
 
 The evaluators of a heavy value form a grid. A trigger goes to every evaluator of one row, a tuple to every one of a
-column; its id chooses which. So any trigger and any tuple meet at exactly one evaluator. DAI-V has triggers only: those
-of the left side go to rows, those of the right side to columns. The subscriber decides for an attempt which values are
-heavy, as it names the evaluators.
+column; its origin and sequence choose which. So any trigger and any tuple meet at exactly one evaluator. DAI-V has
+triggers only: those of the left side go to rows, those of the right side to columns. For each attempt the subscriber
+names the evaluators and the heavy values.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from protocols.join_index.known import SideKnown
 from protocols.join_index.messages import LEFT, RIGHT, Attribute, Heavy, Load, ValueText
 from protocols.subgraphs import Algorithm, Skew
 
-PLACES_MAX: Final = 100_000  # Values whose evaluator is remembered.
+PLACES_MAX: Final = 100_000  # Values of one attribute whose evaluator is cached.
 HEAVY_PER_S: Final = 100.0  # A value with fewer tuples and triggers a second is no burden for any peer.
 HEAVY_MAX: Final = 16  # Heavy values of one query.
 _MIX: Final = 0x9E3779B97F4A7C15  # Consecutive numbers go all over the grid.
@@ -28,7 +28,7 @@ _MASK: Final = (1 << 64) - 1
 
 
 def evaluators_of(key: Key, evaluators: Sequence[PeerId], count: int = 1) -> list[PeerId]:
-    """The evaluators of a key: so many of the attempt's, from the one at the key modulo their number on."""
+    """The evaluators of a key: `count` of the attempt's, beginning with the one at the key modulo their number."""
     first = key.number % len(evaluators)
     return [evaluators[(first + place) % len(evaluators)] for place in range(count)]
 

@@ -27,8 +27,8 @@ class SideKnown:
     """One side. Shares are of its tuples; rare values are left out."""
 
     rate_per_s: float = 0.0
-    own: Mapping[ValueText, float] = field(default_factory=dict)  # By the attribute that its tuples are found by.
-    asked: Mapping[ValueText, float] = field(default_factory=dict)  # By the value of the partners they look for.
+    own: Mapping[ValueText, float] = field(default_factory=dict)  # By value of the attribute that finds its tuples.
+    asked: Mapping[ValueText, float] = field(default_factory=dict)  # By the value that its triggers look for.
     wanted: float = 1.0  # The share that a rewriter sends as triggers: comparisons with constants leave out the rest.
 
     @property

@@ -34,8 +34,8 @@ class Outbox:
     """The parcels of a rewriter.
 
     Keeps:     parcels without a receipt
-    Invariant: numbers rise, also from one life of the peer to the next; a parcel says which earlier one its evaluator
-               needs first, since it carries queries
+    Invariant: numbers rise, also from one life of the peer to the next; a parcel names the last earlier one with
+               queries, which the evaluator must unpack first
     """
 
     _last_number: int = 0
@@ -44,7 +44,7 @@ class Outbox:
     _with_queries: dict[PeerId, dict[int, None]] = field(default_factory=dict)  # Those that carry queries.
 
     def begin(self, now: Millis) -> None:
-        """Number parcels from where no earlier life of this peer has come to."""
+        """Begin a life: number parcels from above all numbers that an earlier life has used."""
         self._last_number = now << 20
 
     def next_number(self) -> int:
@@ -83,7 +83,7 @@ class Outbox:
         return next((each for each in reversed(self._with_queries.get(to, {})) if each < number), 0)
 
     def take(self, number: int) -> Carried | None:
-        """There is a receipt; None: the parcel is no longer here."""
+        """Remove a parcel that has a receipt; None: it is no longer here."""
         carried = self._carried.pop(number, None)
         if carried is not None:
             del self._on_the_way[carried.to][number]
@@ -108,7 +108,7 @@ class Outbox:
         return effects
 
     def waiting(self) -> dict[PeerId, list[Reader]]:
-        """The evaluators that parcels are under way to, and the readers these are of."""
+        """The evaluators that have not acknowledged all parcels, and the readers of these parcels."""
         found: dict[PeerId, list[Reader]] = {}
         for carried in self._carried.values():
             found.setdefault(carried.to, []).append(carried.reader)

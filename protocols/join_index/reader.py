@@ -41,8 +41,8 @@ class TupleTooLarge(Exception):
 class Reading:
     """Tuples that were read together. It is done once evaluators have unpacked all parcels made of them."""
 
-    passes: dict[Origin, int] = field(default_factory=dict)
-    parcels: int = 0
+    passes: dict[Origin, int] = field(default_factory=dict)  # Its reader covers these positions once it is done.
+    parcels: int = 0  # Without a receipt.
 
 
 @dataclass(slots=True, eq=False)
@@ -53,7 +53,7 @@ class Held:
     message: IndexQuery
     subscriber: PeerId
     leased_at: Millis
-    since: Reading | None = None  # The side counts as indexed once this is unpacked.
+    since: Reading | None = None  # The replay of recent tuples for this side, which is indexed once evaluators have it.
 
     @property
     def name(self) -> HeldName:
@@ -118,8 +118,8 @@ class Reader:
     joining: dict[HeldName, Held] = field(default_factory=dict)  # Sides that are not in place yet.
     subscribers: Counter[Incarnation] = field(default_factory=Counter)  # With how many sides each.
     lapsed: dict[JoinId, Incarnation] = field(default_factory=dict)  # Forgotten; the subscriber has not confirmed it.
-    recent: deque[Batch] = field(default_factory=deque)
-    forgotten: Stamp = -1  # The latest stamp among the batches that are no longer kept.
+    recent: deque[Batch] = field(default_factory=deque)  # Replayed for queries that come a little later.
+    forgotten: Stamp = -1  # The latest stamp among the batches that are no longer in `recent`.
     readings: deque[Reading] = field(default_factory=deque)
     read: dict[Origin, int] = field(default_factory=dict)
     covers: dict[Origin, int] = field(default_factory=dict)

@@ -74,7 +74,7 @@ class Reports:
         return self._inbound.setdefault((peer, life), InboundSequence()).take(sequence)
 
     def restarted(self, peer: PeerId, life: Millis) -> list[JoinId]:
-        """Note the life of an evaluator; the queries that count on another life of it."""
+        """Note the life of an evaluator, and return the queries that count on another life of it."""
         if self._lives.get(peer) == life:
             return []
         self._lives[peer] = life
@@ -88,7 +88,7 @@ class Reports:
         return list(lost)
 
     def newly_believed(self) -> Iterator[ReaderSeen]:
-        """Believe the reports whose results are all here; the readers that they are of, one by one."""
+        """Believe the reports whose results are all here, and yield their readers."""
         for seen in list(self.readers.values()):
             report = seen.waiting
             if report is None or not self._has_all(report):

@@ -28,13 +28,14 @@ from queries.expressions import Call, Column, Constant, conjuncts
 from queries.schema import Row, Schema
 
 GROUP_BYTES: Final = 12
+# The same comparison with its arguments exchanged.
 _TURNED: Final = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _NUMBERS: Final = (int, float, Decimal)
 _bound = itemgetter(0)
 
 
 class Member:
-    """A query of a group. It is compiled when two tuples first concern it: many queries wait for ever."""
+    """A query of a group. It is compiled when a pair of tuples first concerns it: many queries never have one."""
 
     __slots__ = (
         "_ready",
@@ -145,6 +146,7 @@ class Selections:
 
     @property
     def tells_apart(self) -> bool:
+        """Whether some query wants only some of the tuples."""
         return bool(self._equal or self._above or self._below)
 
     def add(self, member: Member) -> None:
@@ -212,7 +214,7 @@ class Group:
     sides: tuple[Selections, Selections]
     members: dict[JoinId, Member] = field(default_factory=dict)
     windows: tuple[Counter[Millis], Counter[Millis]] = field(default_factory=lambda: (Counter(), Counter()))
-    _tells_apart: bool = False  # Whether any query wants something of a tuple alone.
+    _tells_apart: bool = False  # Whether some query wants only some tuples of a side.
 
     @classmethod
     def of(cls, member: Member) -> Group:

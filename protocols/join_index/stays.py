@@ -22,7 +22,7 @@ NEVER: Final[Millis] = -(1 << 62)
 
 
 class Shelf(NamedTuple):
-    """What is stored together: the tuples of an attribute; or, of one group and side, the triggers that look for it."""
+    """What is stored together: tuples by one attribute; or triggers of one group and side that look for such tuples."""
 
     at: Attribute | None
     group: bytes
@@ -31,7 +31,9 @@ class Shelf(NamedTuple):
 
 @dataclass(slots=True)
 class Dropped:
-    """Remembers of expired things when they came and of what time they were; finds the latest time since an arrival.
+    """The arrivals and publication times of expired tuples; finds the latest time among those since an arrival.
+
+    An arrival (`came`) is the number of a load, a time (`wall`) is in milliseconds.
 
     >>> dropped = Dropped()
     >>> for came, wall in ((1, 50), (3, 20), (2, 30), (4, 10)):
@@ -40,7 +42,7 @@ class Dropped:
     (50, 30, 10, True)
     """
 
-    # Arrivals rise and times fall: what came earlier and is older than another never decides.
+    # Arrivals rise and times fall: a tuple that came before another and is older is never the latest.
     _came: list[int] = field(default_factory=list)
     _walls: list[Millis] = field(default_factory=list)
 
@@ -115,7 +117,7 @@ class Stays:
         return member.keep_ms(side), member.query.late_ms if has_window else self.late_ms
 
     def until(self, shelf: Shelf, wall: Millis, now: Millis) -> Millis:
-        """When a tuple of this time that comes now expires."""
+        """When a tuple that was published at `wall` and comes now expires."""
         keep_ms, late_ms = self._wishes[shelf].longest
         return max(now, wall + keep_ms) + late_ms
 
@@ -124,7 +126,7 @@ class Stays:
         self._dropped.setdefault(shelf.at, {}).setdefault(shelf, Dropped()).add(came, wall)
 
     def late(self, shelf: Shelf, wall: Millis, groups: Mapping[bytes, Group]) -> list[Member]:
-        """Queries for which a tuple of this time that comes now may have missed an expired partner."""
+        """Queries for which a tuple that was published at `wall` and comes now may have missed an expired partner."""
         found: list[Member] = []
         for other, dropped in self._dropped.get(shelf.at, {}).items():
             if not shelf.group and other.group:  # Tuples meet triggers.
@@ -140,7 +142,7 @@ class Stays:
 
 
 def _missing(group: Group, side: Side, wall: Millis, dropped: Dropped) -> list[Member]:
-    """Queries with a window on this side whose expired tuples might have met one of this time."""
+    """Queries with a window on this side, of whose expired tuples one might have met a tuple of time `wall`."""
     if dropped.latest() < wall - max(group.windows[side], default=0):
         return []
     return [

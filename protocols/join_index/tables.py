@@ -32,7 +32,7 @@ _Key = tuple[int, int]  # The number of an origin, and the sequence.
 
 
 class _Item:
-    """A tuple. Its row ends with TIME."""
+    """A tuple or a trigger. Its row ends with TIME; `wall` is its publication time in milliseconds."""
 
     __slots__ = ("came", "key", "published_at", "row", "until", "wall")
 
@@ -46,7 +46,7 @@ class _Item:
 
 
 _Lot = tuple[bytes, Side]  # Triggers of a group, by the side they take.
-_Place = dict[_Lot, dict[_Key, _Item]]  # All that is stored under one value.
+_Place = dict[_Lot, dict[_Key, _Item]]  # All tuples and triggers of one value.
 _TUPLES: Final[_Lot] = (b"", LEFT)  # Tuples that wait for triggers.
 
 
@@ -76,13 +76,13 @@ class Tables:
     _loads: int = 0  # Numbers the loads.
     _stays: Stays = field(init=False)
     _groups: dict[bytes, Group] = field(default_factory=dict)
-    _attempts: dict[str, JoinId] = field(default_factory=dict)  # The attempt of each query that is known.
-    _removed: Recently[JoinId] = field(default_factory=Recently)
+    _attempts: dict[str, JoinId] = field(default_factory=dict)  # The known attempt of each query.
+    _removed: Recently[JoinId] = field(default_factory=Recently)  # Over: not taken in again.
     _places: dict[Attribute | None, dict[Value, _Place]] = field(default_factory=dict)
     _schemas: dict[Schema, Schema] = field(default_factory=dict)
     _origins: list[Origin] = field(default_factory=list)
     _numbers: dict[Origin, int] = field(default_factory=dict)
-    _old: Expiry[tuple[Load, int]] = field(default_factory=Expiry)
+    _old: Expiry[tuple[Load, int]] = field(default_factory=Expiry)  # Loads, with the numbers of their origins.
     _made: dict[JoinId, _Made] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

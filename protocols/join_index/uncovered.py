@@ -20,7 +20,7 @@ class Uncovered:
     """
 
     _digests: dict[_Pair, bytes] = field(default_factory=dict)
-    _numbers: dict[Origin, int] = field(default_factory=dict)  # Four small numbers are soon looked up.
+    _numbers: dict[Origin, int] = field(default_factory=dict)  # Short keys, fast to look up.
 
     def __len__(self) -> int:
         return len(self._digests)
@@ -37,7 +37,7 @@ class Uncovered:
     def add(
         self, results: ResultRows, digests: Sequence[bytes], left: Sequence[int], right: Sequence[int]
     ) -> list[bool]:
-        """Which of some results are new. The tuples below `left` and `right`, by origin, have all their results."""
+        """Add results, and say which are new. A pair of tuples below `left` and `right`, by origin, is covered."""
         known, made_of = self._digests, iter(results.made_of)
         numbers = [self._numbers.setdefault(origin, len(self._numbers)) for origin in results.origins]
         is_new: list[bool] = []
@@ -51,7 +51,7 @@ class Uncovered:
         return is_new
 
     def cover(self, left: Sequence[int], right: Sequence[int]) -> None:
-        """Forget the results of the tuples below these, in the order of `origins`."""
+        """Forget the results of two tuples below `left` and `right`, which are in the order of `origins`."""
         self._digests = {
             pair: digest
             for pair, digest in self._digests.items()

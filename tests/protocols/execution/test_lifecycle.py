@@ -8,7 +8,7 @@ import pytest
 
 from protocols.errors import LocalProtocolError
 from protocols.events import PeerDown, Requested
-from protocols.execution.lifecycle import CHANGES, STORY_KEPT, Change, Life, State
+from protocols.execution.lifecycle import CHANGES, STORY_KEPT, Change, Lifecycle, State
 from protocols.execution.messages import QueryShown, ShowQuery
 from tests.protocols.execution.parts import NORTH
 from tests.protocols.execution.proxied import running
@@ -24,7 +24,7 @@ def test_every_state_can_be_reached_and_only_one_is_left_for_good():
 @pytest.mark.parametrize("state", CHANGES)
 def test_a_change_that_the_table_does_not_have_is_our_mistake(state: State):
     for change in get_args(Change):
-        life = Life(state)
+        life = Lifecycle(state)
         if change in CHANGES[state]:
             life.change(change, now=5, why="a reason")
             assert (life.state, list(life.story)) == (CHANGES[state][change], [(5, f"it {change}: a reason")])
@@ -34,7 +34,7 @@ def test_a_change_that_the_table_does_not_have_is_our_mistake(state: State):
 
 
 def test_only_the_latest_of_a_long_story_is_kept():
-    life = Life()
+    life = Lifecycle()
     for number in range(STORY_KEPT + 3):
         life.note(number, "something")
     assert [at for at, _ in life.story] == list(range(3, STORY_KEPT + 3))

@@ -36,7 +36,7 @@ def test_a_note_without_progress_says_only_what_it_adds():
         note, _ = results.next_batch(1000) or (None, ())
         assert note is not None
         journal.append(note)
-        results.settle(results.is_in())
+        results.settle(results.mark_published())
     assert [(note.adds_to, len(note.beyond)) for note in journal] == [(None, 1), (1, 2)]
     again = begun()
     again.notes = journal
@@ -55,15 +55,15 @@ def test_results_that_were_refused_are_not_among_those_told_when_others_took_the
 
     results.add([(1,)], None)
     next_note()
-    results.settle(results.is_in())
+    results.settle(results.mark_published())
     results.add([(2,)], None)
     next_note()
-    results.is_not_in()
+    results.mark_refused()
     results.end_attempt()
     results.begin_attempt()
     results.add([(3,)], None)
     next_note()
-    results.settle(results.is_in())
+    results.settle(results.mark_published())
     again = begun()
     again.notes = journal
     again.restart(2)
@@ -102,10 +102,10 @@ def test_after_a_restart_the_notes_tell_what_is_in_the_stream(steps: list[str], 
                 results.add([], Progress((reach("left", LEFT, number + 1),)))
                 told.clear()
             case "told" if results.in_flight is not None:
-                results.settle(results.is_in())
+                results.settle(results.mark_published())
                 safe[results.count] = state(results)
             case "refused" if results.in_flight is not None:
-                results.is_not_in()
+                results.mark_refused()
             case "anew" if results.in_flight is None:
                 results.end_attempt()
                 results.begin_attempt()
@@ -118,7 +118,7 @@ def test_after_a_restart_the_notes_tell_what_is_in_the_stream(steps: list[str], 
         results.validate()
     count = results.count
     if arrived and results.in_flight is not None:  # The peer crashes before it hears that they are in the stream.
-        results.settle(results.is_in())
+        results.settle(results.mark_published())
         count = results.count
         safe[count] = state(results)
     again = begun()

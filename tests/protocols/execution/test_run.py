@@ -45,7 +45,7 @@ def test_results_come_with_what_they_cover():
     assert effects == []
     progress = Progress(covers, covers, 3 * SECOND, 3 * SECOND)
     assert results == [RunOutput([(1,), (3,)], True, progress, progress)]
-    assert run.behind == {"left": {LEFT: Position(LEFT, 3)}}
+    assert run.to_acknowledge == {"left": {LEFT: Position(LEFT, 3)}}
 
 
 def test_parts_of_a_large_batch_cover_no_more_than_themselves():
@@ -176,7 +176,7 @@ def test_rows_that_are_gone_are_passed_over_and_counted():
     _, (results,) = run.take_gap("left", Missed(origin=LEFT, first=4, next=9), now=0)
     assert results.reached is not None
     assert results.reached.covers == (reach("left", LEFT, 9),)
-    assert run.behind == {"left": {LEFT: Position(LEFT, 9)}}
+    assert run.to_acknowledge == {"left": {LEFT: Position(LEFT, 9)}}
     assert run.status(7, now=0).inputs[0].missed == 5
 
 
@@ -199,7 +199,7 @@ def test_time_goes_on_between_two_flows_without_forgetting_the_first():
     effects, _ = run.tick(now=1)
     assert [each.watermark_us for each in effects if isinstance(each, FeedRun)] == [2 * SECOND]
     run.finished(3, [])
-    assert run.behind == {"l": 1, "r": 1}
+    assert run.to_acknowledge == {"l": 1, "r": 1}
 
 
 def test_a_maker_that_hears_rows_again_is_not_silent_any_more():
