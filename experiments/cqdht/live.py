@@ -16,9 +16,9 @@ RF is the tuples that came to a rewriter. EF is the tuples and triggers that cam
 all queries of its group, where the paper's machines count each rewritten query. A peer keeps the sides of queries that
 it rewrites (RS), the queries it evaluates, their tuples and triggers (ES).
 
-A query's evaluators are the neighbours that its proxy knows, 64 at most. Up to 65 peers all proxies name the same ones,
-and one reading of an attribute serves all queries. In larger networks each proxy names its own, and a rewriter reads
-the stream once for each of them.
+A query's evaluators are named by the rewriter of the attribute where its sides meet: itself and its neighbours, 64 at
+most. Up to 64 peers these are the same everywhere, and one reading of an attribute serves all queries. In larger
+networks an attribute is read once for each rewriter that its queries meet at.
 """
 
 from __future__ import annotations

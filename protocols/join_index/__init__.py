@@ -3,9 +3,11 @@
 A query has a subscriber, a rewriter for each side, and evaluators. Every peer can be any of them (`machine.py`).
 
 - The subscriber is the peer of the query's proxy (`subscriber.py`, `attempt.py`, `reports.py`). It chooses the
-  algorithm (`choice.py`, `known.py`), the rewriters (`replicas.py`) and the evaluators (`heavy.py`).
+  algorithm (`choice.py`, `known.py`), how many rewriters share a side (`replicas.py`), and how many evaluators share a
+  value (`heavy.py`).
 - A rewriter is found by the key of an attribute (`keys.py`). It reads the stream of this attribute for all queries that
   are indexed there (`rewriter.py`, `reader.py`), and sends each tuple to the evaluators of its values (`parcels.py`).
+  Where the sides of a query meet, it also names the evaluators (`panel.py`).
 - An evaluator keeps tuples and triggers by value (`evaluator.py`, `tables.py`, `stays.py`). Where two of them meet, it
   finds the queries they concern (`selections.py`) and sends the results to the subscribers.
 

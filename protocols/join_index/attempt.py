@@ -20,7 +20,7 @@ from protocols.join_index.choice import Chosen, chosen, rewriting
 from protocols.join_index.condition import CompiledJoin
 from protocols.join_index.heavy import heavy_values
 from protocols.join_index.known import both
-from protocols.join_index.messages import LEFT, SIDES, IndexQuery, JoinId, ResultRows, Side
+from protocols.join_index.messages import LEFT, RIGHT, SIDES, Attribute, IndexQuery, JoinId, ResultRows, Side
 from protocols.join_index.replicas import replicas_for
 from protocols.join_index.reports import ReaderSeen
 from protocols.join_index.uncovered import Uncovered
@@ -55,8 +55,8 @@ class JoinAttempt:
 
     deploy: Deploy
     join: CompiledJoin
-    evaluators: tuple[PeerId, ...]
     began_at: Millis
+    evaluators: tuple[PeerId, ...] = ()  # Empty until a rewriter has named them.
     unknown: dict[RequestId, Side] = field(default_factory=dict)  # Questions to the catalogue about the streams.
     statistics: dict[Side, list[StreamStatistics]] = field(default_factory=dict)
     chosen: Chosen | None = None
@@ -90,15 +90,31 @@ class JoinAttempt:
 
     # How it runs.
 
-    def choose(self, alike: Mapping[Algorithm, int]) -> None:
-        """Decide on the algorithm, rewriters and heavy values. `alike` counts attempts with the same condition."""
-        engine, count = self.engine, len(self.evaluators)
+    def choose(self, alike: Mapping[Algorithm, int], count: int) -> None:
+        """Decide on the algorithm, for about so many evaluators. `alike` counts attempts with the same condition."""
+        engine = self.engine
         if engine.is_open:
             self.chosen = chosen(self.join, self.statistics, count, engine.skew, alike)
         else:
             self.chosen = Chosen(engine.algorithm, "as asked for")
-        algorithm = self.chosen.algorithm
-        self.join = self.join.by(algorithm)
+        self.join = self.join.by(self.chosen.algorithm)
+
+    def meets_at(self) -> Attribute:
+        """The attribute whose rewriter names the evaluators: the one that SAI's triggers look for.
+
+        Where both sides rewrite either would do. The last by name is the same whichever side a query names first.
+        """
+        assert self.chosen is not None
+        left, right = rewriting(self.chosen.algorithm, both(self.join, self.statistics))
+        if left and right:
+            return max(self.join.attributes, key=str)
+        return self.join.attributes[RIGHT if left else LEFT]
+
+    def agree(self, evaluators: tuple[PeerId, ...]) -> None:
+        """Decide on replicas and heavy values, now that the evaluators are known."""
+        assert self.chosen is not None
+        self.evaluators = evaluators
+        engine, count, algorithm = self.engine, len(evaluators), self.chosen.algorithm
         known = both(self.join, self.statistics)
         rewrites = rewriting(algorithm, known)
         heavy = heavy_values(algorithm, self.join.attributes, rewrites, known, count, engine.skew)

@@ -14,7 +14,9 @@ from protocols.join_index import messages
 from protocols.join_index.evaluator import Evaluator
 from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import (
+    AskEvaluators,
     Covered,
+    Evaluators,
     IndexQuery,
     JoinResults,
     KeepQueries,
@@ -60,7 +62,7 @@ class JoinIndex:
     _is_ticking: bool = False
 
     def __post_init__(self) -> None:
-        self.rewriter = Rewriter(self.peer_id, self.limits, self.inside)
+        self.rewriter = Rewriter(self.peer_id, self.limits, self.inside, self.neighbours)
         self.evaluator = Evaluator(self.peer_id, self.limits)
         self.subscriber = Subscriber(self.peer_id, self.inside, self.neighbours, self.late_ms)
 
@@ -94,6 +96,10 @@ class JoinIndex:
                 return self.subscriber.deploy(message, now)
             case Undeploy() if sender == self.peer_id:
                 return self.subscriber.undeploy(message)
+            case Evaluators():
+                return self.subscriber.named(message, now)
+            case AskEvaluators():
+                return self.rewriter.name_evaluators(sender, message, now)
             case QueryIndexed():
                 return self.subscriber.indexed(sender, message, now)
             case QueryRefused():

@@ -88,6 +88,20 @@ class IndexQuery(Message, frozen=True, kw_only=True, tag="QUERY"):
     replicas: int = 1  # Rewriters of this side. Each reads a share of the publishers.
 
 
+class AskEvaluators(Message, frozen=True, kw_only=True, tag="ASK_EVALUATORS"):
+    """Who is to evaluate this query? Asked of the rewriter of the attribute where its two sides meet."""
+
+    query: JoinId
+    shunned: tuple[PeerId, ...] = ()  # Evaluators that the subscriber has lost lately.
+
+
+class Evaluators(Message, frozen=True, kw_only=True, tag="EVALUATORS"):
+    """These are: the same for all queries whose sides meet at attributes of this rewriter."""
+
+    query: JoinId
+    peers: tuple[PeerId, ...]
+
+
 class QueryIndexed(Message, frozen=True, kw_only=True, tag="QUERY_INDEXED"):
     """From now on no tuple published after the query passes it by here."""
 

@@ -7,7 +7,7 @@ wants. If some of these are no longer here, the query gets a reader of its own u
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -24,7 +24,9 @@ from protocols.join_index.expiry import Recently
 from protocols.join_index.heavy import Spread
 from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import (
+    AskEvaluators,
     Covered,
+    Evaluators,
     Heard,
     Heavy,
     IndexQuery,
@@ -38,6 +40,7 @@ from protocols.join_index.messages import (
     Receipt,
     RemoveQuery,
 )
+from protocols.join_index.panel import Panel
 from protocols.join_index.parcels import Outbox
 from protocols.join_index.reader import Held, HeldName, Reader, Reading, TupleTooLarge
 from protocols.join_index.selections import Member
@@ -55,9 +58,10 @@ GONE_MS: Final = 120_000  # A released query is not taken again for so long: mes
 class Rewriter:
     """The rewriter of all attributes whose keys lead to this peer.
 
-    In:        QUERY, KEEP_QUERIES, REMOVE_QUERY from subscribers; tuples of streams; RECEIPT from evaluators
-    Out:       QUERY_INDEXED, QUERY_REFUSED, QUERY_LOST, COVERED; PARCEL to evaluators
-    Keeps:     readers with their queries; parcels until their receipt
+    In:        ASK_EVALUATORS, QUERY, KEEP_QUERIES, REMOVE_QUERY from subscribers; tuples of streams; RECEIPT from
+               evaluators
+    Out:       EVALUATORS, QUERY_INDEXED, QUERY_REFUSED, QUERY_LOST, COVERED; PARCEL to evaluators
+    Keeps:     readers with their queries; parcels until their receipt; whom it names as evaluators
     Invariant: evaluators have unpacked what COVERED says, and still have it; if one has restarted, QUERY_LOST follows
     Paper:     Idreos et al., ICDE 2006, sections 4 to 6, attribute level; departures in docs/papers.md
     """
@@ -65,6 +69,7 @@ class Rewriter:
     peer_id: PeerId
     limits: JoinLimits
     inside: Inside
+    neighbours: Callable[[], tuple[PeerId, ...]] = tuple
     life: Millis = 0
     readers: dict[str, Reader] = field(default_factory=dict)
     _held_by: dict[HeldName, Reader] = field(default_factory=dict)
@@ -75,12 +80,25 @@ class Rewriter:
     _released: dict[PeerId, dict[JoinId, Millis]] = field(default_factory=dict)  # Until when each evaluator is told.
     _gone: Recently[JoinId] = field(default_factory=Recently)  # Released queries.
     _spreads: dict[tuple[tuple[PeerId, ...], tuple[Heavy, ...]], Spread] = field(default_factory=dict)
+    _panel: Panel = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._panel = Panel(self.peer_id, self.neighbours)
 
     def begin(self, now: Millis) -> None:
         self.life = now
         self._outbox.begin(now)
 
     # Queries.
+
+    def name_evaluators(self, sender: PeerId, message: AskEvaluators, now: Millis) -> list[Effect]:
+        """Name the same to everyone, so that their queries share readings."""
+
+        def is_used(peers: tuple[PeerId, ...]) -> bool:
+            return any(evaluators == peers for evaluators, _ in self._spreads)
+
+        self._panel.shun(message.shunned, now)
+        return [Send(sender, Evaluators(query=message.query, peers=self._panel.peers(now, is_used)))]
 
     def index(self, sender: PeerId, message: IndexQuery, now: Millis) -> list[Effect]:
         name = (message.query.id, message.side, message.replica)
@@ -334,6 +352,7 @@ class Rewriter:
 
     def _lose_with(self, peer: PeerId, now: Millis) -> list[Effect]:
         del self._seen_at[peer]
+        self._panel.shun([peer], now)
         waiting = self._outbox.waiting().get(peer, [])
         lost = [reader for reader in self.readers.values() if peer in reader.used or reader in waiting]
         reason = f"peer {peer.short} was silent for {SILENT_MS // 1000} s"

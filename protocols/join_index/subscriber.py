@@ -18,11 +18,13 @@ from protocols.ids import Millis, PeerId, RequestId, StreamName
 from protocols.inside import Inside
 from protocols.join_index.attempt import JoinAttempt, RewriterName
 from protocols.join_index.condition import CompiledJoin, NotIndexed
-from protocols.join_index.expiry import less
+from protocols.join_index.expiry import Recently, less
 from protocols.join_index.keys import attribute_key
 from protocols.join_index.messages import (
     SIDES,
+    AskEvaluators,
     Covered,
+    Evaluators,
     JoinId,
     JoinQuery,
     JoinResults,
@@ -34,6 +36,7 @@ from protocols.join_index.messages import (
     QueryRefused,
     RemoveQuery,
 )
+from protocols.join_index.panel import EVALUATORS_MAX, SHUN_MS
 from protocols.join_index.reports import Reports
 from protocols.join_index.rewriter import ROLE
 from protocols.messages import Answer
@@ -58,8 +61,6 @@ from queries.schema import Row
 POSE_MS: Final = 2000  # A query that a rewriter has not answered is sent again after this time.
 KEEP_MS: Final = 3000  # Between two renewals of leases.
 SILENT_MS: Final = 6000  # A rewriter that has been silent for longer is taken for lost.
-SHUN_MS: Final = 30_000  # A lost evaluator is not chosen again for this time.
-EVALUATORS_MAX: Final = 64
 UNSAFE_MAX: Final = 50_000  # With more results that are not safe yet, evaluators get no NOTIFIED: back-pressure.
 SAY_MS: Final = 3000  # The proxy hears at least this often how far a query is.
 
@@ -68,9 +69,11 @@ SAY_MS: Final = 3000  # The proxy hears at least this often how far a query is.
 class Subscriber:
     """The queries of one proxy that run through the join index.
 
-    In:        DEPLOY, UNDEPLOY from this same peer; QUERY_INDEXED, QUERY_REFUSED, QUERY_LOST, COVERED; JOIN_RESULTS
-    Out:       QUERY to the peer nearest to the key of each replica of each side's attribute; KEEP_QUERIES,
-               REMOVE_QUERY; NOTIFIED, later where results pile up; results for the proxy
+    In:        DEPLOY, UNDEPLOY from this same peer; EVALUATORS, QUERY_INDEXED, QUERY_REFUSED, QUERY_LOST, COVERED;
+               JOIN_RESULTS
+    Out:       ASK_EVALUATORS to the rewriter where the sides of a query meet, then QUERY to the peer nearest to the key
+               of each replica of each side's attribute; KEEP_QUERIES, REMOVE_QUERY; NOTIFIED, later where results pile
+               up; results for the proxy
     Keeps:     its attempts, and what it knows of their readers
     Invariant: what the proxy is told to be covered was handed on before
     """
@@ -82,7 +85,7 @@ class Subscriber:
     life: Millis = 0
     attempts: dict[JoinId, JoinAttempt] = field(default_factory=dict)
     _asked: dict[RequestId, JoinAttempt] = field(default_factory=dict)
-    _shunned: dict[PeerId, Millis] = field(default_factory=dict)
+    _shunned: Recently[PeerId] = field(default_factory=Recently)  # Evaluators that were lost.
     _late: dict[StreamName, tuple[Millis, Millis]] = field(
         default_factory=dict
     )  # The next attempt's late_ms, and when.
@@ -115,7 +118,7 @@ class Subscriber:
             join = CompiledJoin.of(query)
         except NotIndexed as error:
             return [self._refusal(message, str(error))]
-        attempt = self.attempts[name] = JoinAttempt(message, join, self._evaluators(now), now)
+        attempt = self.attempts[name] = JoinAttempt(message, join, now)
         effects: list[Effect] = []
         for side in SIDES:
             request, effect = self.inside.ask(ROLE, ShowStream(name=join.side(side).source.stream))
@@ -132,11 +135,22 @@ class Subscriber:
         }
         return self._late.get(query, (self.late_ms, now))[0]
 
-    def _evaluators(self, now: Millis) -> tuple[PeerId, ...]:
-        """All rewriters of an attempt must agree who evaluates a value, so the subscriber decides it."""
-        self._shunned = {peer: at for peer, at in self._shunned.items() if now - at < SHUN_MS}
-        there = [peer for peer in self.neighbours() if peer not in self._shunned and peer != self.peer_id]
-        return tuple(sorted((self.peer_id, *there[: EVALUATORS_MAX - 1])))
+    def _ask_evaluators(self, attempt: JoinAttempt, now: Millis) -> list[Effect]:
+        """All rewriters of an attempt must agree who evaluates a value, so one of them names the evaluators."""
+        attempt.posed_at = now
+        self._shunned.sweep(now)
+        message = AskEvaluators(query=attempt.name, shunned=tuple(self._shunned))
+        return [Route(attribute_key(attempt.meets_at()), message)]
+
+    def named(self, message: Evaluators, now: Millis) -> list[Effect]:
+        """The first answer counts: rewriters may already go by it. One that cannot be is as good as none."""
+        attempt = self.attempts.get(message.query)
+        if attempt is None or attempt.chosen is None or attempt.evaluators:
+            return []
+        if not 1 <= len(message.peers) <= EVALUATORS_MAX:
+            return []
+        attempt.agree(message.peers)
+        return _pose(attempt, now)
 
     def answered(self, request: RequestId, answer: Answer, now: Millis) -> list[Effect]:
         """The catalogue has said what it knows of a stream."""
@@ -150,10 +164,11 @@ class Subscriber:
         if attempt.unknown:
             return []
         signature = attempt.join.condition.signature
-        attempt.choose({algorithm: self._alike[signature, algorithm] for algorithm in ALGORITHMS})
+        alike = {algorithm: self._alike[signature, algorithm] for algorithm in ALGORITHMS}
+        attempt.choose(alike, min(len(self.neighbours()) + 1, EVALUATORS_MAX))
         assert attempt.chosen is not None
         self._alike[signature, attempt.chosen.algorithm] += 1
-        return _pose(attempt, now)
+        return self._ask_evaluators(attempt, now)
 
     def indexed(self, sender: PeerId, message: QueryIndexed, now: Millis) -> list[Effect]:
         attempt = self.attempts.get(message.query)
@@ -184,8 +199,9 @@ class Subscriber:
         return [*self._end(attempt), self._refusal(attempt.deploy, message.reason)]
 
     def lost(self, message: QueryLost, now: Millis) -> list[Effect]:
-        if message.culprit is not None and message.culprit != self.peer_id:
-            self._shunned[message.culprit] = now
+        if message.culprit is not None:
+            self._shunned.sweep(now)
+            self._shunned.add(message.culprit, now + SHUN_MS)
         return self._lose_query(message.query, message.reason)
 
     def _lose_query(self, query: JoinId, reason: str) -> list[Effect]:
@@ -332,7 +348,7 @@ class Subscriber:
     # Time.
 
     def sweep(self, now: Millis) -> list[Effect]:
-        """Renew leases, pose again what no rewriter has answered, and end attempts whose rewriters are silent."""
+        """Renew leases, ask and pose again where nobody answered, and end attempts whose rewriters are silent."""
         effects: list[Effect] = []
         for attempt in list(self.attempts.values()):
             readers = [self._reports.readers[name] for name in attempt.readers.values()]
@@ -340,8 +356,8 @@ class Subscriber:
             if silent:
                 effects += self._lose(attempt, f"peer {silent[0].short} was silent")
                 continue
-            if attempt.queries and not attempt.is_in_place and now - attempt.posed_at >= POSE_MS:
-                effects += _pose(attempt, now)
+            if attempt.chosen is not None and not attempt.is_in_place and now - attempt.posed_at >= POSE_MS:
+                effects += _pose(attempt, now) if attempt.queries else self._ask_evaluators(attempt, now)
             if attempt.is_in_place:
                 effects += [self._status(attempt), *self._say(attempt, now)]
         if now - self._kept_at >= KEEP_MS:

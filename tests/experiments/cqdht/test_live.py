@@ -98,8 +98,14 @@ def test_loads_are_those_of_rewriters_and_evaluators(run: live.LiveRun, costs: d
     assert sum(run.storage()) == held + kept + triggered  # Nothing is older than its window yet.
 
 
-def test_who_knows_only_some_peers_names_evaluators_of_its_own():
+def test_the_rewriter_of_an_attribute_names_the_evaluators_of_all_who_meet_there():
     size = Size(peers=80, queries=6, relations=2)
     run = live.LiveRun(size, seed=2)
     run.pose()
-    assert run.readings == 2 * size.queries
+    attempts = [each for machine in run.machines for each in machine.joins.subscriber.attempts.values()]
+    assert len(attempts) == size.queries
+    named = {attempt.meets_at(): attempt.evaluators for attempt in attempts}
+    assert len(named) < size.queries, "some proxies meet"
+    assert all(attempt.evaluators == named[attempt.meets_at()] for attempt in attempts)
+    assert run.readings == len({(at, each.evaluators) for each in attempts for at in each.join.attributes})
+    assert run.readings < 2 * size.queries

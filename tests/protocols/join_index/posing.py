@@ -10,12 +10,9 @@ from protocols.events import Received, Requested
 from protocols.ids import Millis
 from protocols.inside import Inside
 from protocols.join_index.keys import attribute_key
-from protocols.join_index.messages import (
-    IndexQuery,
-    QueryIndexed,
-)
+from protocols.join_index.messages import AskEvaluators, Evaluators, IndexQuery, QueryIndexed
 from protocols.join_index.subscriber import Subscriber
-from protocols.messages import Refused
+from protocols.messages import Answer, Refused
 from protocols.subgraphs import (
     Deploy,
     Deployed,
@@ -44,14 +41,27 @@ def deployment(attempt: int = 1, resume: Progress | None = None) -> Deploy:
     return Deploy(query="q", attempt=attempt, subgraph=subgraph, consumer_host=None, resume=resume or Progress())
 
 
-def routed(queries: Subscriber, asked: list[Effect]) -> list[IndexQuery]:
-    """What becomes of a query when nobody knows the rates of its streams."""
+def looked_up(queries: Subscriber, asked: list[Effect], *shown: Answer, now: Millis = 0) -> AskEvaluators:
+    """The question that follows once the catalogue has said what it knows of the streams, by default nothing."""
+    answers = shown or (Refused(code="unavailable", error=""),) * 2
     effects: list[Effect] = []
-    for each in asked:
+    for each, answer in zip(asked, answers, strict=True):
         assert isinstance(each, Tell)
         assert isinstance(each.event, Requested)
         assert isinstance(each.event.command, ShowStream)
-        effects = queries.answered(each.event.request, Refused(code="unavailable", error=""), now=0)
+        effects = queries.answered(each.event.request, answer, now)
+    (effect,) = effects
+    assert isinstance(effect, Route)
+    assert isinstance(effect.message, AskEvaluators)
+    assert effect.key in (attribute_key(R_B), attribute_key(S_E))
+    return effect.message
+
+
+def routed(queries: Subscriber, asked: list[Effect]) -> list[IndexQuery]:
+    """What becomes of a query when nobody knows the rates of its streams."""
+    question = looked_up(queries, asked)
+    peers = tuple(sorted((SUBSCRIBER, EVALUATOR, REWRITER)))
+    effects = queries.named(Evaluators(query=question.query, peers=peers), now=0)
     assert [each.key for each in effects if isinstance(each, Route)] == [attribute_key(R_B), attribute_key(S_E)]
     return [each.message for each in effects if isinstance(each, Route) and isinstance(each.message, IndexQuery)]
 

@@ -16,7 +16,7 @@ from protocols.join_index.choice import Cost, chosen, cost, rewriting
 from protocols.join_index.condition import CompiledJoin
 from protocols.join_index.keys import value_text
 from protocols.join_index.known import BOUND_SHARE, EQUAL_SHARE, SideKnown
-from protocols.join_index.messages import LEFT, RIGHT
+from protocols.join_index.messages import LEFT, RIGHT, Evaluators
 from protocols.join_index.subscriber import Subscriber
 from protocols.subgraphs import Algorithm, Deploy, Indexed, Progress, StreamInput, Subgraph
 from queries import sql
@@ -113,6 +113,7 @@ def deploy(queries: Subscriber, name: str, engine: Algorithm, *, is_open: bool) 
         definition = StreamDefinition(name=command.name, schema=STREAMS[command.name].schema)
         shown = StreamShown(definition=definition, publishers=(publisher,), subscriptions=0)
         queries.answered(each.event.request, shown, now=0)
+    queries.named(Evaluators(query=f"{name}~1", peers=(EVALUATOR,)), now=0)
     queries.validate()
 
 

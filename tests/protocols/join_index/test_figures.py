@@ -17,8 +17,10 @@ from protocols.ids import PeerId, distance
 from protocols.join_index.heavy import evaluators_of
 from protocols.join_index.keys import value_key, value_text
 from protocols.join_index.messages import (
+    AskEvaluators,
     Attribute,
     Covered,
+    Evaluators,
     IndexQuery,
     JoinId,
     JoinResults,
@@ -90,7 +92,7 @@ class Story:
         self._line(way, str(message.__struct_config__.tag), self._about(message))
 
     def _line(self, way: str, tag: str, about: str) -> None:
-        self.lines.append(f"{way:<{WIDTH}}{tag:<14}{about}".rstrip())
+        self.lines.append(f"{way:<{WIDTH}}{tag:<13} {about}".rstrip())
 
     def _towards(self, to: PeerId, message: Message) -> str:
         """The peer, and what it is addressed for."""
@@ -107,8 +109,10 @@ class Story:
             case IndexQuery(query=query, side=side, rewrites=rewrites):
                 what = "" if rewrites else ", to be read only"
                 return f"{_plain(query.id)} by its {('left', 'right')[side]} side{what}"
-            case QueryIndexed(query=query) | RemoveQuery(query=query):
+            case AskEvaluators(query=query) | QueryIndexed(query=query) | RemoveQuery(query=query):
                 return _plain(query)
+            case Evaluators(query=query, peers=peers):
+                return f"{_plain(query)}: {', '.join(sorted(self.names[peer] for peer in peers))}"
             case Parcel():
                 return self._inside(message)
             case Receipt(told=told):
@@ -215,10 +219,13 @@ def test_a_tuple_goes_out_for_queries_only_and_from_the_rewriter(figure: str, pa
 def test_evaluators_are_known_from_the_start_and_take_turns() -> None:
     """The paper routes a JOIN to the peer nearest to the value's key, and learns it by FINGER.
 
-    The subscriber names all evaluators of an attempt, so both rewriters agree whoever comes and goes, and no finger has
-    to be learnt. The key, modulo their number, chooses one of them: so each has as many keys as the others.
+    The rewriter of the attribute where both sides meet names all evaluators of an attempt, so both rewriters agree
+    whoever comes and goes, and no finger has to be learnt. The key, modulo their number, chooses one of them: so each
+    has as many keys as the others.
     """
     story = played("2-sai")
+    named = [line[WIDTH:].split() for line in story.lines if " EVALUATORS " in line]
+    assert named[0] == "EVALUATORS q1: N1, N2, N3, N4, N5, N6, N7".split()
     key = value_key(S_E, value_text(7))
     (evaluator,) = evaluators_of(key, sorted(story.network.ids[:-1]))
     assert evaluator != min(story.network.ids, key=lambda peer: distance(peer, key))

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from protocols.catalogue.events import PublisherEntry
-from protocols.catalogue.messages import PublisherShown, ShowStream, StreamShown
+from protocols.catalogue.messages import PublisherShown, StreamShown
 from protocols.catalogue.shares import PublisherShare
 from protocols.catalogue.statistics import StreamStatistics
 from protocols.catalogue.streams import StreamDefinition
@@ -21,6 +21,7 @@ from protocols.join_index.keys import attribute_key
 from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import (
     Covered,
+    Evaluators,
     IndexQuery,
     KeepQueries,
     QueryIndexed,
@@ -45,6 +46,7 @@ from protocols.subgraphs import (
     SubgraphStatus,
 )
 from queries import sql
+from tests.protocols.join_index.posing import looked_up
 from tests.protocols.join_index.things import EQUI_JOIN, EVALUATOR, PUBLISHER, R_B, REWRITER, S_E, STREAMS, SUBSCRIBER
 from tests.protocols.join_index.things import query as join_query
 
@@ -63,15 +65,10 @@ def deployment(replicas: int, resume: Progress | None = None) -> Deploy:
 
 
 def posed(queries: Subscriber, deploy: Deploy, *shown: Answer) -> list[Effect]:
-    """Deploy a query, with what is known of its streams."""
-    answers = shown or (Refused(code="unavailable", error=""),) * 2
-    effects: list[Effect] = []
-    for asked, answer in zip(queries.deploy(deploy, now=0), answers, strict=True):
-        assert isinstance(asked, Tell)
-        assert isinstance(asked.event, Requested)
-        assert isinstance(asked.event.command, ShowStream)
-        effects = queries.answered(asked.event.request, answer, now=0)
-    return effects
+    """Deploy a query, with what is known of its streams. Its evaluators are the neighbours and the subscriber."""
+    question = looked_up(queries, queries.deploy(deploy, now=0), *shown)
+    peers = tuple(sorted((SUBSCRIBER, *queries.neighbours())))
+    return queries.named(Evaluators(query=question.query, peers=peers), now=0)
 
 
 def indexed(side: Side, replica: int) -> QueryIndexed:
