@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -91,6 +92,8 @@ def counted(summary: str) -> Counter[str]:
 
 
 def main() -> int:
+    # A shell that starts a job in the background has it ignore SIGINT; tests that send Ctrl-C would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     began_at = time.monotonic()
     done: list[Part] = []
     for phase in PHASES:
