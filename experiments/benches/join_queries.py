@@ -109,7 +109,7 @@ class Index:
                 assert isinstance(told, Send)
                 message = _sent(told.message)
                 if isinstance(message, Receipt):
-                    self._carry(side, rewriter.received(effect.peer, message, self._now))
+                    self._carry(side, rewriter.receipt(effect.peer, message, self._now))
                 elif isinstance(message, JoinResults):
                     self.results += sum(len(each.made_of) // 4 for each in message.results)
                     notified = Notified(subscriber_life=message.subscriber_life, sequence=message.sequence)

@@ -39,7 +39,7 @@ from protocols.subgraphs import (
 )
 from queries.schema import Row
 
-AWAIT_MS: Final = 3_600_000  # An attempt waits so long for tuples that the last one covered and it has not read yet.
+AWAIT_MS: Final = 3_600_000  # How long a replay waits for tuples that the last attempt had covered.
 UNCOVERED_MAX: Final = 100_000  # It stops waiting for them earlier if it remembers more results than this.
 
 RewriterName = tuple[Side, int]  # A side, and one of the replicas that share its tuples.
@@ -64,11 +64,11 @@ class JoinAttempt:
     readers: dict[RewriterName, str] = field(default_factory=dict)
     posed_at: Millis = 0
     uncovered: Uncovered = field(default_factory=Uncovered)
-    said_at: Millis = 0
+    said_at: Millis = 0  # When the proxy was last told of its progress.
     unsafe: deque[int] = field(default_factory=deque)  # Sizes of the groups of results that are not safe yet.
     _covers: Vector = field(default_factory=Vector)
     _said: tuple[Reach, ...] = ()
-    _is_whole: bool = False  # It has read again all that the last attempt had covered.
+    _is_whole: bool = False  # The replay is done.
     _results: int = 0
 
     @property
@@ -83,6 +83,7 @@ class JoinAttempt:
 
     @property
     def is_in_place(self) -> bool:
+        """Whether every rewriter has indexed it."""
         return bool(self.queries) and len(self.readers) == len(self.queries)
 
     def alias(self, side: Side) -> str:
@@ -153,7 +154,7 @@ class JoinAttempt:
         self._covers.advance(tuple(Reach(alias, origin, upto) for origin, upto in covers.items()))
 
     def news(self, now: Millis) -> tuple[Progress, tuple[bytes, ...]] | None:
-        """How far it is, and digests of the results beyond that; None: as far as when this was last asked."""
+        """The progress and the digests beyond it, if they have changed since the last call; None during a replay."""
         self._is_whole = self._is_whole or self.has_caught_up(now)
         reached = self._covers.reaches()
         if not self._is_whole or reached == self._said:

@@ -36,7 +36,7 @@ from protocols.subgraphs import Deploy, Indexed, ResultsSafe, Undeploy
 from queries.catalogue import DAY_MS
 
 SWEEP: Final = f"{ROLE}/sweep"
-LIMITS: Final = JoinLimits(late_ms=DAY_MS)  # So long can a publisher be away and still have its tuples.
+LIMITS: Final = JoinLimits(late_ms=DAY_MS)  # Without windows: a publisher may be away this long.
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ class JoinIndex:
     peer_id: PeerId
     inside: Inside
     neighbours: Callable[[], tuple[PeerId, ...]]
-    late_ms: Millis
+    late_ms: Millis  # With windows: how late a tuple may be in a first attempt.
     limits: JoinLimits = LIMITS
     rewriter: Rewriter = field(init=False)
     evaluator: Evaluator = field(init=False)
@@ -117,7 +117,7 @@ class JoinIndex:
             case RemoveQuery():
                 return self.rewriter.remove(message, now)
             case Receipt():
-                return self.rewriter.received(sender, message, now)
+                return self.rewriter.receipt(sender, message, now)
             case Parcel():
                 return self.evaluator.unpack(sender, message, now)
             case Notified():

@@ -61,10 +61,10 @@ class JoinQuery(msgspec.Struct, frozen=True, array_like=True):
     inserted_at: Stamp
     algorithm: Algorithm
     plan: Operator
-    retention_ms: Millis  # A tuple without a window can meet others for so long after its publication.
-    known: tuple[Reach, ...] = ()  # An earlier attempt has told the result of two tuples that are both below these.
+    retention_ms: Millis  # Without a window, a tuple meets others for this long after its publication.
+    known: tuple[Reach, ...] = ()  # Resume: of two tuples that are both below these, the result was handed on.
     life: Millis = 0  # The subscriber's. Evaluators number the results for each life.
-    late_ms: Millis = 0  # An evaluator keeps a tuple so much longer than its window, for tuples that come late.
+    late_ms: Millis = 0  # Evaluators keep a tuple this much longer than its window, for late partners.
 
 
 class Heavy(msgspec.Struct, frozen=True, array_like=True):
@@ -103,13 +103,13 @@ class Evaluators(Message, frozen=True, kw_only=True, tag="EVALUATORS"):
 
 
 class QueryIndexed(Message, frozen=True, kw_only=True, tag="QUERY_INDEXED"):
-    """From now on no tuple published after the query passes it by here."""
+    """The side is indexed: from now on the rewriter misses no tuple published after the query."""
 
     query: JoinId
     side: Side
     replica: int
-    reader: str = ""  # COVERED of this reader speaks of the query, too,
-    report: int = 0  # from this report on.
+    reader: str = ""  # The reader that serves this side.
+    report: int = 0  # Its first COVERED that counts for this query.
 
 
 class QueryRefused(Message, frozen=True, kw_only=True, tag="QUERY_REFUSED"):
@@ -132,7 +132,7 @@ class KeepQueries(Message, frozen=True, kw_only=True, tag="KEEP_QUERIES"):
 
 
 class QueryLost(Message, frozen=True, kw_only=True, tag="QUERY_LOST"):
-    """The state of the query is no longer whole: pose it anew."""
+    """State of this attempt is lost: begin a new attempt."""
 
     query: JoinId
     reason: str
@@ -162,15 +162,15 @@ class Parcel(Message, frozen=True, kw_only=True, tag="PARCEL"):
     number: int
     loads: tuple[Load, ...] = ()
     queries: tuple[JoinQuery, ...] = ()  # The evaluator learns these before it takes the loads.
-    over: tuple[JoinId, ...] = ()  # Their subscriber has ended these.
-    released: tuple[JoinId, ...] = ()  # The sender no longer has these; other rewriters may.
-    counts_on: bool = False  # The sender relies on what the evaluator keeps. A subscriber does not.
+    over: tuple[JoinId, ...] = ()  # Their subscriber has ended these: forget them for good.
+    released: tuple[JoinId, ...] = ()  # This rewriter has dropped these: forget those that no other has brought.
+    counts_on: bool = False  # The sender is a rewriter, which relies on what evaluators keep.
     after: int = 0  # A parcel with queries that the evaluator must have unpacked before this one.
     settled: int = 0  # Parcels with lower numbers will not be sent again.
 
 
 class Heard(msgspec.Struct, frozen=True, array_like=True):
-    """How many messages with results an evaluator has sent a subscriber, in one life of the evaluator."""
+    """How many messages with results an evaluator had sent a subscriber, as a reader reports it: Told, by evaluator."""
 
     peer: PeerId
     life: Millis
@@ -214,7 +214,7 @@ class JoinResults(Message, frozen=True, kw_only=True, tag="JOIN_RESULTS"):
 
 
 class Notified(Message, frozen=True, kw_only=True, tag="NOTIFIED"):
-    """These results have arrived, and there is room for more."""
+    """One JOIN_RESULTS has arrived. The subscriber withholds this while results pile up: back-pressure."""
 
     subscriber_life: Millis
     sequence: int

@@ -1,8 +1,8 @@
 """The rewriter: it reads streams for the queries indexed at it, and sends evaluators what these make of the tuples.
 
 Nobody sends it tuples: it reads them from the log of their stream. One reader serves all queries of an attribute. A new
-query joins a reader that is under way. The rewriter then sends again, for this query alone, the recent tuples that it
-wants. If some of these are no longer here, the query gets a reader of its own until that one has caught up.
+query joins a reader that is under way, and the rewriter replays recent tuples for it. If some of these are no longer in
+memory, the query gets a reader of its own, which merges with the other once it has caught up.
 """
 
 from __future__ import annotations
@@ -50,8 +50,10 @@ ROLE: Final = "joins"
 LEASE_MS: Final = 20_000  # A query that no KEEP_QUERIES names for so long is forgotten.
 SILENT_MS: Final = 6000  # An evaluator that has been silent for longer is taken for lost.
 REPORT_MS: Final = 100  # The least time between two reports of a reader.
-OVER_MS: Final = 30_000  # Evaluators are told for so long that a query is released: a message may get lost.
-GONE_MS: Final = 120_000  # A released query is not taken again for so long: messages about it may still arrive.
+RELEASED_MS: Final = 30_000  # Evaluators are told for so long that a query is released: a message may get lost.
+REFUSE_RELEASED_MS: Final = (
+    120_000  # A released query is not taken again for so long: messages about it may still arrive.
+)
 
 
 @dataclass(slots=True)
@@ -113,7 +115,7 @@ class Rewriter:
         reason = self._refusal(message)
         if reason:
             return [Send(sender, QueryRefused(query=message.query.id, reason=reason))]
-        if message.query.id in self._gone:  # Evaluators are told to forget it: only a new attempt will do.
+        if message.query.id in self._gone:  # Evaluators may have dropped its tuples: it needs a new attempt.
             reason = f"peer {self.peer_id.short} has forgotten it"
             return [Send(sender, QueryLost(query=message.query.id, reason=reason))]
         held = Held(member, message, sender, now)
@@ -147,7 +149,8 @@ class Rewriter:
         spread = self._spreads.setdefault(agreed, Spread(*agreed))
         for reader in self.readers.values():
             is_alike = reader.is_like(held.attribute, held.source.schema, spread, held.share)
-            if is_alike and reader.since <= inserted_at > reader.forgotten:
+            has_all_since = reader.since <= inserted_at and reader.forgotten < inserted_at
+            if is_alike and has_all_since:
                 return reader, []
         name = f"join/{held.attribute}/{self.peer_id.short}/{self.life:x}-{self._outbox.next_number():x}"
         command = OpenSubscription(stream=held.source.stream, subscription=name, since=inserted_at, share=held.share)
@@ -174,12 +177,12 @@ class Rewriter:
 
     def _forget(self, name: HeldName, now: Millis) -> list[Effect]:
         reader = self._held_by[name]
-        self._let_go(name)
+        self._unfile(name)
         reader.remove(name)
         self._release(reader, name[:1], now)
         return [] if reader.held else self._close(reader)
 
-    def _let_go(self, name: HeldName) -> None:
+    def _unfile(self, name: HeldName) -> None:
         del self._held_by[name]
         del self._sides[name[0]][name]
         if not self._sides[name[0]]:
@@ -190,9 +193,9 @@ class Rewriter:
         for query in queries:
             if query in self._sides:
                 continue
-            self._gone.add(query, now + GONE_MS)
+            self._gone.add(query, now + REFUSE_RELEASED_MS)
             for peer in reader.spread.evaluators:
-                self._released.setdefault(peer, {})[query] = now + OVER_MS
+                self._released.setdefault(peer, {})[query] = now + RELEASED_MS
 
     def _close(self, reader: Reader) -> list[Effect]:
         del self.readers[reader.name]
@@ -200,7 +203,7 @@ class Rewriter:
             del self._spreads[reader.spread.evaluators, reader.spread.heavy]
         self._requests.pop(reader.request, None)
         for name in reader.held:
-            self._let_go(name)
+            self._unfile(name)
         self._outbox.drop(reader)
         self.inside.forget(reader.request)
         return [Tell(Abandoned(reader.request))]
@@ -257,7 +260,7 @@ class Rewriter:
 
     # Receipts.
 
-    def received(self, sender: PeerId, receipt: Receipt, now: Millis) -> list[Effect]:
+    def receipt(self, sender: PeerId, receipt: Receipt, now: Millis) -> list[Effect]:
         self._seen_at[sender] = now
         effects: list[Effect] = []
         for reader in list(self.readers.values()):

@@ -75,7 +75,7 @@ class Subscriber:
                of each replica of each side's attribute; KEEP_QUERIES, REMOVE_QUERY; NOTIFIED, later where results pile
                up; results for the proxy
     Keeps:     its attempts, and what it knows of their readers
-    Invariant: what the proxy is told to be covered was handed on before
+    Invariant: the proxy hears that tuples are covered only after it has got all their results
     """
 
     peer_id: PeerId
@@ -86,9 +86,8 @@ class Subscriber:
     attempts: dict[JoinId, JoinAttempt] = field(default_factory=dict)
     _asked: dict[RequestId, JoinAttempt] = field(default_factory=dict)
     _shunned: Recently[PeerId] = field(default_factory=Recently)  # Evaluators that were lost.
-    _late: dict[StreamName, tuple[Millis, Millis]] = field(
-        default_factory=dict
-    )  # The next attempt's late_ms, and when.
+    # By query: the late_ms of its next attempt, and when it was raised.
+    _late: dict[StreamName, tuple[Millis, Millis]] = field(default_factory=dict)
     _alike: Counter[tuple[bytes, Algorithm]] = field(default_factory=Counter)  # Attempts, by condition and algorithm.
     _reports: Reports = field(default_factory=Reports)
     _owed: list[tuple[PeerId, Notified]] = field(default_factory=list)  # Held back until results are safe.
@@ -129,9 +128,9 @@ class Subscriber:
 
     def _late_ms(self, query: StreamName, now: Millis) -> Millis:
         """How late tuples may be: twice as much as in an attempt that ended because one was later."""
-        going_on = {attempt.deploy.query: None for attempt in self.attempts.values()} | {query: None}
+        running = {attempt.deploy.query: None for attempt in self.attempts.values()} | {query: None}
         self._late = {
-            name: (late_ms, at) for name, (late_ms, at) in self._late.items() if name in going_on or now - at < DAY_MS
+            name: (late_ms, at) for name, (late_ms, at) in self._late.items() if name in running or now - at < DAY_MS
         }
         return self._late.get(query, (self.late_ms, now))[0]
 
@@ -269,7 +268,7 @@ class Subscriber:
                     rows, digests = attempt.new_rows(each)
                     effects += [self._ready(attempt, rows, None, digests)] if rows else []
         self._owed.append((sender, notified))
-        return effects + self._notify() + self._go_on(now)
+        return effects + self._notify() + self._believe_reports(now)
 
     def _is_late(self, query: JoinId, now: Millis) -> list[Effect]:
         """A tuple may have missed partners that had expired: the next attempt has evaluators keep them longer."""
@@ -295,7 +294,7 @@ class Subscriber:
         return self._notify()
 
     def _notify(self) -> list[Effect]:
-        """Acknowledge results, unless too many wait here: evaluators without NOTIFIED stop sending in time."""
+        """Acknowledge results. With too many unsafe ones hold NOTIFIED back, so that evaluators withhold receipts."""
         if self._unsafe > UNSAFE_MAX or not self._owed:
             return []
         owed, self._owed = self._owed, []
@@ -320,24 +319,24 @@ class Subscriber:
         seen.latest = seen.waiting = message
         for heard in message.heard:
             effects += self._note_life(heard.peer, heard.life)
-        return effects + self._go_on(now)
+        return effects + self._believe_reports(now)
 
     def _note_life(self, peer: PeerId, life: Millis) -> list[Effect]:
         """An evaluator has one life at a time: attempts that count on another one are lost."""
         lost = self._reports.restarted(peer, life)
         return [effect for query in lost for effect in self._lose_query(query, f"peer {peer.short} was restarted")]
 
-    def _go_on(self, now: Millis) -> list[Effect]:
+    def _believe_reports(self, now: Millis) -> list[Effect]:
         """Tell the proxy what has become known with the reports whose results are all here."""
         effects: list[Effect] = []
         for seen in self._reports.newly_believed():
             for query in dict.fromkeys(query for query, _, _ in seen.members):
                 attempt = self.attempts[query]
                 if attempt.uncovered or now - attempt.said_at >= SAY_MS:
-                    effects += self._say(attempt, now)
+                    effects += self._tell_progress(attempt, now)
         return effects
 
-    def _say(self, attempt: JoinAttempt, now: Millis) -> list[Effect]:
+    def _tell_progress(self, attempt: JoinAttempt, now: Millis) -> list[Effect]:
         for (side, replica), name in attempt.readers.items():
             seen = self._reports.readers[name]
             if seen.believed >= seen.members[attempt.name, side, replica]:
@@ -359,7 +358,7 @@ class Subscriber:
             if attempt.chosen is not None and not attempt.is_in_place and now - attempt.posed_at >= POSE_MS:
                 effects += _pose(attempt, now) if attempt.queries else self._ask_evaluators(attempt, now)
             if attempt.is_in_place:
-                effects += [self._status(attempt), *self._say(attempt, now)]
+                effects += [self._status(attempt), *self._tell_progress(attempt, now)]
         if now - self._kept_at >= KEEP_MS:
             self._kept_at = now
             for seen in self._reports.readers.values():

@@ -31,7 +31,7 @@ from protocols.join_index.messages import (
     Receipt,
     RemoveQuery,
 )
-from protocols.join_index.rewriter import OVER_MS
+from protocols.join_index.rewriter import RELEASED_MS
 from protocols.join_index.selections import Member
 from protocols.messages import Message
 from protocols.subgraphs import Algorithm
@@ -262,6 +262,6 @@ def test_a_subscriber_ends_its_query_at_the_evaluators_itself() -> None:
     story = played("2-sai")
     ended = [line.split()[2] for line in story.lines if line.endswith("over: q1")]
     assert sorted(ended) == [story.names[peer] for peer in story.network.ids[:-1]]
-    story.network.wait(OVER_MS + 1)
+    story.network.wait(RELEASED_MS + 1)
     story.network.wait(1)
     assert all(machine.is_empty() for machine in story.network.machines.values())

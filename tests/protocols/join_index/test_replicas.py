@@ -29,7 +29,7 @@ from protocols.join_index.messages import (
     RemoveQuery,
     Side,
 )
-from protocols.join_index.rewriter import LEASE_MS, OVER_MS, SILENT_MS, Rewriter
+from protocols.join_index.rewriter import LEASE_MS, RELEASED_MS, SILENT_MS, Rewriter
 from protocols.join_index.subscriber import KEEP_MS, SAY_MS, Subscriber
 from protocols.messages import Answer, Refused
 from protocols.subgraphs import (
@@ -222,7 +222,7 @@ def test_each_replica_reads_its_share_also_where_one_peer_has_two():
     rewriter.validate()
     rewriter.remove(RemoveQuery(query="q~1"), now=LEASE_MS + 2)
     assert not rewriter.readers
-    rewriter.sweep(LEASE_MS + OVER_MS + 3)
+    rewriter.sweep(LEASE_MS + RELEASED_MS + 3)
     assert rewriter.is_empty()
 
 

@@ -29,7 +29,7 @@ from protocols.join_index.messages import (
     Told,
 )
 from protocols.join_index.parcels import RESEND_MS
-from protocols.join_index.rewriter import LEASE_MS, OVER_MS, SILENT_MS, Rewriter
+from protocols.join_index.rewriter import LEASE_MS, RELEASED_MS, SILENT_MS, Rewriter
 from protocols.wire import MESSAGES
 from tests.protocols.join_index.things import (
     EVALUATOR,
@@ -98,7 +98,7 @@ def test_what_is_read_is_covered_once_everything_of_it_is_unpacked():
     for each in sent:
         assert isinstance(each.message, Parcel)
         told = (Told(SUBSCRIBER, 0, 3),)
-        rewriter.received(each.peer, Receipt(number=each.message.number, life=LIFE, told=told), now=3)
+        rewriter.receipt(each.peer, Receipt(number=each.message.number, life=LIFE, told=told), now=3)
     (report,) = covers_of(rewriter.sweep(4))
     assert report.covers == (Position(ORIGIN, 4),)
     assert {each.peer: each for each in report.heard} == {each.peer: Heard(each.peer, LIFE, 3) for each in sent}
@@ -160,17 +160,17 @@ def test_an_evaluator_in_another_life_or_silent_or_full_ends_the_attempt():
         request = opened(rewriter, posed())
         (sent,) = parcels(rewriter.answered(request, rows(7), now=1))
         assert isinstance(sent.message, Parcel)
-        rewriter.received(sent.peer, Receipt(number=sent.message.number, life=LIFE), now=1)
+        rewriter.receipt(sent.peer, Receipt(number=sent.message.number, life=LIFE), now=1)
         return rewriter, sent, request
 
     rewriter, sent, _ = read()
-    restarted = rewriter.received(sent.peer, Receipt(number=0, life=LIFE + 1), now=2)
+    restarted = rewriter.receipt(sent.peer, Receipt(number=0, life=LIFE + 1), now=2)
     level_2, sent_2, _ = read()
     silent = level_2.sweep(2 + SILENT_MS)
     level_3, _, request_3 = read()
     (more,) = parcels(level_3.answered(request_3, rows(7, first=1), now=2))
     assert isinstance(more.message, Parcel)
-    full = level_3.received(more.peer, Receipt(number=more.message.number, life=LIFE, refused="full"), now=2)
+    full = level_3.receipt(more.peer, Receipt(number=more.message.number, life=LIFE, refused="full"), now=2)
     for effects, reason, culprit in (
         (restarted, f"peer {sent.peer.short} was restarted", None),
         (silent, f"peer {sent_2.peer.short} was silent for 6 s", sent_2.peer),
@@ -199,8 +199,8 @@ def test_queries_share_a_reading_and_what_one_missed_is_done_again_for_it():
     assert again.message.loads == first.message.loads, "it wants the tuple that was read"
     assert [each.id for each in again.message.queries] == ["q2~1", "q3~1"]
     assert again.message.after == first.message.number
-    assert rewriter.received(again.peer, Receipt(number=again.message.number, life=LIFE), now=12) == []
-    done = rewriter.received(first.peer, Receipt(number=first.message.number, life=LIFE), now=12)
+    assert rewriter.receipt(again.peer, Receipt(number=again.message.number, life=LIFE), now=12) == []
+    done = rewriter.receipt(first.peer, Receipt(number=first.message.number, life=LIFE), now=12)
     indexed = [each.message for each in done if isinstance(each, Send) and isinstance(each.message, QueryIndexed)]
     assert [(each.query, each.report) for each in indexed] == [("q3~1", 1)]
     assert len(rewriter.readers) == 1
@@ -229,7 +229,7 @@ def test_a_query_of_long_ago_reads_for_itself_until_it_has_caught_up(monkeypatch
 def received_all(rewriter: Rewriter, effects: list[Effect]) -> None:
     for each in parcels(effects):
         assert isinstance(each.message, Parcel)
-        rewriter.received(each.peer, Receipt(number=each.message.number, life=LIFE), now=11)
+        rewriter.receipt(each.peer, Receipt(number=each.message.number, life=LIFE), now=11)
 
 
 def test_a_query_without_a_lease_or_removed_is_read_for_no_longer():
@@ -244,7 +244,7 @@ def test_a_query_without_a_lease_or_removed_is_read_for_no_longer():
         (refused,) = rewriter.index(SUBSCRIBER, posed(), now=LEASE_MS + 2)
         assert isinstance(refused, Send)
         assert isinstance(refused.message, QueryLost), "evaluators are being told to forget it"
-        rewriter.sweep(LEASE_MS + OVER_MS + 2)
+        rewriter.sweep(LEASE_MS + RELEASED_MS + 2)
         assert rewriter.is_empty()
 
 
