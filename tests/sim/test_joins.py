@@ -11,7 +11,7 @@ from protocols.execution.messages import StopQuery
 from protocols.ids import Millis
 from protocols.join_index.evaluator import LAPSE_MS
 from protocols.join_index.messages import Load
-from protocols.join_index.rewriter import OVER_MS
+from protocols.join_index.rewriter import RELEASED_MS
 from protocols.join_index.tables import Tables
 from protocols.messages import Answer, Done
 from protocols.peer import Peer
@@ -76,7 +76,7 @@ def test_queries_that_are_stopped_leave_nothing_at_any_machine(name: str, with_f
             if isinstance(peer.machine, Peer):
                 for query in list(peer.machine.proxy.queries):
                     peer.request(StopQuery(query=query), answered)
-        trial.world.run_for(OVER_MS + LAPSE_MS + 15_000)  # Who is told that it is over is asked until then.
+        trial.world.run_for(RELEASED_MS + LAPSE_MS + 15_000)  # Evaluators are told of released queries until then.
         assert answers, "there was nothing to stop"
         assert [type(answer) for answer in answers] == [Done] * len(answers), f"seed={seed}"
         left = {name: found for name, peer in machines(trial).items() if (found := left_behind(peer))}
