@@ -108,7 +108,7 @@ async def test_a_query_with_state_is_refused_where_nobody_runs_spark(network: Cl
 # The commands.
 
 
-def test_the_commands_run_look_at_read_and_stop_a_query(network: Cluster):
+async def test_the_commands_run_look_at_read_and_stop_a_query(network: Cluster):
     peer(network, "stream", "create", "arrivals", FLIGHTS)
     text = "SELECT flight FROM arrivals WHERE delay > 30"
     assert peer(network, "subscribe", text, "--name", "late", "--detach", "-p", "2").stdout == "late\n"
@@ -122,9 +122,12 @@ def test_the_commands_run_look_at_read_and_stop_a_query(network: Cluster):
     shown = json.loads(peer(network, "query", "show", "late", "-p", "2").stdout)
     assert {each["engine"] for each in shown["subgraphs"]} == {"inline"}
     assert shown["last_failure"] is None
-    table = peer(network, "query", "show", "late", "-p", "2", "-o", "table").stdout
-    assert "Project < Select < Source" in table
-    assert "held by stream arrivals" in table
+    assert "Project < Select < Source" in peer(network, "query", "show", "late", "-p", "2", "-o", "table").stdout
+
+    def shows_the_holder() -> bool:  # Hosts report once a second.
+        return "held by stream arrivals" in peer(network, "query", "show", "late", "-p", "2", "-o", "table").stdout
+
+    await until(shows_the_holder, "query show says which stream holds the watermark")
     derived = [json.loads(line) for line in peer(network, "stream", "ls", "--derived").stdout.splitlines()]
     made = [each for each in derived if each["query"] == shown["stream"]]
     assert [(each["host"], each["schema"]) for each in made] == [
