@@ -110,6 +110,15 @@ class RowError(ValueError):
         self.got = got
 
 
+def can_name_a_field(name: str) -> bool:
+    """Whether a column of a stream may have this name.
+
+    >>> can_name_a_field("l_number"), can_name_a_field("5_time"), can_name_a_field("")
+    (True, False, False)
+    """
+    return _NAME.fullmatch(name) is not None
+
+
 class Field(msgspec.Struct, frozen=True, array_like=True):
     """One column of a stream; a record has fields of its own."""
 
@@ -119,7 +128,7 @@ class Field(msgspec.Struct, frozen=True, array_like=True):
     fields: tuple[Field, ...] = ()
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
+        if not can_name_a_field(self.name):
             raise ValueError(f'"{self.name}" cannot name a field: a letter or "_", then letters, digits, "_" or "-"')
         if self.type not in (*TYPES, "list"):
             raise ValueError(f'"{self.type}" is not a type')
@@ -463,7 +472,7 @@ class _Parser:
             raise SchemaError(
                 "expected a field: a name and a type", self._text, place, "for example: id int, at timestamp"
             )
-        if not _NAME.fullmatch(name):
+        if not can_name_a_field(name):
             hint = 'a name is a letter or "_", then letters, digits, "_" or "-"'
             raise SchemaError(f'expected the name of a field, found "{name}"', self._text, place, hint)
         kind = self._type(name)

@@ -12,7 +12,7 @@ from sqlglot import exp
 from queries.binder import NOW, Name, Scope
 from queries.errors import QueryError, Span
 from queries.expressions import Call, Column, Expression, Named
-from queries.schema import FIELDS_MAX, TYPES
+from queries.schema import FIELDS_MAX, TYPES, can_name_a_field
 from queries.sql_expressions import Aggregation, Expressions, only
 from queries.sql_parser import place
 
@@ -91,7 +91,8 @@ def names_of(outputs: Sequence[Output], text: str) -> list[str]:
         if not name:
             name = _own_name(output.expression)
             if (own[name] > 1 or name in given) and isinstance(output.expression, Column):
-                name = f"{output.expression.input}_{name}" if output.expression.input else name
+                alias = output.expression.input  # In quotes it may be any text.
+                name = f"{alias}_{name}" if can_name_a_field(alias) else name
             name = unique(name, given)
         names.append(name)
     return names

@@ -19,6 +19,7 @@ from queries.functions import call
 from queries.predicates import NODES_MAX, graph_of, implies, minimised, satisfiable
 from queries.simplify import FALSE, simplified
 from tests.seeds import draw_seed
+from tests.soaking import many
 
 HOLDS: dict[str, Callable[[Any, Any], bool]] = {
     "=": operator.eq,
@@ -154,7 +155,7 @@ WORLDS = {
 BY_BRUTE_FORCE = pytest.mark.parametrize(
     ("name", "count"),
     [
-        pytest.param("three integers", 10_000, marks=pytest.mark.slow),
+        pytest.param("three integers", many(5_000, soaked=10_000), marks=pytest.mark.slow),
         pytest.param("three decimals", 3_000, marks=pytest.mark.slow),
         pytest.param("two integers and two decimals", 3_000, marks=pytest.mark.slow),
         ("three integers", 500),

@@ -110,6 +110,11 @@ def test_distinct_is_the_keys_of_a_window():
     ]
 
 
+def test_an_alias_that_cannot_begin_a_name_is_no_part_of_one():
+    fields = output_schema(plan("SELECT now(), CURRENT_TIMESTAMP FROM flights '5'").plan).fields
+    assert [field.name for field in fields] == ["time", "time_2"]
+
+
 def test_a_union_brings_numbers_to_one_type_and_keeps_aliases_apart():
     query = plan("SELECT num FROM flights UNION ALL SELECT delay FROM flights WHERE num > 1")
     assert isinstance(query.plan, Union)
