@@ -35,6 +35,7 @@ ALGORITHMS: Final[tuple[Algorithm, ...]] = get_args(Algorithm)
 Skew = Literal["auto", "split", "whole"]
 """Whether a frequent value of a join gets several evaluators: where it pays (auto), always (split), never (whole)."""
 SKEWS: Final[tuple[Skew, ...]] = get_args(Skew)
+PATIENCE_MS: Final = 60_000  # How long a query waits for a publisher that is not heard of, unless it says otherwise.
 DIGEST_BYTES: Final = 16
 _ONE_ROW: Final = msgspec.msgpack.encode([None])[:1]  # How a batch of one row begins.
 _raw_rows: Final = msgspec.msgpack.Decoder(list[msgspec.Raw])
@@ -94,6 +95,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
     watermark_us: int | None = None  # No row before this time is to come, except late ones.
     floor_us: int | None = None  # Like the watermark, but silent streams hold it back, too.
     is_idle: bool = False  # The streams are silent: consumers leave this flow out of their watermark.
+    has_finished: bool = False  # All publishers have finished: the last windows can close.
 
 
 @dataclass(slots=True)
@@ -122,7 +124,7 @@ def merged(before: Progress, after: Progress) -> Progress:
     lows.advance(after.lows)
     watermark_us = _later(before.watermark_us, after.watermark_us)
     floor_us = _later(before.floor_us, after.floor_us)
-    return Progress(covers.reaches(), lows.reaches(), watermark_us, floor_us, after.is_idle)
+    return Progress(covers.reaches(), lows.reaches(), watermark_us, floor_us, after.is_idle, after.has_finished)
 
 
 def _later(a: int | None, b: int | None) -> int | None:
@@ -141,6 +143,7 @@ class StreamInput(msgspec.Struct, frozen=True, array_like=True, tag="stream", ta
     event_time: str | None
     lateness_ms: Millis
     known: tuple[Origin, ...] = ()  # Its publishers, if they keep it on disk; otherwise empty.
+    patience_ms: Millis = PATIENCE_MS  # How long to wait for a publisher that is not heard of.
 
 
 class FlowInput(msgspec.Struct, frozen=True, array_like=True, tag="flow", tag_field="node"):
@@ -167,6 +170,7 @@ class Subgraph(msgspec.Struct, frozen=True, array_like=True):
     tells_old: bool = (
         False  # It hands on results of old rows alone, too. The last field of its rows says which are new.
     )
+    is_timed: bool = True  # It, or what it feeds, has state and goes by watermarks.
 
 
 # From peer to peer.
@@ -253,6 +257,14 @@ class Flowed(Message, frozen=True, kw_only=True, tag="FLOWED"):
     sequence: int
 
 
+class Hold(msgspec.Struct, frozen=True, array_like=True):
+    """The publisher that holds a watermark back."""
+
+    publisher: PeerId
+    unheard_ms: Millis  # For how long neither tuples nor heartbeats of it have come.
+    has_rows: bool  # Some of its tuples were read in this attempt.
+
+
 class InputStatus(msgspec.Struct, frozen=True, array_like=True):
     """One input of a running subgraph, for people to look at."""
 
@@ -262,6 +274,9 @@ class InputStatus(msgspec.Struct, frozen=True, array_like=True):
     watermark_us: int | None
     is_idle: bool
     missed: int = 0  # Tuples that expired before they could be read.
+    hold: Hold | None = None
+    left_out: tuple[PeerId, ...] = ()  # Publishers that were silent for too long to be waited for.
+    has_finished: bool = False
 
 
 class RewriterStatus(msgspec.Struct, frozen=True, array_like=True):

@@ -301,6 +301,45 @@ def horizon_us(plan: Operator) -> int | None:
     return max(int(window.size) + int(window.slide or 0) for window in spans)
 
 
+def last_result_us(plan: Operator, alias: str, time_us: int) -> int | None:
+    """The latest time that a result made of a row can have: a row of this source and time; None: there is no bound.
+
+    An aggregate's result has the time of its window's end. So once the watermark has come to this time, every window
+    that the row could be in is closed.
+    """
+    match plan:
+        case Source():
+            return time_us if plan.alias == alias else None
+        case Select() | Project() | Restructure():
+            return last_result_us(plan.input, alias, time_us)
+        case WindowAggregate(window=window):
+            latest = last_result_us(plan.input, alias, time_us)
+            if latest is None or window.kind != "time":
+                return None
+            size, slide = int(window.size), int(window.slide or window.size)
+            return (latest + size) // slide * slide
+        case Join():
+            return _last_in_window(plan, alias, time_us)
+        case Nest():
+            is_listed = any(each.alias == alias for each in sources(plan.nested))
+            return _last_in_window(plan, alias, time_us) if is_listed else last_result_us(plan.input, alias, time_us)
+        case Union():
+            branches = (each for each in plan.branches if any(source.alias == alias for source in sources(each)))
+            return next((last_result_us(each, alias, time_us) for each in branches), None)
+    raise AssertionError(f"no rule for {plan}")
+
+
+def _last_in_window(plan: Operator, alias: str, time_us: int) -> int | None:
+    """The last time at which a row of a source is in its window, so that it can meet others."""
+    source = next(each for each in sources(plan) if each.alias == alias)
+    match source.window:
+        case Window(kind="time", size=size, slide=None):
+            return time_us + int(size)
+        case Window(kind="time", size=size, slide=slide) if slide is not None:
+            return ((time_us + int(size)) // int(slide) + 1) * int(slide)
+    return None
+
+
 def list_of(name: str, nested: Operator) -> Column:
     """The column that holds a list of the rows of a plan."""
     kinds = ((each.path[-1], cast("FieldType", each.type), each.nullable, each.fields) for each in nested.columns)

@@ -39,7 +39,10 @@ OPTIONS: Final[dict[str, tuple[str, ...]]] = {
     "skew": ("auto", "split", "whole"),
     "replicas": ("auto", *map(str, range(1, REPLICAS_MAX + 1))),
     "within": (),
+    "patience": (),
 }
+
+_SPANS: Final = {"within": "120 ms", "patience": "5 minutes"}
 
 
 def plan(text: str, streams: Streams, parameters: Sequence[Any] = ()) -> ParsedQuery:
@@ -103,8 +106,8 @@ def _option(text: str, option: Option) -> tuple[str, str]:
     if answers and value not in answers:
         expected = ", ".join(answers)
         raise QueryError(f'"{option.value}" is not a value of {option.key}', text, option.value_span, expected=expected)
-    if option.key == "within" and not (read_interval(value) or timedelta(0)) > timedelta(0):
-        hint = "for example within = 120 ms"
+    if not answers and not (read_interval(value) or timedelta(0)) > timedelta(0):
+        hint = f"for example {option.key} = {_SPANS[option.key]}"
         raise QueryError(f'"{option.value}" is not a delay', text, option.value_span, hint=hint)
     return option.key, value
 

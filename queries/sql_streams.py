@@ -1,7 +1,7 @@
 """CREATE STREAM and DROP STREAM as text.
 
 CREATE STREAM flights (num int, at timestamp, gate string null)
-WITH (event_time = at, lateness = 5s, retention = 24h, durability = replicated, policy = block)
+WITH (event_time = at, lateness = 5s, idle = 30s, retention = 24h, durability = replicated, policy = block)
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from queries.sql_tokens import Option, rewrite, shown, span_of, statements, toke
 T = TokenType
 DURABILITIES: Final = ("memory", "disk", "replicated")
 POLICIES: Final = ("block", "drop-oldest")
-OPTIONS: Final = ("event_time", "lateness", "retention", "durability", "policy")
+OPTIONS: Final = ("event_time", "lateness", "idle", "retention", "durability", "policy")
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,126}")
 
 
@@ -36,6 +36,7 @@ class CreateStream(msgspec.Struct, frozen=True):
     retention_ms: int = DAY_MS
     durability: str = "disk"
     policy: str = "block"
+    idle_ms: int = 0
 
     @property
     def stream(self) -> Stream:
@@ -107,6 +108,7 @@ class _Reader:
             self._milliseconds(given.get("retention"), DAY_MS, least=1),
             self._choice(given.get("durability"), DURABILITIES, "disk"),
             self._choice(given.get("policy"), POLICIES, "block"),
+            self._idle(given.get("idle"), given.get("event_time")),
         )
 
     def _name(self) -> str:
@@ -190,6 +192,13 @@ class _Reader:
                 "for example 24h, 500ms or 5 minutes",
             )
         return span // timedelta(milliseconds=1)
+
+    def _idle(self, option: Option | None, event_time: Option | None) -> int:
+        idle_ms = self._milliseconds(option, 0, least=1)
+        if option is not None and event_time is None:
+            hint = "leave it out: without an event time, windows close by the clock"
+            self._fail("only a stream with an event time can be idle", option.key_span, hint)
+        return idle_ms
 
     def _choice(self, option: Option | None, known: tuple[str, ...], default: str) -> str:
         if option is None:

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
@@ -43,6 +44,18 @@ class BadLine(Exception):
         self.hint = hint
 
 
+def _read_time(_ctx: click.Context, _param: click.Parameter, text: str | None) -> datetime | None:
+    """A point in time, as in tuples."""
+    from queries.casts import read_timestamp
+
+    if text is None:
+        return None
+    read: datetime | None = read_timestamp(text)
+    if read is None:
+        raise click.BadParameter(f'"{text}" is not a time; for example 2026-05-01T12:00:00Z')
+    return read
+
+
 @click.command()
 @click.argument("stream")
 @click.argument("data", required=False, metavar="[JSON|-]")
@@ -60,6 +73,13 @@ class BadLine(Exception):
 )
 @click.option("--no-ack", is_flag=True, help="Do not wait to hear that the tuples are safe.")
 @click.option("--skip-bad", is_flag=True, help="Report bad lines and go on.")
+@click.option("--done", is_flag=True, help="Then say that no more comes from this peer: the last windows close.")
+@click.option(
+    "--done-before",
+    metavar="TIME",
+    callback=_read_time,
+    help="Then say that no more comes from before this event time.",
+)
 def publish(
     stream: str,
     data: str | None,
@@ -71,6 +91,8 @@ def publish(
     count: int | None,
     no_ack: bool,
     skip_bad: bool,
+    done: bool,
+    done_before: datetime | None,
 ) -> None:
     """Publish tuples to a stream.
 
@@ -81,27 +103,30 @@ def publish(
         $ peer publish flights '{"id": 1, "flight": "LH400", "at": "2026-05-01T12:00:00Z", "delay": 12.5}'
         published 1 tuple
         $ sensor | peer publish readings -
-        $ peer publish flights -f flights.csv --rate 1000
+        $ peer publish flights -f flights.csv --rate 1000 --done
+        $ peer publish flights --done-before 2026-05-01T13:00:00Z
     """
-    if (data is None) == (file is None):
-        raise PeerError(
-            "nothing to publish" if data is None else "give either tuples or --file, not both",
-            hint=f"For example: peer publish {stream} '{{…}}', or - to read stdin, or -f FILE.",
-            exit_code=Exit.MISUSE,
-        )
+    is_done = done or done_before is not None
+    has_data = _has_data(stream, data, file, is_done=is_done)
     kind = kind or ("csv" if file is not None and file.suffix.lower() == ".csv" else "json")
     source = _Source(data, file, kind, repeats=count is not None)
     outcome = _Outcome()
 
     async def work() -> None:
         async with client_for(data_dir, number) as client:
-            reader = _Reader(await client.schema(stream), source, outcome, skip_bad=skip_bad)
-            rows = _limited(reader.rows(), rate, count)
-            with _progress(outcome, count):
-                if no_ack:
-                    await _hand_over(client, stream, rows, outcome)
-                else:
-                    await _publish(client, stream, rows, outcome, rate)
+            if has_data:
+                await publish_all(client)
+            if is_done:
+                await client.finish(stream, before=done_before)
+
+    async def publish_all(client: Client) -> None:
+        reader = _Reader(await client.schema(stream), source, outcome, skip_bad=skip_bad)
+        rows = _limited(reader.rows(), rate, count)
+        with _progress(outcome, count):
+            if no_ack:
+                await _hand_over(client, stream, rows, outcome)
+            else:
+                await _publish(client, stream, rows, outcome, rate)
 
     try:
         asyncio.run(work())
@@ -110,7 +135,23 @@ def publish(
     except PeerError as error:
         error.detail = " ".join(filter(None, [error.detail, outcome.told() if outcome.taken else None]))
         raise
-    click.echo(outcome.summary(no_ack=no_ack), err=True)
+    if has_data:
+        click.echo(outcome.summary(no_ack=no_ack), err=True)
+    if is_done:
+        until = "" if done_before is None else f" before {done_before.isoformat()}"
+        click.echo(f'said that no more tuples of stream "{stream}"{until} come from this peer', err=True)
+
+
+def _has_data(stream: str, data: str | None, file: Path | None, *, is_done: bool) -> bool:
+    """Whether there are tuples to publish; with --done there need not be any."""
+    has_data = data is not None or file is not None
+    if (data is not None and file is not None) or not (has_data or is_done):
+        raise PeerError(
+            "nothing to publish" if not has_data else "give either tuples or --file, not both",
+            hint=f"For example: peer publish {stream} '{{…}}', or - to read stdin, or -f FILE.",
+            exit_code=Exit.MISUSE,
+        )
+    return has_data
 
 
 class _Outcome:

@@ -12,11 +12,13 @@ import click
 from peerd.cli.common import client_for, target, target_options
 from peerd.cli.output import Column, Row, chosen_form, output_option, show_record, show_rows
 from peerd.cli.up import interruptible
+from peerd.cli.watermark import explaining, hold_record, holder_of, lag_ms, shown_time, watermark_sentence
 from peerd.cli.writers import writer_for
 from peerd.words import ago, milliseconds
 
 if TYPE_CHECKING:
-    from peerd.client import QueryEngine, RunningQuery
+    from peerd.cli.watermark import Watch
+    from peerd.client import Client, QueryEngine, RunningQuery
     from peerd.control_client import ControlClient
     from protocols.execution.messages import PlacementName, QueryListed, QueryShown, QueryStarting, SubgraphShown
     from protocols.subgraphs import RewriterStatus, SubgraphStatus
@@ -84,7 +86,8 @@ def run_query(
             async with client.query(text, **how._asdict(), on_starting=progress.begin) as results:
                 progress.end()
                 click.echo(f"query {results.query} runs; Ctrl-C stops it", err=True)
-                await _show_results(results, limit, form)
+                async with explaining(lambda: shown_record(client, results.query)) as watch:
+                    await _show_results(results, limit, form, watch)
 
     with interruptible():
         asyncio.run(work())
@@ -123,7 +126,12 @@ class _Progress:
             await asyncio.sleep(PROGRESS_EVERY_S)
 
 
-async def _show_results(results: RunningQuery, limit: int | None, form: str | None) -> None:
+async def shown_record(client: Client, query: str) -> dict[str, Any]:
+    """What `peer query show` prints of a query."""
+    return _shown_record(await client.show_query(query))
+
+
+async def _show_results(results: RunningQuery, limit: int | None, form: str | None, watch: Watch) -> None:
     from peerd.cli.subscribe import tell_missed
 
     results.results.on_missed = tell_missed
@@ -137,6 +145,7 @@ async def _show_results(results: RunningQuery, limit: int | None, form: str | No
                 results.results.close(is_done=False)
                 raise
             shown += 1
+            watch.hear()
             if shown == limit:
                 return
     finally:
@@ -203,7 +212,7 @@ def show(name: str, data_dir: Path | None, number: int | None, form: str | None)
         ("results", f"{shown.results:,}"),
         *((("dropped", f"{shown.dropped:,}; the last: {shown.dropped_for}"),) if shown.dropped else ()),
         ("attempt", _attempt_sentence(record)),
-        ("watermark", _watermark_sentence(record["watermark"])),
+        ("watermark", watermark_sentence(record["watermark"])),
         ("placement", f"{shown.placement}; {shown.why}" if shown.why else shown.placement),
         *(("not moved" if each["given_up"] else "moved", _move_sentence(each)) for each in record["moves"]),
         *(("moving", f"once peer {each[:SHORT_ID]} has its engine ready") for each in record["preparing"]),
@@ -246,8 +255,9 @@ def attach(
         async with (
             client_for(data_dir, number, patience_s=PATIENCE_S) as client,
             client.attach(name, name=place, since=begin) as results,
+            explaining(lambda: shown_record(client, name)) as watch,
         ):
-            await _show_results(results, limit, form)
+            await _show_results(results, limit, form, watch)
 
     asyncio.run(work())
 
@@ -303,7 +313,7 @@ def _shown_record(shown: QueryShown) -> dict[str, Any]:
         "dropped_for": shown.dropped_for or None,
         "attempt_at": wall_ms(shown.attempt) / 1000 if shown.attempt else None,
         "last_failure": shown.reason or None,
-        "watermark": _holder(subgraphs),
+        "watermark": holder_of(subgraphs),
         "placement": shown.placement,
         "why": shown.why or None,
         "moves": [
@@ -327,7 +337,7 @@ def _subgraph_row(shown: SubgraphShown, now: float) -> dict[str, Any]:
     from queries.plan import walk
 
     subgraph, status = shown.subgraph, shown.status
-    inputs = []
+    inputs: list[dict[str, Any]] = []
     for each in subgraph.inputs:
         told = next((told for told in status.inputs if told.alias == each.alias), None) if status else None
         inputs.append(
@@ -337,7 +347,11 @@ def _subgraph_row(shown: SubgraphShown, now: float) -> dict[str, Any]:
                 "rows": told.rows if told else None,
                 "late": told.late if told else None,
                 "is_idle": told.is_idle if told else None,
-                "lag_ms": _lag_ms(told.watermark_us, now) if told else None,
+                "watermark": shown_time(told.watermark_us) if told else None,
+                "lag_ms": lag_ms(told.watermark_us, now) if told else None,
+                "has_finished": told.has_finished if told else None,
+                "held_by": hold_record(told.hold) if told and told.hold else None,
+                "left_out": [peer.hex() for peer in told.left_out] if told else [],
             }
         )
     return {
@@ -404,33 +418,6 @@ def index_sentence(status: SubgraphStatus | None) -> str:
     heavy = f", {count} values at several" if (count := len(index["heavy_values"])) else ""
     said = f"{index['algorithm']}, {index['why']}; {said}"
     return f"{said}; {index['evaluators_used']} of {len(index['evaluators'])} evaluators in use{heavy}{seen}"
-
-
-def _lag_ms(watermark_us: int | None, now: float) -> float | None:
-    """How far a watermark is behind the clock on the wall."""
-    return now * 1000 - watermark_us / 1000 if watermark_us is not None else None
-
-
-def _holder(subgraphs: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The stream whose time has come least far: everything that waits, waits for it. Silent ones hold nobody up."""
-    streams = [
-        {"stream": each["from"], "at": row["host"], "lag_ms": each["lag_ms"], "is_idle": each["is_idle"]}
-        for row in subgraphs
-        for each in row["inputs"]
-        if not each["from"].startswith("subgraph ") and each["is_idle"] is not None
-    ]
-    lively = [each for each in streams if not each["is_idle"]]
-    return max(lively or streams, key=lambda each: (each["lag_ms"] is None, each["lag_ms"] or 0.0), default=None)
-
-
-def _watermark_sentence(holder: dict[str, Any] | None) -> str:
-    if holder is None:
-        return "-"
-    where = f"stream {holder['stream']}, read at peer {holder['at'][:SHORT_ID]}"
-    if holder["lag_ms"] is None:
-        return f"nothing has come yet of {where}"
-    silent = ", which is silent" if holder["is_idle"] else ""
-    return f"{milliseconds(holder['lag_ms'])} behind, held by {where}{silent}"
 
 
 def _attempt_sentence(record: dict[str, Any]) -> str:

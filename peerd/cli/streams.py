@@ -88,6 +88,13 @@ def stream() -> None:
     "--lateness", "lateness_s", callback=read_span, default="0s", help="How late by event time tuples may be."
 )
 @click.option(
+    "--idle",
+    "idle_s",
+    callback=read_span,
+    default="0s",
+    help="A publisher that is silent for so long counts as finished, so the last windows close [never].",
+)
+@click.option(
     "--policy",
     type=click.Choice(["block", "drop-oldest"]),
     default="block",
@@ -104,6 +111,7 @@ def create(
     number: int | None,
     retention_s: float,
     lateness_s: float,
+    idle_s: float,
     **promises: Any,
 ) -> None:
     """Create a stream: a name, and a schema of names and types; or all of it as one statement.
@@ -119,6 +127,7 @@ def create(
         "schema": schema,
         "retention_ms": int(retention_s * 1000),
         "lateness_ms": int(lateness_s * 1000),
+        "idle_ms": int(idle_s * 1000),
         **promises,
     }
     if schema is None:
@@ -267,7 +276,7 @@ def _stated(ctx: click.Context, text: str) -> dict[str, Any]:
     if len(text.split()) < 2:
         example = f'peer stream create {text} "id int, at timestamp"'
         raise PeerError(f'stream "{text}" needs a schema', hint=f"For example: {example}", exit_code=Exit.MISUSE)
-    for flag in ("durability", "retention_s", "event_time", "lateness_s", "policy"):
+    for flag in ("durability", "retention_s", "event_time", "lateness_s", "idle_s", "policy"):
         if ctx.get_parameter_source(flag) is click.core.ParameterSource.COMMANDLINE:
             option = flag.removesuffix("_s").replace("_", "-")
             problem = f"--{option} does not go with a statement"
@@ -293,6 +302,7 @@ def _stream_row(definition: StreamDefinition) -> Row:
         "retention_s": definition.retention_ms / 1000,
         "event_time": definition.event_time,
         "lateness_s": definition.lateness_ms / 1000,
+        "idle_s": definition.idle_ms / 1000 or None,
         "policy": definition.policy,
         "created_at": wall_ms(definition.created_at) / 1000,
     }

@@ -8,6 +8,7 @@ import os
 import secrets
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Literal, Self, TypeVar
@@ -34,12 +35,14 @@ from protocols.catalogue.messages import (
 from protocols.catalogue.streams import Durability, Policy, StreamDefinition
 from protocols.clock import Stamp
 from protocols.delivery.messages import (
+    FINISHED_US,
     CloseSubscription,
     DeadLettersListed,
     ListDeadLetters,
     Origin,
     Publish,
     Published,
+    Punctuate,
     SubscriptionLetters,
 )
 from protocols.execution.messages import (
@@ -62,6 +65,7 @@ from protocols.execution.messages import (
 from protocols.ids import Millis, StreamName, SubscriptionId
 from protocols.messages import Answer, Command, Done
 from queries.catalogue import DAY_MS
+from queries.expressions import EPOCH, MICROSECOND
 from queries.schema import Schema
 
 PATIENCE_S: Final = 30.0
@@ -118,6 +122,7 @@ class Client:
         retention_ms: Millis = DAY_MS,
         event_time: str | None = None,
         lateness_ms: Millis = 0,
+        idle_ms: Millis = 0,
         policy: Policy = "block",
     ) -> Done:
         """Create a stream; the answer tells how many peers keep its definition."""
@@ -128,6 +133,7 @@ class Client:
             retention_ms=retention_ms,
             event_time=event_time,
             lateness_ms=lateness_ms,
+            idle_ms=idle_ms,
             policy=policy,
         )
         return await self._ask(CreateStream(definition=definition), Done)
@@ -199,6 +205,22 @@ class Client:
             session=self._name,
             number=next(self._publishes),
         )
+
+    async def finish(self, stream: StreamName, *, before: datetime | None = None) -> None:
+        """Say that no more tuples come through this peer, or none with an event time before this one.
+
+        Windows up to there then close without waiting for this peer. Whoever publishes here again after `finish()`
+        without a time is waited for again.
+        """
+        if not (await self._definition(stream)).event_time:
+            raise PeerError(
+                f'stream "{stream}" has no event time',
+                detail="Its windows close by the time of publication, also while nobody publishes.",
+                exit_code=Exit.MISUSE,
+            )
+        await self.publish(stream, [])  # The peer publishes to the stream now, if it did not before.
+        before_us = FINISHED_US if before is None else (before - EPOCH) // MICROSECOND
+        await self._ask(Punctuate(stream=stream, before_us=before_us), Done, "always")
 
     def publisher(self, stream: StreamName, *, batch_rows: int = 100, linger_s: float = 0.005) -> Publisher:
         """For rows that come one by one: `async with client.publisher("flights") as flights: await flights.send(row)`.

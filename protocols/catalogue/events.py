@@ -37,6 +37,7 @@ class SubscriberEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True
     subscription: SubscriptionId
     peer: PeerId
     share: PublisherShare = WHOLE  # Publishers outside of this share keep nothing for this subscription.
+    heartbeats: bool = False  # It goes by the time of its publishers: a new one waits until it is known there.
 
 
 class DerivedEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):

@@ -408,8 +408,10 @@ def _problem_with(definition: StreamDefinition) -> str | None:
             return f'its event time "{definition.event_time}" is not a column of type timestamp'
         if column.nullable:
             return f'its event time "{definition.event_time}" may be null; a row without a time has no place in it'
-    if definition.retention_ms <= 0 or definition.lateness_ms < 0:
-        return "retention must be above 0 and lateness not below"
+    if definition.retention_ms <= 0 or definition.lateness_ms < 0 or definition.idle_ms < 0:
+        return "retention must be above 0, lateness and idle not below"
+    if definition.idle_ms and definition.event_time is None:
+        return "only a stream with an event time can be idle; without one, windows close by the clock"
     return None
 
 

@@ -27,6 +27,7 @@ class StreamDefinition(msgspec.Struct, frozen=True, kw_only=True, array_like=Tru
     policy: Policy = "block"
     created_at: Stamp = 0
     query: str = ""  # The query whose results it holds; only that query's proxy publishes to it.
+    idle_ms: Millis = 0  # A publisher that is silent for so long counts as finished until its next tuple; 0: never.
 
 
 def stream_key(name: StreamName) -> Key:

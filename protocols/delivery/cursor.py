@@ -11,7 +11,7 @@ from protocols.catalogue.events import PublisherEntry
 from protocols.catalogue.shares import WHOLE, PublisherShare
 from protocols.clock import Stamp
 from protocols.delivery.dead_letters import DeadLetters, Doubts
-from protocols.delivery.messages import Batch, Origin, Position
+from protocols.delivery.messages import Batch, Origin, Position, Publishers
 from protocols.ids import Millis, PeerId, RequestId, StreamName, SubscriptionId
 
 
@@ -37,6 +37,11 @@ class Cursor:
     served_by: dict[Origin, PeerId] = field(default_factory=dict)
     # Origins that their ingress peer cannot serve: ask the backup.
     absent: dict[Origin, None] = field(default_factory=dict)
+    # Origins that their publisher says it no longer keeps: nothing is added to them.
+    over: dict[Origin, None] = field(default_factory=dict)
+    heartbeats: bool = False  # The client goes by the time of publishers,
+    introduced: Publishers | None = None  # and was told of these.
+    heard_of: Stamp = 0  # The latest time that a tuple or a heartbeat has told.
     # Peers asked since this client came, and whether for copies.
     told: dict[tuple[PeerId, bool], None] = field(default_factory=dict)
     doubts: Doubts = field(default_factory=Doubts)
@@ -52,6 +57,7 @@ class Cursor:
         self.unseen.clear()
         self.unseen_bytes = 0
         self.told.clear()
+        self.introduced = None
         self.trial = None
 
     def position(self, origin: Origin) -> Position:

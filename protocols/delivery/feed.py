@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from protocols.clock import Stamp
-from protocols.delivery.messages import Batch, BatchMessage, Gap, Origin, Subscribe
+from protocols.delivery.messages import Batch, BatchMessage, Gap, Heartbeat, Origin, Silence, Subscribe
 from protocols.effects import Effect, ReadLog, ReleaseLog, Send
 from protocols.events import LogBounds, StoredBatch
 from protocols.ids import LogId, Millis, PeerId, SubscriptionId
@@ -37,6 +37,7 @@ class Consumer:
     in_flight_bytes: int = 0
     reading: int | None = None  # The sequence from which the log is being read.
     unlisted: int = 0  # In how many lookups the catalogue did not list it.
+    heartbeats: bool = False  # It wants to hear that there is nothing to send.
 
     def rewind(self) -> None:
         """Forget what is in flight, so that it is sent again."""
@@ -65,6 +66,7 @@ class Feed:
     dead_lettered: int = 0  # Read by all consumers, and dead-lettered by at least one.
     expired: int = 0
     consumers: dict[SubscriptionId, Consumer] = field(default_factory=dict)
+    latest: Stamp = 0  # Of the last tuple.
     recent_bytes: int = 0
     row_bytes: float = 0.0  # Smoothed.
     _recent: dict[int, StoredBatch] = field(default_factory=dict)  # By first sequence, oldest first.
@@ -81,6 +83,7 @@ class Feed:
         feed.committed, feed.settled, feed.counted_from = bounds.next, bounds.first, bounds.first
         feed._firsts = [first for first, _ in bounds.stamps]
         feed._stamps = [stamp for _, stamp in bounds.stamps]
+        feed.latest = max(feed._stamps, default=0)
         # The log no longer knows when these were published, only that it was earlier.
         if bounds.first and feed._stamps:
             feed._dropped.append((0, feed._stamps[0] - 1))
@@ -89,7 +92,7 @@ class Feed:
     def append(self, batch: StoredBatch) -> None:
         """Take in a batch; consumers get it once it is committed."""
         assert batch.first == self.next
-        self.next = batch.next
+        self.next, self.latest = batch.next, batch.published_at
         self._firsts.append(batch.first)
         self._stamps.append(batch.published_at)
         self._recent[batch.first] = batch
@@ -145,7 +148,7 @@ class Feed:
         position = known.get(self.origin)
         if position is not None:
             self._note_dead(position.dead)
-        return self.subscribe(
+        start = self.subscribe(
             message.subscription,
             sender,
             position.next if position is not None else None,
@@ -153,6 +156,8 @@ class Feed:
             message.credit,
             restart=message.restart,
         )
+        self.consumers[message.subscription].heartbeats = message.heartbeats
+        return start
 
     def expect(self, listed: Mapping[SubscriptionId, PeerId]) -> None:
         """Hold a place for every subscription that the catalogue lists, and drop others after two lookups."""
@@ -202,6 +207,20 @@ class Feed:
         for subscription, consumer in self.consumers.items():
             effects += self._pump_one(subscription, consumer, now, {})
         return effects
+
+    @property
+    def has_heartbeats(self) -> bool:
+        """Whether some consumer wants to hear that there is nothing to send."""
+        return any(consumer.heartbeats for consumer in self.consumers.values())
+
+    def beat(self, silence: Silence, only: SubscriptionId | None = None) -> list[Effect]:
+        """Tell those who have been sent everything, and want to know, that there is no more."""
+        by_peer: dict[PeerId, list[SubscriptionId]] = {}
+        for subscription, consumer in self.consumers.items() if self.committed == self.next else ():
+            is_due = consumer.heartbeats and consumer.credit and consumer.sent == self.next
+            if is_due and only in (None, subscription):
+                by_peer.setdefault(consumer.peer, []).append(subscription)
+        return [Send(peer, Heartbeat(subscriptions=tuple(group), silence=silence)) for peer, group in by_peer.items()]
 
     def read(self, first: int, batches: tuple[StoredBatch, ...], now: Millis) -> list[Effect]:
         """A log read has ended. It serves the consumers that wait at this place; the others wait for their own read."""

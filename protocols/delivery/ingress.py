@@ -12,7 +12,7 @@ from protocols.catalogue.machine import CatalogueMachine
 from protocols.catalogue.refusals import clock_is_off, unknown_stream
 from protocols.catalogue.statistics import SAMPLE_MAX, StatisticsSketch, has_moved
 from protocols.catalogue.streams import StreamDefinition
-from protocols.clock import COUNT_BITS, HybridClock, Stamp
+from protocols.clock import COUNT_BITS, HybridClock
 from protocols.delivery.feed import Feed
 from protocols.delivery.messages import (
     Ack,
@@ -22,17 +22,20 @@ from protocols.delivery.messages import (
     Origin,
     OutboxClosed,
     OutboxOpened,
+    OutboxPunctuated,
     Position,
     Publish,
     Published,
     PublisherNews,
     PublishNoted,
+    Punctuate,
     Subscribe,
     Subscribed,
     Unsubscribe,
 )
 from protocols.delivery.mirror import Mirror
-from protocols.delivery.refusals import busy, invalid, of_results, too_many, unavailable
+from protocols.delivery.outbox import RETURN_MS, Greeting, Outbox, WaitingPublish
+from protocols.delivery.refusals import busy, invalid, of_results, too_many, unavailable, without_event_time
 from protocols.delivery.sessions import Sessions
 from protocols.effects import AfterSync, Append, AppendBatch, Effect, ReleaseLog, Reply, Send, SetTimer, Tell
 from protocols.events import (
@@ -49,16 +52,17 @@ from protocols.events import (
     TimerFired,
     Unreachable,
 )
-from protocols.ids import LogId, Millis, PeerId, RequestId, StreamName
+from protocols.ids import LogId, Millis, PeerId, RequestId, StreamName, SubscriptionId
 from protocols.inside import Inside
 from protocols.limits import Limits
-from protocols.messages import Record, Refused
+from protocols.messages import Done, Record, Refused
 from protocols.role import Owned
 from protocols.store.messages import Leave
 from queries.schema import Row, RowError
 
 ROLE: Final = "publisher"
 TICK: Final = "publisher/tick"
+BEAT: Final = "publisher/beat"
 SAMPLE_EVERY_MS: Final = 100  # In this time as many rows are sampled as one batch has samples at most.
 GRACE_MS: Final = 2000  # Clocks differ: a subscription's stamp may be lower by so much than that of a tuple before it.
 
@@ -72,48 +76,11 @@ class LogSynced(Event, frozen=True):
 
 
 @dataclass(slots=True)
-class _Waiting:
-    """A publish whose tuples are not safe yet."""
-
-    request: RequestId
-    first: int
-    count: int
-    stamp: Stamp
-    size: int
-
-
-@dataclass(slots=True)
-class Outbox:
-    """What this peer publishes to one stream."""
-
-    definition: StreamDefinition
-    feed: Feed
-    mirror: Mirror | None  # The copy at the backup, for `replicated` streams.
-    statistics: StatisticsSketch
-    is_open: bool = False  # Advertised in this run, so subscribers find it.
-    readers: tuple[PeerId, ...] = ()  # Peers with subscriptions; they get PUBLISHER_NEWS once a lookup finds us.
-    durable: int = 0  # Below: on our own disk.
-    waiting: deque[_Waiting] = field(default_factory=deque)
-    advertised: PublisherEntry | None = None
-    advertised_at: Millis = 0
-    weighed: int = 0  # The next sequence when the statistics were last compared with the advertised ones,
-    ticked: int = 0  # and at the last tick.
-    rested_at: Millis = 0  # The next batch after this is sampled for the statistics.
-    checked_at: Millis = 0  # When the catalogue was last asked about the stream.
-    # When the last question that it answered was asked: every subscription older than that has its place.
-    known_at: Millis = 0
-
-    def safe(self, *, is_alone: bool) -> int:
-        """Everything below is as safe as the stream promises."""
-        return self.durable if self.mirror is None else self.mirror.safe(self.durable, is_alone=is_alone)
-
-
-@dataclass(slots=True)
 class Ingress:
     """Publishing at one peer.
 
-    In:        PUBLISH from clients; SUBSCRIBE, ACK, UNSUBSCRIBE from subscribers; BACKED from the backup
-    Out:       Published or Refused; SUBSCRIBED, BATCH, GAP; BACKUP; PUBLISHER_NEWS
+    In:        PUBLISH, PUNCTUATE from clients; SUBSCRIBE, ACK, UNSUBSCRIBE from subscribers; BACKED from the backup
+    Out:       Published, Done or Refused; SUBSCRIBED, BATCH, GAP, HEARTBEAT; BACKUP; PUBLISHER_NEWS
     Keeps:     a log for each stream published to, for as long as the stream's retention
     Invariant: nothing is acknowledged or served before it is as safe as its stream promises; nothing is stamped while
                our clock is known to be off
@@ -122,9 +89,9 @@ class Ingress:
     owned: ClassVar[Owned] = Owned(
         ROLE,
         messages=(Subscribe, Ack, Unsubscribe, Backed),
-        commands=(Publish, Leave),
+        commands=(Publish, Punctuate, Leave),
         events=(NearestPeers, LogSynced),
-        records=(OutboxOpened, OutboxClosed, PublishNoted),
+        records=(OutboxOpened, OutboxClosed, OutboxPunctuated, PublishNoted),
     )
 
     peer_id: PeerId
@@ -143,6 +110,7 @@ class Ingress:
     _lively: int = 1  # Streams with tuples in the last second; they share the time that statistics may take.
     _unsafe_bytes: int = 0
     _disk_is_low: bool = False
+    _is_beating: bool = False  # A reader wants heartbeats, or a greeting is under way.
 
     def restore(self, record: Record, logs: Mapping[LogId, LogBounds]) -> None:
         match record:
@@ -151,21 +119,28 @@ class Ingress:
                 self._open(record.definition, record.epoch, record.backup, bounds)
             case OutboxClosed():
                 self._forget(record.stream)
+            case OutboxPunctuated():
+                if record.stream in self.outboxes:
+                    self.outboxes[record.stream].punctuate(record.next, record.before_us)
             case PublishNoted():
                 outbox = self.outboxes.get(record.stream)
                 if outbox is not None and record.first + record.count <= outbox.feed.next:
                     self._sessions.add(record)  # Without its tuples the note is void: the crash came in between.
 
     def snapshot(self) -> list[Record]:
-        opened = [_opened(outbox) for outbox in self.outboxes.values() if outbox.feed.is_logged]
-        return [*opened, *self._sessions.notes()]
+        logged = (outbox for outbox in self.outboxes.values() if outbox.feed.is_logged)
+        return [*(record for outbox in logged for record in outbox.records()), *self._sessions.notes()]
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:  # noqa: C901 - one branch for each thing that happens
         match event:
             case TimerFired(name="publisher/tick"):
                 return [*self._tick(now), SetTimer(TICK, self.limits.tick_ms)]
+            case TimerFired(name="publisher/beat"):
+                return self._beat(now)
             case Requested(request=request, command=Publish() as command):
                 return self._publish(request, command, now)
+            case Requested(request=request, command=Punctuate() as command):
+                return self._punctuate(request, command, now)
             case LogSynced():
                 return self._synced(event, now)
             case Received(sender=sender, message=Subscribe() as message) if not message.copies_of:
@@ -187,11 +162,15 @@ class Ingress:
                 return self._listed(stream, backup, now)
             case AdvertiseFailed(token=(_, "news", str(stream), _)) if stream in self.outboxes:
                 self.outboxes[stream].advertised = None  # The next tick tries again.
+            case LookupFailed(token=(_, "greet", str(stream))) if stream in self.outboxes:
+                return self._end_greeting(self.outboxes[stream], now)
             case LookupFailed(token=(_, "open", str(stream))) | AdvertiseFailed(token=(_, "open", str(stream), _)):
                 return self._refuse_early(stream, unavailable(stream, event.reason))
             case LogRead():
                 return self._log_read(event, now)
             case Started():
+                for outbox in self.outboxes.values():
+                    outbox.quiet_from = now + RETURN_MS
                 return [SetTimer(TICK, self.limits.tick_ms)]
             case NearestPeers():
                 self._near = event.peers
@@ -210,20 +189,21 @@ class Ingress:
     def _publish(self, request: RequestId, command: Publish, now: Millis) -> list[Effect]:
         self.clock.witness(command.witness)
         outbox = self.outboxes.get(command.stream)
-        if outbox is not None and outbox.is_open:
+        is_open = outbox is not None and outbox.is_open
+        if outbox is not None and is_open and outbox.greeting is None:
             return self._accept(outbox, request, command, now)
         early = self._early.setdefault(command.stream, deque())
         if len(early) >= self.limits.waiting_publishes_max:
             return [Reply(request, busy(command.stream, "its stream is still being looked up"))]
         early.append((request, command))
-        if len(early) > 1:
+        if is_open or len(early) > 1:
             return []
         return self.catalogue.lookup(command.stream, (ROLE, "open", command.stream), now)
 
     def _accept(self, outbox: Outbox, request: RequestId, command: Publish, now: Millis) -> list[Effect]:
         note = self._sessions.find(command)
         if note is not None:  # A repetition: the first answer was lost, or is still to come.
-            outbox.waiting.append(_Waiting(request, note.first, note.count, note.stamp, 0))
+            outbox.waiting.append(WaitingPublish(request, note.first, note.count, note.stamp, 0))
             return self._commit(outbox, now)
         refusal = self._refusal(outbox, command)
         if outbox.definition.query and Inside.is_client(request):
@@ -253,7 +233,7 @@ class Ingress:
             answer = Published(first=batch.first, count=batch.count, stamp=batch.published_at)
             return [Reply(request, answer), *feed.commit(feed.next, now)]
         self._unsafe_bytes += size
-        outbox.waiting.append(_Waiting(request, batch.first, batch.count, batch.published_at, size))
+        outbox.waiting.append(WaitingPublish(request, batch.first, batch.count, batch.published_at, size))
         synced = LogSynced(outbox.definition.name, feed.origin.epoch, feed.next)
         # The note goes first: a note without its tuples is ignored, but tuples without their note would be published
         # twice.
@@ -340,6 +320,10 @@ class Ingress:
         readers = tuple(dict.fromkeys(entry.peer for entry in event.subscribers))
         if outbox is not None and event.token[1] == "greet":
             effects += [Send(peer, PublisherNews(stream=event.name)) for peer in readers if peer not in outbox.readers]
+            if outbox.greeting is not None:
+                ours = [entry for entry in event.subscribers if entry.share.has(self.peer_id)]
+                outbox.greeting.hear(tuple(ours), outbox.feed)
+                effects += self._end_greeting(outbox, now) if outbox.greeting.is_over(now) else self._keep_beating()
         if event.token[1] != "open":
             return effects
         if outbox is None:
@@ -349,16 +333,17 @@ class Ingress:
             if len(self.outboxes) >= self.limits.streams_max:
                 return effects + self._refuse_early(event.name, too_many(event.name, self.limits.streams_max))
             outbox = self._open(definition, now, self._nearest_other(), LogBounds(0, 0))
+            outbox.quiet_from, outbox.greeting = now, Greeting(now + self.limits.greet_ms)
             if outbox.feed.is_logged:
-                effects.append(Append(_opened(outbox)))
+                effects.append(Append(outbox.opened()))
         outbox.readers = readers
         return [*effects, AfterSync(tuple(self._advertise(outbox, "open", now)))]
 
     def open_own(self, definition: StreamDefinition, now: Millis) -> list[Effect]:
         """Get ready to publish to a stream that a role of this peer creates and nobody else publishes to."""
         outbox = self._open(definition, now, None, LogBounds(0, 0))
-        outbox.is_open = True
-        return [Append(_opened(outbox)), AfterSync(tuple(self._advertise(outbox, "open", now)))]
+        outbox.is_open, outbox.quiet_from = True, now
+        return [Append(outbox.opened()), AfterSync(tuple(self._advertise(outbox, "open", now)))]
 
     def close_own(self, stream: StreamName, now: Millis) -> list[Effect]:
         """The stream was never created, so the catalogue would never report it removed."""
@@ -400,9 +385,16 @@ class Ingress:
         effects: list[Effect] = [Send(peer, PublisherNews(stream=stream)) for peer in outbox.readers]
         # A subscriber also looks again once it is listed: if both begin at once, at least one finds the other.
         effects += self.catalogue.lookup(stream, (ROLE, "greet", stream), now)
-        for request, command in self._early.pop(stream, ()):
-            effects += self._accept(outbox, request, command, now)
-        return effects
+        return effects if outbox.greeting is not None else [*effects, *self._accept_early(outbox, now)]
+
+    def _end_greeting(self, outbox: Outbox, now: Millis) -> list[Effect]:
+        """All readers that wait for our time know us, or have had their chance."""
+        outbox.greeting = None
+        return self._accept_early(outbox, now)
+
+    def _accept_early(self, outbox: Outbox, now: Millis) -> list[Effect]:
+        early = self._early.pop(outbox.definition.name, ())
+        return [effect for request, command in early for effect in self._accept(outbox, request, command, now)]
 
     def _refuse_early(self, stream: StreamName, refusal: Refused) -> list[Effect]:
         return [Reply(request, refusal) for request, _ in self._early.pop(stream, ())]
@@ -428,7 +420,7 @@ class Ingress:
     # Serving subscribers.
 
     def _subscribe(self, sender: PeerId, message: Subscribe, now: Millis) -> list[Effect]:
-        self.clock.witness(message.since)
+        self.clock.witness(max(message.since, message.witness))
         positions: tuple[Position, ...] = ()
         effects: list[Effect] = []
         outbox = self.outboxes.get(message.stream)
@@ -436,6 +428,11 @@ class Ingress:
             start = outbox.feed.accept(message, sender)
             positions = (Position(outbox.feed.origin, start),)
             effects = outbox.feed.pump(now)
+            if message.heartbeats:
+                effects += [*self._say_silent(outbox, now, message.subscription), *self._keep_beating()]
+            if outbox.greeting is not None and outbox.greeting.awaited is not None:
+                outbox.greeting.awaited.pop(message.subscription, None)
+                effects += self._end_greeting(outbox, now) if outbox.greeting.is_over(now) else []
         answer = Send(sender, Subscribed(subscription=message.subscription, stream=message.stream, positions=positions))
         # A crash could still lose what is not on disk, and other tuples would then get the same sequence numbers.
         is_safe = outbox is None or all(position.next <= outbox.durable for position in positions)
@@ -457,6 +454,42 @@ class Ingress:
         effects = outbox.feed.read(event.first, event.batches, now)
         if outbox.mirror:
             effects += outbox.mirror.read(event.first, event.batches, outbox.durable, now)
+        return effects
+
+    # Our own time.
+
+    def _punctuate(self, request: RequestId, command: Punctuate, now: Millis) -> list[Effect]:
+        outbox = self.outboxes.get(command.stream)
+        if outbox is None:
+            return [Reply(request, unavailable(command.stream, "This peer has not published to it yet."))]
+        if outbox.definition.event_time is None:
+            return [Reply(request, without_event_time(command.stream))]
+        position = outbox.feed.next
+        outbox.punctuate(position, command.before_us)
+        record = OutboxPunctuated(stream=command.stream, next=position, before_us=command.before_us)
+        noted: list[Effect] = [Append(record)] if outbox.feed.is_logged else []
+        return [*noted, AfterSync((Reply(request, Done(stamp=self.clock.tick(now))),))]
+
+    def _say_silent(self, outbox: Outbox, now: Millis, only: SubscriptionId | None = None) -> list[Effect]:
+        """Tell readers that nothing follows what they have; not while our clock is off, as we could not stamp it."""
+        return [] if self.clock.is_off else outbox.feed.beat(outbox.silence(self.clock.tick(now)), only)
+
+    def _keep_beating(self) -> list[Effect]:
+        if self._is_beating:
+            return []
+        self._is_beating = True
+        return [SetTimer(BEAT, self.limits.heartbeat_ms)]
+
+    def _beat(self, now: Millis) -> list[Effect]:
+        effects: list[Effect] = []
+        self._is_beating = False
+        for outbox in list(self.outboxes.values()):
+            if outbox.greeting is not None and outbox.is_open and outbox.greeting.is_over(now):
+                effects += self._end_greeting(outbox, now)
+            if outbox.feed.has_heartbeats:
+                effects += self._say_silent(outbox, now)
+            if outbox.feed.has_heartbeats or outbox.greeting is not None:
+                effects += self._keep_beating()
         return effects
 
     # The copy at the backup.
@@ -482,7 +515,7 @@ class Ingress:
         if outbox.mirror is None or not outbox.mirror.wants_listing:
             return []
         outbox.mirror.listed = outbox.mirror.backup
-        return [Append(_opened(outbox)), AfterSync(tuple(self._advertise(outbox, "news", now)))]
+        return [Append(outbox.opened()), AfterSync(tuple(self._advertise(outbox, "news", now)))]
 
     def _lost(self, peer: PeerId, now: Millis) -> list[Effect]:
         effects: list[Effect] = []
@@ -527,7 +560,7 @@ class Ingress:
         return effects
 
     def _advertise_changes(self, outbox: Outbox, now: Millis) -> list[Effect]:
-        if outbox.is_open and self._entry(outbox, now) == outbox.advertised:
+        if outbox.is_open and outbox.entry(now) == outbox.advertised:
             outbox.advertised_at = now
             return []
         return self._advertise(outbox, "news" if outbox.is_open else "open", now)
@@ -540,25 +573,11 @@ class Ingress:
         return self._advertise(outbox, "news", now)
 
     def _advertise(self, outbox: Outbox, purpose: str, now: Millis) -> list[Effect]:
-        entry = outbox.advertised = self._entry(outbox, now)
+        entry = outbox.advertised = outbox.entry(now)
         outbox.advertised_at = now
         name, life = outbox.definition.name, self.limits.advertisement_life_ms
         token = (ROLE, purpose, name, entry.backup.hex() if entry.backup else "")
         return self.catalogue.advertise_publisher(name, entry, life, token, now)
-
-    def _entry(self, outbox: Outbox, now: Millis) -> PublisherEntry:
-        feed = outbox.feed
-        return PublisherEntry(
-            peer=self.peer_id,
-            epoch=feed.origin.epoch,
-            backup=outbox.mirror.listed if outbox.mirror else None,
-            accepted=feed.next - feed.counted_from,
-            processed=feed.processed,
-            pending=feed.next - feed.settled,
-            dead_lettered=feed.dead_lettered,
-            expired=feed.expired,
-            statistics=outbox.statistics.summary(now),
-        )
 
     def _kept(self) -> LogsKept:
         """The tuples that can be read only here or at the backup."""
@@ -579,8 +598,3 @@ class Ingress:
 
 def _log(stream: StreamName, epoch: Millis) -> LogId:
     return f"out/{stream}/{epoch}"
-
-
-def _opened(outbox: Outbox) -> OutboxOpened:
-    backup = outbox.mirror.listed if outbox.mirror else None
-    return OutboxOpened(definition=outbox.definition, epoch=outbox.feed.origin.epoch, backup=backup)

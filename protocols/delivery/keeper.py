@@ -15,6 +15,7 @@ from protocols.delivery.messages import (
     BackupOpened,
     Origin,
     Position,
+    Silence,
     Subscribe,
     Subscribed,
     Unsubscribe,
@@ -51,7 +52,7 @@ class Keeper:
     """Copies of other peers' tuples.
 
     In:        BACKUP from ingress peers; SUBSCRIBE (with copies_of), ACK, UNSUBSCRIBE from subscribers
-    Out:       BACKED; SUBSCRIBED, BATCH, GAP
+    Out:       BACKED; SUBSCRIBED, BATCH, GAP, HEARTBEAT
     Keeps:     a log for each origin, until the ingress peer lets go of it or its retention is over
     Invariant: BACKED names only what is on our disk, without a hole
     """
@@ -144,6 +145,8 @@ class Keeper:
         for origin, feed in self.feeds.items():
             effects += feed.expire((now - self._retention_ms[origin]) << COUNT_BITS)
             effects += feed.resend(now)
+            if feed.has_heartbeats:  # Of use once the publisher has said that the origin is over.
+                effects += feed.beat(Silence(origin, feed.next, now << COUNT_BITS, is_idle=True))
         return effects
 
     def validate(self) -> None:

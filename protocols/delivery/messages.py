@@ -3,11 +3,12 @@
 client ── PUBLISH ──▶ ingress peer                                  rows, checked against the schema, logged
                       ingress ── BACKUP ──▶ backup ── BACKED ──▶    `replicated` streams: on a second disk
 subscriber ── SUBSCRIBE ──▶ ingress ── SUBSCRIBED, BATCH ──▶ subscriber ── ACK ──▶ ingress
+                            ingress ── HEARTBEAT ──▶ subscriber      while there is nothing to send
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -16,6 +17,8 @@ from protocols.catalogue.streams import StreamDefinition
 from protocols.clock import Stamp
 from protocols.ids import Millis, PeerId, StreamName, SubscriptionId
 from protocols.messages import Answer, Command, Message, Record
+
+FINISHED_US: Final = (1 << 63) - 1  # The punctuation of a publisher that has finished: nothing follows at any time.
 
 
 class Origin(msgspec.Struct, frozen=True, array_like=True):
@@ -71,6 +74,8 @@ class Subscribe(Message, frozen=True, kw_only=True, tag="SUBSCRIBE"):
     credit: int  # How many bytes of rows may be on their way; 0 while no client reads.
     copies_of: tuple[Origin, ...] = ()  # For a backup: the origins whose copy it should serve.
     restart: bool = False  # Resend from the positions on; what is in flight is useless.
+    heartbeats: bool = False  # Send HEARTBEAT while there is nothing else to send.
+    witness: Stamp = 0  # The subscription has heard of times up to this one: tuples to come get higher stamps.
 
 
 class Subscribed(Message, frozen=True, kw_only=True, tag="SUBSCRIBED"):
@@ -86,6 +91,26 @@ class BatchMessage(Message, frozen=True, kw_only=True, tag="BATCH"):
 
     subscription: SubscriptionId
     batches: tuple[Batch, ...]
+
+
+class Silence(msgspec.Struct, frozen=True, array_like=True):
+    """What a publisher says of itself: as of a time, nothing of its origin follows a position.
+
+    Whoever has read up to there knows how far the publisher is without a tuple. Who has not read so far learns nothing.
+    """
+
+    origin: Origin
+    next: int
+    at: Stamp  # Every later tuple gets a higher stamp.
+    is_idle: bool = False  # It has been silent for so long that nobody need wait for its event time.
+    before_us: int | None = None  # Punctuation: no tuple to come has an event time before this one.
+
+
+class Heartbeat(Message, frozen=True, kw_only=True, tag="HEARTBEAT"):
+    """A publisher has nothing to send to these subscriptions, and says how long that has been so."""
+
+    subscriptions: tuple[SubscriptionId, ...]
+    silence: Silence
 
 
 class Gap(Message, frozen=True, kw_only=True, tag="GAP"):
@@ -148,6 +173,14 @@ class OutboxClosed(Record, frozen=True, kw_only=True, tag="OUTBOX_CLOSED"):
     """The stream no longer exists."""
 
     stream: StreamName
+
+
+class OutboxPunctuated(Record, frozen=True, kw_only=True, tag="PUNCTUATED"):
+    """From this position on, no tuple of ours has an event time before this one."""
+
+    stream: StreamName
+    next: int
+    before_us: int
 
 
 class PublishNoted(Record, frozen=True, kw_only=True, tag="NOTED"):
@@ -218,6 +251,16 @@ class Published(Answer, frozen=True, kw_only=True, tag="PUBLISHED"):
     stamp: Stamp
 
 
+class Punctuate(Command, frozen=True, kw_only=True, tag="PUNCTUATE"):
+    """Nothing that is published here from now on has an event time before this one. Answered with Done.
+
+    Readers need not wait for this publisher up to that time, so windows close. FINISHED_US holds until the next tuple.
+    """
+
+    stream: StreamName
+    before_us: int = FINISHED_US
+
+
 class OpenSubscription(Command, frozen=True, kw_only=True, tag="OPEN"):
     """Read a stream. Answered with Opened, then Rows and Missed until the client goes away."""
 
@@ -230,6 +273,7 @@ class OpenSubscription(Command, frozen=True, kw_only=True, tag="OPEN"):
     # The publishers of a stream on disk, if known: reading then begins without a lookup.
     known: tuple[Origin, ...] = ()
     share: PublisherShare = WHOLE  # The publishers to read from.
+    heartbeats: bool = False  # Also answer with Publishers and Silent, for watermarks.
 
 
 class Opened(Answer, frozen=True, kw_only=True, tag="OPENED"):
@@ -244,6 +288,22 @@ class Rows(Answer, frozen=True, kw_only=True, tag="ROWS"):
     """Tuples for the client, which says SEEN when it has processed them."""
 
     batches: tuple[Batch, ...]
+
+
+class Publishers(Answer, frozen=True, kw_only=True, tag="PUBLISHERS"):
+    """The publishers that the subscription has found so far, for a client that asked for heartbeats.
+
+    An origin that its publisher no longer keeps is over. A backup may still serve tuples of it, but none is added.
+    """
+
+    origins: tuple[Origin, ...]
+    over: tuple[Origin, ...] = ()
+
+
+class Silent(Answer, frozen=True, kw_only=True, tag="SILENT"):
+    """A publisher that the client has read to its end is silent."""
+
+    silence: Silence
 
 
 class Missed(Answer, frozen=True, kw_only=True, tag="MISSED"):

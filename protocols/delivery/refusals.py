@@ -50,3 +50,13 @@ def busy(name: StreamName, detail: str) -> Refused:
     return Refused(
         code="busy", error=f'stream "{name}" is busy', detail=detail.capitalize() + ".", retry_after_ms=BUSY_RETRY_MS
     )
+
+
+def without_event_time(name: StreamName) -> Refused:
+    """There is no event time that a publisher could be finished with."""
+    return Refused(
+        code="invalid",
+        error=f'stream "{name}" has no event time',
+        detail="Its windows close by the time of publication, also while nobody publishes.",
+        hint="There is nothing to do.",
+    )

@@ -28,6 +28,7 @@ from protocols.delivery.messages import (
     DeadLettered,
     DeadLettersListed,
     Gap,
+    Heartbeat,
     ListDeadLetters,
     Missed,
     Opened,
@@ -35,9 +36,11 @@ from protocols.delivery.messages import (
     Origin,
     Position,
     PublisherNews,
+    Publishers,
     Refuse,
     Rows,
     Seen,
+    Silent,
     Subscribe,
     Subscribed,
     SubscriptionLetters,
@@ -77,9 +80,9 @@ class LetterSynced(Event, frozen=True):
 class Subscriber:
     """Subscribing at one peer.
 
-    In:        OPEN, SEEN, REFUSE, CLOSE, LIST_DEAD from clients; SUBSCRIBED, BATCH, GAP, PUBLISHER_NEWS from those
-               who serve it
-    Out:       Opened, Rows, Missed, DeadLettered; SUBSCRIBE, ACK, UNSUBSCRIBE
+    In:        OPEN, SEEN, REFUSE, CLOSE, LIST_DEAD from clients; SUBSCRIBED, BATCH, GAP, HEARTBEAT, PUBLISHER_NEWS
+               from those who serve it
+    Out:       Opened, Rows, Missed, Publishers, Silent, DeadLettered; SUBSCRIBE, ACK, UNSUBSCRIBE
     Keeps:     how far each kept subscription has been seen, and its dead letters
     Invariant: a client gets each tuple of an origin once and in order while it stays; after it comes back, from
                where it had seen
@@ -87,7 +90,7 @@ class Subscriber:
 
     owned: ClassVar[Owned] = Owned(
         ROLE,
-        messages=(Subscribed, BatchMessage, Gap, PublisherNews),
+        messages=(Subscribed, BatchMessage, Gap, Heartbeat, PublisherNews),
         commands=(OpenSubscription, Seen, Refuse, ListDeadLetters, CloseSubscription),
         events=(LetterSynced,),
         records=(SubscriptionOpened, CursorMoved, TupleBuried),
@@ -178,6 +181,8 @@ class Subscriber:
                 return self._take(sender, message)
             case Received(sender=sender, message=Gap() as message):
                 return self._gap(sender, message)
+            case Received(sender=sender, message=Heartbeat() as message):
+                return self._silent(sender, message)
             case Received(message=PublisherNews() as message):
                 return self._poll(now, message.stream)
             case Unreachable(peer=peer, message=Subscribe()) | PeerDown(peer=peer):
@@ -214,6 +219,7 @@ class Subscriber:
                 case stamp:
                     since = stamp
             known = Cursor(command.subscription, command.stream, since, command.keep, command.share)
+            known.heartbeats = command.heartbeats
             self.subscriptions[command.subscription] = known
         elif known.request is not None:
             taken_over = Refused(code="exists", error=f'subscription "{known.subscription}" was taken over')
@@ -237,7 +243,7 @@ class Subscriber:
             for each in origins
             if subscription.share.has(each.publisher)
         }
-        effects = [*self._ask_all(subscription), *self._advertised(subscription)]
+        effects = [*self._ask_all(subscription), *self._advertised(subscription), *self._introduce(subscription)]
         return [*effects, *self._advertise(subscription, "listed", now)]
 
     def _found(self, subscription: Cursor, event: StreamFound, now: Millis) -> list[Effect]:
@@ -250,7 +256,7 @@ class Subscriber:
             for entry in event.publishers
             if subscription.share.has(entry.peer)
         }
-        effects = self._ask_all(subscription)
+        effects = [*self._ask_all(subscription), *self._introduce(subscription)]
         if event.token[1] == "open" and not subscription.is_open:
             effects += self._advertise(subscription, "open", now)
             if subscription.keep:
@@ -263,7 +269,7 @@ class Subscriber:
     def _advertise(self, subscription: Cursor, purpose: str, now: Millis) -> list[Effect]:
         subscription.advertised_at = now
         name, share = subscription.subscription, subscription.share
-        entry = SubscriberEntry(subscription=name, peer=self.peer_id, share=share)
+        entry = SubscriberEntry(subscription=name, peer=self.peer_id, share=share, heartbeats=subscription.heartbeats)
         token = (ROLE, purpose, subscription.subscription)
         return self.catalogue.advertise_subscriber(subscription.stream, entry, self._life(subscription), token, now)
 
@@ -366,8 +372,20 @@ class Subscriber:
             credit=self.limits.credit_bytes if subscription.request is not None else 0,
             copies_of=tuple(origins) if copies else (),
             restart=is_first,
+            heartbeats=subscription.heartbeats,
+            witness=subscription.heard_of,
         )
         return Send(peer, message)
+
+    def _introduce(self, subscription: Cursor) -> list[Effect]:
+        """Tell a client that goes by the time of publishers whom there is to wait for."""
+        over = subscription.over
+        kept = (origin for origin, entry in subscription.publishers.items() if origin not in over or entry.backup)
+        news = Publishers(origins=tuple(kept), over=tuple(over))
+        if not subscription.heartbeats or subscription.request is None or news == subscription.introduced:
+            return []
+        subscription.introduced = news
+        return [Reply(subscription.request, news, last=False)]
 
     def _subscribed(self, sender: PeerId, message: Subscribed) -> list[Effect]:
         subscription = self.subscriptions.get(message.subscription)
@@ -386,7 +404,8 @@ class Subscriber:
             effects.append(Append(CursorMoved(subscription=subscription.subscription, positions=tuple(fresh))))
         missing = [o for o in subscription.publishers if o.publisher == sender and o not in served]
         if missing and not any(origin.publisher != sender for origin in served):
-            effects += self._ask_backups(subscription, missing)
+            subscription.over.update(dict.fromkeys(missing))
+            effects += [*self._ask_backups(subscription, missing), *self._introduce(subscription)]
         return effects
 
     def _lost(self, peer: PeerId) -> list[Effect]:
@@ -427,6 +446,7 @@ class Subscriber:
                 repeated[origin] = None
                 continue
             subscription.taken[origin] = batch.next
+            subscription.heard_of = max(subscription.heard_of, batch.published_at)
             subscription.held.append(batch if batch.first == upto else tail(batch, upto))
         effects = self._hand_on(subscription)
         if repeated:  # Its sender missed our last ACK.
@@ -440,6 +460,23 @@ class Subscriber:
             return []
         batches = subscription.hand_out(self.limits.client_bytes_max)
         return [Reply(subscription.request, Rows(batches=tuple(batches)), last=False)] if batches else []
+
+    def _silent(self, sender: PeerId, message: Heartbeat) -> list[Effect]:
+        """A publisher has no more: say so to the clients that have read all it has.
+
+        A backup cannot speak for its publisher, unless that one has said that the origin is over.
+        """
+        effects: list[Effect] = []
+        silence, origin = message.silence, message.silence.origin
+        for name in message.subscriptions:
+            subscription = self.subscriptions.get(name)
+            if subscription is None or subscription.request is None:
+                continue
+            is_ours = sender == origin.publisher or origin in subscription.over
+            if is_ours and subscription.taken.get(origin) == silence.next and not subscription.held:
+                subscription.heard_of = max(subscription.heard_of, silence.at)
+                effects.append(Reply(subscription.request, Silent(silence=silence), last=False))
+        return effects
 
     def _gap(self, sender: PeerId, message: Gap) -> list[Effect]:
         subscription = self.subscriptions.get(message.subscription)

@@ -29,7 +29,7 @@ from protocols.execution.apart import (
     time_of,
 )
 from protocols.execution.messages import QueryId
-from protocols.ids import PeerId, StreamName
+from protocols.ids import Millis, PeerId, StreamName
 from protocols.subgraphs import Engine, FlowInput, Indexed, Inline, Input, Progress, Spark, StreamInput, Subgraph
 from queries.canonical import digest
 from queries.expressions import TIME, Expression, Named, columns_of
@@ -110,7 +110,8 @@ def cut(
     whole, body = body, cutting.taken_apart(body, 1 if is_apart else 0, worker)
     if not is_apart:
         top = msgspec.structs.replace(shape, input=body) if shape is not None else body
-        return _cut([*cutting.made, (Subgraph(0, top, cutting.inputs(top), _engine(body, engine)), proxy)])
+        last = Subgraph(0, top, cutting.inputs(top), _engine(body, engine), is_timed=stateful)
+        return _cut([*cutting.made, (last, proxy)])
     relayed = Source(f"{query}.1", "", output_schema(body))
     outputs = tuple(Named(column.path[-1], column) for column in relayed.columns if column.path != (TIME,))
     relay: Operator = Project(relayed, outputs)
@@ -175,7 +176,9 @@ class _Cutting:
         engine: Engine = Inline() if is_stateful(self.plan) else _engine(part, self.engine)
         inputs = _inputs(part, self.since, {})
         self._flows[source.alias] = FlowInput(source.alias, number, is_mixed=tells_old)
-        self.made.append((Subgraph(number, part, inputs, engine, consumer, source.alias, name, tells_old), host))
+        is_timed = is_stateful(self.plan)
+        made = Subgraph(number, part, inputs, engine, consumer, source.alias, name, tells_old, is_timed)
+        self.made.append((made, host))
         return left
 
     def _joined_at(self, host: PeerId, join: Join, consumer: int) -> Operator:
@@ -192,13 +195,13 @@ class _Cutting:
         return source_of(part, f"{self.query}.{number}", join)
 
 
-def introduced(made: Cut, known: Mapping[StreamName, tuple[Origin, ...]]) -> Cut:
-    """The same subgraphs, with the publishers of the streams they read."""
+def introduced(made: Cut, known: Mapping[StreamName, tuple[Origin, ...]], patience_ms: Millis) -> Cut:
+    """The same subgraphs, with the publishers of the streams they read, and how long to wait for each."""
 
     def introduce(each: Input) -> Input:
         if not isinstance(each, StreamInput):
             return each
-        return msgspec.structs.replace(each, known=known.get(each.stream, ()))
+        return msgspec.structs.replace(each, known=known.get(each.stream, ()), patience_ms=patience_ms)
 
     parts = (
         msgspec.structs.replace(part, inputs=tuple(introduce(each) for each in part.inputs)) for part in made.subgraphs

@@ -28,7 +28,7 @@ from protocols.placement.place import ALGORITHMS, Algorithm, Placement, place
 from protocols.placement.sight import NetworkSeen
 from protocols.placement.tree import ProcessingTree, Vertex, overlay_cost, path_delay
 from protocols.placement.view import NetworkView
-from protocols.subgraphs import Indexed
+from protocols.subgraphs import PATIENCE_MS, Indexed
 from queries.casts import read_interval
 from queries.cost import Rates, StreamRates
 from queries.plan import Operator, Restructure, Source, sources
@@ -121,6 +121,7 @@ class Placing:
     choice: Choice | None = None
     moves: list[Move] = field(default_factory=list)
     weighed_at: Millis = 0
+    patience_ms: Millis = PATIENCE_MS  # How long it waits for a publisher that is not heard of.
     unready: dict[PeerId, Millis] = field(default_factory=dict)  # Hosts without a working engine, avoided until then.
 
     def adopt(self, options: Iterable[tuple[str, str]]) -> None:
@@ -130,6 +131,8 @@ class Placing:
                 self.placement = value
             elif key == "within" and self.within_ms is None and (within := read_interval(value)) is not None:
                 self.within_ms = within / timedelta(milliseconds=1)
+            elif key == "patience" and (patience := read_interval(value)) is not None:
+                self.patience_ms = patience // timedelta(milliseconds=1)
 
     @property
     def told(self) -> dict[str, StreamRates]:

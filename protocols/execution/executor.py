@@ -8,7 +8,7 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from protocols.delivery.messages import Missed, Opened, OpenSubscription, Rows, Seen
+from protocols.delivery.messages import Missed, Opened, OpenSubscription, Publishers, Rows, Seen, Silent
 from protocols.effects import Effect, Send, SetTimer, Tell
 from protocols.events import Abandoned, Answered, Event, Received, TimerFired
 from protocols.execution.cut import is_stateful
@@ -50,6 +50,8 @@ RUNS_MAX: Final = 1000
 FLOW_BYTES: Final = 256 << 10  # Of rows in one message.
 IN_FLIGHT_MAX: Final = 64  # Back-pressure: with more flows unacknowledged, inputs are not acknowledged either.
 
+_Heard = Rows | Missed | Publishers | Silent | Flow
+"""What comes in for a subgraph."""
 RunKey = tuple[StreamName, int]  # The stream of a query's results, and the number of one of its subgraphs.
 
 
@@ -65,7 +67,7 @@ class _Hosted:
     is_announced: bool = False
     unopened: dict[str, None] = field(default_factory=dict)  # Inputs whose subscription is not open yet.
     requests: dict[str, RequestId] = field(default_factory=dict)  # By alias.
-    early: list[tuple[str, Rows | Missed | Flow]] = field(default_factory=list)  # Before the engine had started.
+    early: list[tuple[str, _Heard]] = field(default_factory=list)  # Before the engine had started.
     expected: dict[int, int] = field(default_factory=dict)  # Next sequence of each flow that comes in.
     flows: deque[tuple[Flow, Millis]] = field(default_factory=deque)  # Sent and not acknowledged.
     next_sequence: int = 0
@@ -207,6 +209,7 @@ class Executor:
             since=each.since,
             positions=hosted.run.start_positions(each.alias),
             known=each.known,
+            heartbeats=hosted.run.deploy.subgraph.is_timed,
         )
         request, effect = self.inside.ask(ROLE, command)
         self._requests[request] = (key, each.alias)
@@ -249,7 +252,6 @@ class Executor:
     def _started(self, key: RunKey, now: Millis) -> list[Effect]:
         hosted = self.hosted[key]
         hosted.is_started = True
-        hosted.run.begin(now)
         effects = self._announce(hosted)
         early, hosted.early = hosted.early, []
         for alias, what in early:
@@ -276,11 +278,9 @@ class Executor:
             case Opened():
                 hosted.unopened.pop(alias, None)
                 return self._announce(hosted)
-            case Rows():
-                return self._take(key, alias, answer, now)
             case Refused():
                 return self._fail(key, f"{answer.error}. {answer.detail}".strip())
-            case Missed():
+            case Rows() | Missed() | Publishers() | Silent():
                 return self._take(key, alias, answer, now)
         return []
 
@@ -315,11 +315,18 @@ class Executor:
         )
         return self._send(maker, message)
 
-    def _take(self, key: RunKey, alias: str, what: Rows | Missed | Flow, now: Millis) -> list[Effect]:
+    def _take(self, key: RunKey, alias: str, what: _Heard, now: Millis) -> list[Effect]:
         hosted = self.hosted[key]
         if not hosted.is_started:
             hosted.early.append((alias, what))
             return []
+        match what:
+            case Publishers():
+                hosted.run.meet(alias, what, now)
+                return []
+            case Silent():
+                hosted.run.take_silence(alias, what.silence, now)
+                return []
         effects: list[Effect] = []
         parts = what.batches if isinstance(what, Rows) else (what,)
         for part in parts:

@@ -265,7 +265,8 @@ class Planning:
         if decision.index is not None:
             return indexed(decision.plan, since, proxy, decision.index)
         made = cut(self.name, decision.plan, since, choice.chains, proxy, choice.worker, self.engine, choice.joins)
-        return introduced(made, {name: _on_disk(shown) for name, shown in self.placing.streams.items()})
+        known = {name: _on_disk(shown) for name, shown in self.placing.streams.items()}
+        return introduced(made, known, self.placing.patience_ms)
 
 
 def _stream(definition: StreamDefinition) -> Stream:

@@ -1,26 +1,46 @@
-"""The clocks of a subgraph's inputs: watermarks, floors, and the positions that no state needs any more."""
+"""The clocks of a subgraph's inputs: watermarks, floors, and the positions that no state needs any more.
+
+How far an input is follows from what was read of each publisher and from what publishers said of themselves
+(`Silence`), never from how long the reader has waited. So what is on time in one attempt of a query is on time in the
+next, however fast that one reads what has piled up. The one exception is a publisher that does not answer at all: after
+`patience_ms` the others go on without it, and the status of the subgraph says so.
+"""
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from protocols.delivery.messages import Origin
-from protocols.ids import Millis
-from protocols.subgraphs import Progress, Reach, merged
+from protocols.clock import Stamp, wall_ms
+from protocols.delivery.messages import FINISHED_US, Origin, Publishers, Silence
+from protocols.ids import Millis, PeerId
+from protocols.subgraphs import PATIENCE_MS, Hold, Progress, Reach, merged
 
-IDLE_MS: Final = 2000  # An origin that was silent for so long is idle: it does not hold the watermark back.
-CLOCK_LAG_MS: Final = 1500  # The next tuple of a silent stream was published no longer ago: clocks differ by 500 ms.
+START_MS: Final = 2000  # For so long after a query was inserted, every publisher that is listed is waited for.
 
 
 @dataclass(slots=True)
 class _Heard:
-    """What has come of one origin: its latest time, and when that was heard."""
+    """What is known of one origin."""
 
-    time_us: int
-    at: Millis
+    at: Millis  # When we last heard of it, by our own clock.
+    time_us: int | None = None  # The latest time among its rows,
+    stamp: Stamp = 0  # and the stamp up to which nothing else can come.
+    silence: Silence | None = None  # What it said behind its last row.
+    is_read: bool = False  # Rows of it were read, in this attempt or in an earlier one.
+    is_over: bool = False  # Its publisher no longer keeps it: there is nothing to wait for once it is read.
     spans: deque[tuple[int, int]] = field(default_factory=deque)  # Position after a batch, the latest time in it.
+
+    @property
+    def has_finished(self) -> bool:
+        return self.silence is not None and self.silence.before_us == FINISHED_US
+
+    def is_idle(self, since: Stamp) -> bool:
+        """Whether it has said that it is silent, and not just at the very start of the query."""
+        said = self.silence
+        return said is not None and said.is_idle and wall_ms(said.at) >= wall_ms(since) + START_MS
 
 
 @dataclass(slots=True)
@@ -31,65 +51,141 @@ class InputClock:
     """
 
     lateness_us: int
-    follows_clock: bool  # Its time is the publication time: silence lets it go on.
+    follows_clock: bool  # Its time is the publication time: what publishers say lets it go on.
     horizon_us: int | None = None  # How long a row can matter after its time; None: the run has no state.
-    awaited: dict[Origin, None] = field(default_factory=dict)  # Read by an earlier attempt, not yet by this one.
-    begun_at: Millis = 0  # An input is not idle until it has been silent since then.
+    since: Stamp = 0  # When the query was inserted.
+    patience_ms: Millis = PATIENCE_MS
+    is_listed: bool = False  # The publishers are known. Before that nobody can tell who is slowest.
     watermark_us: int | None = None
     floor_us: int | None = None  # Like the watermark, but idle publishers hold it back, too.
     said: Progress | None = None  # What the maker of the flow has reported.
-    latest_us: int = 0  # Of the rows of the flow.
+    latest_us: int | None = None  # Of all rows.
     _origins: dict[Origin, _Heard] = field(default_factory=dict)
     # If a join makes the flow: floors and lows that it reported. Once our floor passes one of its floors, rows of its
     # sources below these lows are not needed.
     _joined: deque[tuple[int, tuple[Reach, ...]]] = field(default_factory=deque)
 
-    def note(self, origin: Origin, after: int, time_us: int, now: Millis) -> None:
+    # What is heard.
+
+    def await_again(self, origins: Iterable[Origin], now: Millis) -> None:
+        """An earlier attempt has read these: their rows are needed again."""
+        for origin in origins:
+            self._origins[origin] = _Heard(now, is_read=True)
+
+    def meet(self, publishers: Publishers, now: Millis) -> None:
+        """There are these publishers: wait for each of them. Nobody is forgotten for not being found again."""
+        self.is_listed = True
+        for origin in publishers.origins:
+            self._origins.setdefault(origin, _Heard(now))
+        for origin in publishers.over:
+            self._origins.setdefault(origin, _Heard(now)).is_over = True
+            if origin not in publishers.origins:  # And no backup has a copy of it.
+                del self._origins[origin]
+
+    def note(self, origin: Origin, after: int, time_us: int | None, stamp: Stamp, now: Millis) -> None:
         """Rows of an origin have come, up to a position; the latest of them is of this time."""
-        heard = self._origins.get(origin)
-        if heard is None:
-            heard = self._origins[origin] = _Heard(time_us, now)
-        self.awaited.pop(origin, None)
-        heard.time_us, heard.at = max(heard.time_us, time_us), now
+        heard = self._origins.setdefault(origin, _Heard(now))
+        heard.at, heard.silence, heard.stamp, heard.is_read = now, None, max(heard.stamp, stamp), True
+        if time_us is None:
+            return
+        heard.time_us = time_us if heard.time_us is None else max(heard.time_us, time_us)
+        self.latest_us = time_us if self.latest_us is None else max(self.latest_us, time_us)
         if self.horizon_us is not None:
             heard.spans.append((after, heard.time_us))
 
-    def note_flow(self, alias: str, progress: Progress, latest_us: int, now: Millis) -> None:
+    def note_silence(self, silence: Silence, now: Millis) -> None:
+        """An origin that is read to its end says that there is no more."""
+        heard = self._origins.setdefault(silence.origin, _Heard(now))
+        heard.at, heard.silence, heard.stamp = now, silence, max(heard.stamp, silence.at)
+
+    def note_flow(self, alias: str, progress: Progress, latest_us: int | None, now: Millis) -> None:
         """Rows of a flow have come, with their latest time. Of a batch in parts, only the last part has progress."""
         assert self.said is not None
         self.said = merged(self.said, progress)
-        self.latest_us = max(self.latest_us, latest_us)
+        if latest_us is not None:
+            self.latest_us = latest_us if self.latest_us is None else max(self.latest_us, latest_us)
         for reach in progress.covers:
             if reach.alias == alias:
-                self.note(reach.origin, reach.next, self.latest_us, now)
+                self.note(reach.origin, reach.next, self.latest_us, 0, now)
         joined = tuple(reach for reach in progress.lows if reach.alias != alias)
         if joined and progress.floor_us is not None and self.horizon_us is not None:
             self._joined.append((progress.floor_us, joined))
 
+    # How far it is.
+
     def is_idle(self, now: Millis) -> bool:
+        """Whether nobody need wait for this input: all its publishers are idle, or there are none."""
         if self.said is not None:
             return self.said.is_idle
-        if not self._origins:
-            return now - self.begun_at >= IDLE_MS
-        return all(now - heard.at >= IDLE_MS for heard in self._origins.values())
+        return self.is_listed and not self._active(now)
+
+    def has_finished(self, now: Millis) -> bool:
+        """Whether all its publishers have finished, so that its last windows can close."""
+        if self.said is not None:
+            return self.said.has_finished
+        heard = self._present(now)
+        return bool(heard) and all(each.has_finished for each in heard.values())
 
     def advance(self, now: Millis) -> int | None:
         """The watermark as of now; it never goes back."""
         if self.said is not None:
             self.watermark_us, self.floor_us = self.said.watermark_us, self.said.floor_us
-            return self.watermark_us
-        lively = [heard.time_us for heard in self._origins.values() if now - heard.at < IDLE_MS]
-        times = [heard.time_us for heard in self._origins.values()]
-        if not times:
-            return self.watermark_us
-        reached = (min(lively) if lively else max(times)) - self.lateness_us
-        if not lively and self.follows_clock:
-            reached = max(reached, (now - CLOCK_LAG_MS) * 1000 - self.lateness_us)
-        if not self.awaited:  # A publisher not heard yet may have older rows than all others.
-            floor_us = min(times) - self.lateness_us
-            self.floor_us = floor_us if self.floor_us is None else max(self.floor_us, floor_us)
-        self.watermark_us = reached if self.watermark_us is None else max(self.watermark_us, reached)
+        elif self.is_listed:
+            self.watermark_us = _later(self.watermark_us, self._reached(now))
+            present = self._present(now)
+            floors = [
+                self._mark(each)
+                for origin, each in self._origins.items()
+                if (each.is_read or origin in present) and not each.has_finished
+            ]
+            if floors and None not in floors:
+                self.floor_us = _later(self.floor_us, min(floor for floor in floors if floor is not None))
         return self.watermark_us
+
+    def _reached(self, now: Millis) -> int | None:
+        active = [self._mark(each) for each in self._active(now).values()]
+        if active:
+            return None if None in active else min(mark for mark in active if mark is not None)
+        # Everybody is silent: the furthest says how far it is.
+        known = [mark for each in self._origins.values() if (mark := self._mark(each)) is not None]
+        return max(known, default=None)
+
+    def _mark(self, heard: _Heard) -> int | None:
+        """Up to when nothing of this origin is to come."""
+        if self.follows_clock:
+            return wall_ms(heard.stamp) * 1000 - self.lateness_us if heard.stamp else None
+        mark = heard.time_us - self.lateness_us if heard.time_us is not None else None
+        before_us = heard.silence.before_us if heard.silence is not None else None
+        return _later(mark, before_us) if before_us != FINISHED_US else mark
+
+    def _present(self, now: Millis) -> dict[Origin, _Heard]:
+        """The publishers that can be waited for: those that are there, or have been until a while ago."""
+        return {
+            origin: heard
+            for origin, heard in self._origins.items()
+            if now - heard.at < self.patience_ms and not (heard.is_over and heard.silence is not None)
+        }
+
+    def _active(self, now: Millis) -> dict[Origin, _Heard]:
+        """The publishers that hold the watermark back."""
+        found = {origin: heard for origin, heard in self._present(now).items() if not heard.has_finished}
+        if self.follows_clock:
+            return found
+        return {origin: heard for origin, heard in found.items() if not heard.is_idle(self.since)}
+
+    def hold(self, now: Millis) -> Hold | None:
+        """Which publisher holds the watermark back most, and why."""
+        active = self._active(now)
+        if self.said is not None or not active:
+            return None
+        origin = min(active, key=lambda each: (self._mark(active[each]) or 0, each.publisher))
+        heard = active[origin]
+        return Hold(origin.publisher, now - heard.at, has_rows=heard.time_us is not None)
+
+    def left_out(self, now: Millis) -> tuple[PeerId, ...]:
+        """The publishers that nothing was heard of for too long."""
+        gone = (origin.publisher for origin, heard in self._origins.items() if now - heard.at >= self.patience_ms)
+        return tuple(dict.fromkeys(gone)) if self.said is None else ()
 
     def lows(self, alias: str, floor_us: int | None) -> tuple[Reach, ...]:
         """Positions below which no row can meet one that is still to come; each is returned once."""
@@ -105,3 +201,7 @@ class InputClock:
             if low is not None:
                 found.append(Reach(alias, origin, low))
         return tuple(found)
+
+
+def _later(a: int | None, b: int | None) -> int | None:
+    return max((time for time in (a, b) if time is not None), default=None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import pairwise
 from typing import Final
@@ -12,17 +12,19 @@ from typing import Final
 import msgspec
 
 from protocols.clock import COUNT_BITS
-from protocols.delivery.messages import Batch, Missed, Position
+from protocols.delivery.messages import Batch, Missed, Position, Publishers, Silence
 from protocols.effects import Effect
 from protocols.execution.cut import is_stateful
 from protocols.execution.engine import FeedRun, RunId, StartRun
 from protocols.execution.progress import InputClock
 from protocols.ids import Millis
 from protocols.subgraphs import (
+    PATIENCE_MS,
     Deploy,
     Flow,
     FlowInput,
     Inline,
+    Input,
     InputStatus,
     Progress,
     Reach,
@@ -44,13 +46,13 @@ from queries.plan import (
     Union,
     WindowAggregate,
     horizon_us,
+    last_result_us,
     sources,
     walk,
 )
 from queries.schema import Field, FieldType, Row, Schema
 
 FEED_ROWS_MAX: Final = 2000  # A larger batch is fed in parts, so that results come in parts, too.
-AWAIT_MS: Final = 60_000  # How long to wait for publishers that an earlier attempt has read and this one cannot find.
 
 
 class RunOutput(msgspec.Struct, frozen=True):
@@ -83,8 +85,11 @@ class SubgraphRun:
 
     def __init__(self, deploy: Deploy, run_id: RunId, now: Millis) -> None:
         self.deploy, self.run_id = deploy, run_id
-        self._patient_until = now + AWAIT_MS
         subgraph = deploy.subgraph
+        patience_ms = max(
+            (each.patience_ms for each in subgraph.inputs if isinstance(each, StreamInput)), default=PATIENCE_MS
+        )
+        self._patient_until = now + patience_ms  # Then rows that an earlier attempt has read are not waited for.
         self.plan: Operator = subgraph.plan  # What the engine runs; the XML shape of results is made here.
         self._shape = None
         if isinstance(subgraph.plan, Restructure):
@@ -99,16 +104,9 @@ class SubgraphRun:
         self._schemas = {each.alias: Schema(each.schema.fields[: len(each.schema.fields) - marks]) for each in streams}
         self._steps = pipelines(self.plan) if self.is_inline else {}
         self._horizon_us = horizon_us(self.plan) if self.is_stateful else None
-        self._closes_windows = any(isinstance(each, Nest | WindowAggregate) for each in walk(self.plan))
-        self.clocks: dict[str, InputClock] = {}
-        for each in subgraph.inputs:
-            lateness_ms = each.lateness_ms if isinstance(each, StreamInput) else 0
-            follows_clock = isinstance(each, StreamInput) and each.event_time is None
-            said = Progress() if isinstance(each, FlowInput) else None
-            clock = InputClock(lateness_ms * 1000, follows_clock, self._horizon_us, said=said)
-            if isinstance(each, StreamInput):
-                clock.awaited = {reach.origin: None for reach in deploy.resume.covers if reach.alias == each.alias}
-            self.clocks[each.alias] = clock
+        self._has_lists = any(isinstance(each, Nest) for each in walk(self.plan))
+        self._closes_windows = self._has_lists or any(isinstance(each, WindowAggregate) for each in walk(self.plan))
+        self.clocks = {each.alias: _clock(each, self._horizon_us, deploy.resume, now) for each in subgraph.inputs}
         self.rows_in = dict.fromkeys(self.clocks, 0)
         self.late = dict.fromkeys(self.clocks, 0)
         self.missed = dict.fromkeys(self.clocks, 0)
@@ -116,7 +114,7 @@ class SubgraphRun:
         self.state_rows: int | None = None if self.is_stateful else 0
         self.watermark_us: int | None = None
         self.floor_us: int | None = None
-        self.was_idle = False
+        self.was_idle = self.had_finished = False
         self.reached = Progress(deploy.resume.covers, deploy.resume.lows)
         self.is_whole = not self.is_stateful  # The replay is done: the state is that of the earlier attempt, or later.
         self._told = Vector.of(deploy.resume.covers)  # Rows below have had their effect in an earlier attempt.
@@ -132,11 +130,6 @@ class SubgraphRun:
         if self.is_inline:
             return []
         return [StartRun(self.run_id, self.plan, self.deploy.resume.watermark_us)]
-
-    def begin(self, now: Millis) -> None:
-        """The engine takes rows: from now on a silent input counts as idle."""
-        for clock in self.clocks.values():
-            clock.begun_at = now
 
     @property
     def waiting(self) -> int:
@@ -165,7 +158,7 @@ class SubgraphRun:
             part = rows[place:end]
             upto = batch.first + end
             latest = max(row[len(source.schema.fields)] for row in part)
-            self.clocks[alias].note(batch.origin, upto, (latest - EPOCH) // MICROSECOND, now)
+            self.clocks[alias].note(batch.origin, upto, (latest - EPOCH) // MICROSECOND, batch.published_at, now)
             more_effects, more_results = self._feed_stream(
                 alias, part, place >= told, Position(batch.origin, upto), now
             )
@@ -177,6 +170,7 @@ class SubgraphRun:
         """Rows that expired before they were read: go on behind them."""
         told = self._told.next.get((alias, missed.origin), 0)
         self.missed[alias] += max(0, missed.next - max(missed.first, told))
+        self.clocks[alias].note(missed.origin, missed.next, None, 0, now)
         return self._feed_stream(alias, (), True, Position(missed.origin, missed.next), now)
 
     def _feed_stream(
@@ -189,7 +183,7 @@ class SubgraphRun:
         """Rows of another subgraph, and how far its own inputs have come."""
         rows = decode_rows(self.sources[alias].columns, flow.rows)
         time_at = len(self.sources[alias].schema.fields)
-        latest_us = max(((row[time_at] - EPOCH) // MICROSECOND for row in rows), default=0)
+        latest_us = max(((row[time_at] - EPOCH) // MICROSECOND for row in rows), default=None)
         effects: list[Effect] = []
         results: list[RunOutput] = []
         if alias in self._mixed and not self._tells_old:
@@ -211,10 +205,10 @@ class SubgraphRun:
         acknowledges: int | tuple[Position, ...],
         now: Millis,
     ) -> tuple[list[Effect], list[RunOutput]]:
-        rows = self._in_time(alias, rows)
+        rows = self._in_time(alias, rows, is_new=is_new)
         self.rows_in[alias] += len(rows)
         self._advance(now)
-        self.was_idle = self.is_idle(now)
+        self.was_idle, self.had_finished = self.is_idle(now), self.has_finished(now)
         self._fed.advance(progress.covers)
         number = self._next_number
         self._next_number += 1
@@ -239,16 +233,31 @@ class SubgraphRun:
         missing = any(upto > self._fed.next.get(reach, 0) for reach, upto in self._told.next.items())
         return not missing or now >= self._patient_until
 
-    def _in_time(self, alias: str, rows: Sequence[Row]) -> Sequence[Row]:
-        """Drop rows that are too late for every window they belong to."""
-        closed_us = self.watermark_us if self._closes_windows else self.clocks[alias].floor_us
-        if not self.is_stateful or closed_us is None or self._horizon_us is None:
+    def _in_time(self, alias: str, rows: Sequence[Row], *, is_new: bool) -> Sequence[Row]:
+        """Drop rows that are too late for every window they belong to, and count them.
+
+        Of old rows none is dropped by the watermark that an earlier attempt has reached: they were in time then.
+        """
+        if not self.is_stateful or not rows:
             return rows
-        oldest = EPOCH + timedelta(microseconds=closed_us - self._horizon_us)
-        time_at = len(self.sources[alias].schema.fields)
-        kept = [row for row in rows if row[time_at] >= oldest]
+        closed_us = self.watermark_us if self._closes_windows else self.clocks[alias].floor_us
+        resumed_us = self.deploy.resume.watermark_us
+        if self._closes_windows and is_new and resumed_us is not None:
+            closed_us = resumed_us if closed_us is None else max(closed_us, resumed_us)
+        if closed_us is None:
+            return rows
+        time_at, closed = len(self.sources[alias].schema.fields), EPOCH + timedelta(microseconds=closed_us)
+        kept = [row for row in rows if row[time_at] >= closed or not self._is_late(alias, row[time_at], closed_us)]
         self.late[alias] += len(rows) - len(kept)
         return kept
+
+    def _is_late(self, alias: str, time: datetime, closed_us: int) -> bool:
+        """Whether no window that a row of this time belongs to is open any more."""
+        time_us = (time - EPOCH) // MICROSECOND
+        if self._closes_windows and not self._has_lists:
+            last_us = last_result_us(self.plan, alias, time_us)
+            return last_us is not None and time_us < last_us <= closed_us
+        return self._horizon_us is not None and time_us < closed_us - self._horizon_us
 
     # Time.
 
@@ -257,34 +266,67 @@ class SubgraphRun:
 
         No window closes during a replay: it would lack rows that it had in the earlier attempt.
         """
-        marks = {alias: clock.advance(now) for alias, clock in self.clocks.items()}
-        lively = [marks[alias] for alias, clock in self.clocks.items() if not clock.is_idle(now)]
-        known = [mark for mark in lively or marks.values() if mark is not None]
-        if not known or len(known) < len(lively) or (self._closes_windows and not self._has_all(now)):
+        for clock in self.clocks.values():
+            clock.advance(now)
+        if self._closes_windows and not self._has_all(now):
             return False
-        reached = min(known)
         floors = [clock.floor_us for clock in self.clocks.values()]
         self.floor_us = None if None in floors else min(floor for floor in floors if floor is not None)
-        if self.watermark_us is not None and reached <= self.watermark_us:
+        reached = self._closing_us() if self.has_finished(now) else self._slowest_us(now)
+        if reached is None or (self.watermark_us is not None and reached <= self.watermark_us):
             return False
         self.watermark_us = reached
         return True
 
+    def _slowest_us(self, now: Millis) -> int | None:
+        """The watermark of the slowest input that is not silent; of all that have one, if all are silent."""
+        lively = [clock.watermark_us for clock in self.clocks.values() if not clock.is_idle(now)]
+        if None in lively:
+            return None
+        unfinished = (clock for clock in self.clocks.values() if not clock.has_finished(now))
+        marks = lively or [clock.watermark_us for clock in unfinished]
+        return min((mark for mark in marks if mark is not None), default=None)
+
+    def _closing_us(self) -> int | None:
+        """Nothing more is to come: the time at which the last windows close."""
+        found: list[int] = []
+        for alias, clock in self.clocks.items():
+            if clock.latest_us is not None:
+                last_us = last_result_us(self.plan, alias, clock.latest_us)
+                found.append(clock.latest_us if last_us is None else max(last_us, clock.latest_us))
+        return max(found, default=None)
+
     def is_idle(self, now: Millis) -> bool:
         return all(clock.is_idle(now) for clock in self.clocks.values())
 
+    def has_finished(self, now: Millis) -> bool:
+        return all(clock.has_finished(now) for clock in self.clocks.values())
+
+    def meet(self, alias: str, publishers: Publishers, now: Millis) -> None:
+        """Some peers publish to a stream. The next tick goes by that."""
+        self.clocks[alias].meet(publishers, now)
+
+    def take_silence(self, alias: str, silence: Silence, now: Millis) -> None:
+        """A publisher has nothing more for now. The next tick goes by that."""
+        self.clocks[alias].note_silence(silence, now)
+
     def tick(self, now: Millis) -> tuple[list[Effect], list[RunOutput]]:
         """Time goes on without rows: windows close, and the consumer hears of it."""
-        was_idle, self.was_idle = self.was_idle, self.is_idle(now)
-        if not self._advance(now) and was_idle == self.was_idle:
+        before = self.was_idle, self.had_finished
+        self.was_idle, self.had_finished = self.is_idle(now), self.has_finished(now)
+        if not self._advance(now) and before == (self.was_idle, self.had_finished):
             return [], []
         if self.is_stateful:
             alias = self.deploy.subgraph.inputs[0].alias
             return self._feed(alias, (), True, Progress(), (), now)
         if self.deploy.subgraph.consumer is None or self._waiting:
             return [], []
-        progress = Progress((), (), self.watermark_us, self.floor_us, self.was_idle)
-        return [], [RunOutput((), True, progress, self.said())]
+        return [], [RunOutput((), True, self._progress(Progress(), (), self.watermark_us, self.floor_us), self.said())]
+
+    def _progress(
+        self, made: Progress, lows: tuple[Reach, ...], watermark_us: int | None, floor_us: int | None
+    ) -> Progress:
+        return Progress(made.covers, lows, watermark_us, floor_us, self.was_idle, self.had_finished)
 
     # Results out.
 
@@ -303,7 +345,7 @@ class SubgraphRun:
             progress = merged(progress, done.progress)
             self._pass_on(done)
         lows = self._stateful_lows(floor_us) if self.is_stateful else progress.lows
-        progress = Progress(progress.covers, lows, watermark_us, floor_us, self.was_idle)
+        progress = self._progress(progress, lows, watermark_us, floor_us)
         self.reached = merged(self.reached, progress)
         if self._shape is not None:
             rows = self._shape(rows)
@@ -345,12 +387,30 @@ class SubgraphRun:
                     clock.watermark_us,
                     clock.is_idle(now),
                     self.missed[alias],
+                    clock.hold(now),
+                    clock.left_out(now),
+                    clock.has_finished(now),
                 )
                 for alias, clock in self.clocks.items()
             ),
             progress=self.reached,
             state_rows=self.state_rows,
         )
+
+
+def _clock(each: Input, horizon_us: int | None, resume: Progress, now: Millis) -> InputClock:
+    """The clock of an input, as an attempt finds it."""
+    if isinstance(each, FlowInput):
+        return InputClock(0, follows_clock=False, horizon_us=horizon_us, said=Progress())
+    clock = InputClock(
+        each.lateness_ms * 1000,
+        follows_clock=each.event_time is None,
+        horizon_us=horizon_us,
+        since=each.since,
+        patience_ms=each.patience_ms,
+    )
+    clock.await_again((reach.origin for reach in resume.covers if reach.alias == each.alias), now)
+    return clock
 
 
 def _timed_rows(source: Source, schema: Schema, batch: Batch) -> list[Row]:

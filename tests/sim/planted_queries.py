@@ -8,11 +8,12 @@ from unittest.mock import patch
 import msgspec
 
 from protocols.catalogue.shares import PublisherShare
-from protocols.delivery.messages import Origin
+from protocols.delivery.messages import Origin, Publishers
 from protocols.effects import AfterSync, Append, Effect, Tell
 from protocols.events import Event
 from protocols.execution.executor import Executor
 from protocols.execution.messages import ResultsNoted
+from protocols.execution.progress import InputClock
 from protocols.execution.proxy import QueryProxy
 from protocols.execution.results import QueryResults
 from protocols.execution.run import SubgraphRun
@@ -28,6 +29,27 @@ from protocols.join_index.subscriber import Subscriber
 from protocols.messages import Record
 from protocols.subgraphs import Progress, Reach, ResultsReady, Vector, merged
 from tests.sim.bugs import Patch, bug
+
+
+@bug("queries", seeds=60)
+def silence_is_what_the_reader_believes() -> Patch:
+    """A publisher counts as silent if nothing of it has come for 2 s, though it may have much that is not read yet."""
+    active = InputClock._active
+
+    def believe(clock: InputClock, now: Millis) -> dict[Origin, Any]:
+        return {origin: heard for origin, heard in active(clock, now).items() if now - heard.at < 2000}
+
+    return patch.object(InputClock, "_active", believe)
+
+
+@bug("queries", seeds=60)
+def a_publisher_is_waited_for_once_it_was_heard() -> Patch:
+    """The catalogue lists it, but nobody waits for its first row."""
+
+    def meet_nobody(clock: InputClock, publishers: Publishers, now: Millis) -> None:
+        clock.is_listed = True
+
+    return patch.object(InputClock, "meet", meet_nobody)
 
 
 @bug("query-restarts", seeds=60)

@@ -19,6 +19,7 @@ from peerd.client import Client, ConnectionLost, RunningQuery
 from peerd.cluster import Cluster
 from peerd.datadir import DataDir
 from tests.seeds import draw_seed
+from tests.soaking import many
 from tests.system.clients import client, until
 from tests.system.ports import PORTS
 from tests.system.publishing import nothing_left
@@ -166,3 +167,60 @@ async def test_windows_are_exact_whoever_is_killed(fragile: Cluster, victim: str
         assert [row for row, times in got.items() if times > 1] == []
         assert {row for row in got if row[2] < max(expected)[0] * 10} == due()
         await nothing_left(five, ticks)
+
+
+async def test_no_row_of_three_publishers_is_late_while_the_peer_that_reads_them_is_away(fragile: Cluster):
+    """They go on meanwhile, each at its own rate. Back again, the reader reads what has piled up."""
+    certain: dict[datetime, int] = {}  # Rows that were acknowledged, by the start of their window.
+    back = asyncio.Event()
+
+    async def publish_at(number: int, every_s: float) -> None:
+        async with client(fragile, number) as one:
+            while not back.is_set():
+                at = datetime.now(UTC)
+                await one.publish("ticks", [(number, at)])
+                window = at.replace(microsecond=0)
+                certain[window] = certain.get(window, 0) + 1
+                await asyncio.sleep(every_s)
+            await one.finish("ticks")
+
+    async with client(fragile, 1) as one, client(fragile, READER, SPARK_S) as five:
+        await one.create_stream("ticks", "n int, at timestamp", event_time="at", lateness_ms=1000)
+        for number in (1, 2, 3):
+            async with client(fragile, number) as each:
+                await each.publish("ticks", [])  # The catalogue lists it, so it is waited for.
+        text = "SELECT count(*) AS times, window_start() AS since FROM ticks [RANGE 1 SECOND SLIDE 1 SECOND]"
+        async with five.query(text, name="ticking") as query, reading(query) as got:
+            publishing = [asyncio.create_task(publish_at(n, every_s)) for n, every_s in ((1, 0.05), (2, 0.4), (3, 1.3))]
+            await until(lambda: len(got) >= 3, "some windows", SPARK_S)
+            fragile.kill(READER)
+            await asyncio.sleep(many(8, soaked=20))
+            await asyncio.to_thread(fragile.restart, READER)
+            back.set()
+            await asyncio.gather(*publishing)
+            due = {(times, since) for since, times in certain.items()}
+            await until(lambda: due <= got.keys(), "every window with all its rows", SPARK_S)
+            assert set(got) == due
+            assert max(got.values()) == 1
+            shown = await five.show_query("ticking")
+            statuses = [each.status for each in shown.subgraphs if each.status is not None]
+            assert sum(item.late for status in statuses for item in status.inputs) == 0
+
+
+async def test_no_row_is_late_of_three_files_that_are_published_at_once(fragile: Cluster):
+    """The times of a file are hours apart, and it is published in a moment: no publisher knows of the others."""
+    rows = 300
+
+    async def publish_file(number: int) -> None:
+        async with client(fragile, number) as one:
+            times = [BASE + timedelta(minutes=minute) for minute in range(rows)]
+            for place in range(0, rows, 100):
+                await one.publish("files", [(number, at) for at in times[place : place + 100]])
+            await one.finish("files")
+
+    async with client(fragile, 1) as one, client(fragile, READER, SPARK_S) as five:
+        await one.create_stream("files", "n int, at timestamp", event_time="at")
+        text = "SELECT count(*) AS times FROM files [RANGE 1 HOUR SLIDE 1 HOUR]"
+        async with five.query(text, name="filed") as query, reading(query) as got:
+            await asyncio.gather(*(publish_file(number) for number in (1, 2, 3)))
+            await until(lambda: got == {(180,): rows // 60}, f"each hour of all files; got {got}", SPARK_S)

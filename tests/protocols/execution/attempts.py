@@ -8,7 +8,7 @@ from random import Random
 from typing import Protocol
 
 from protocols.clock import COUNT_BITS
-from protocols.delivery.messages import Batch, Origin
+from protocols.delivery.messages import Batch, Origin, Publishers
 from protocols.effects import Effect
 from protocols.execution.cut import Cut, cut
 from protocols.execution.engine import FeedRun, RunId, StartRun
@@ -81,6 +81,9 @@ class Runs:
             deploy = Deploy(query="q.1", attempt=1, subgraph=each, consumer_host=host, resume=share)
             run = self.runs[each.number] = SubgraphRun(deploy, f"q.1.{each.number}~{attempt}", now=0)
             self._perform(run, (run.start(), []))
+            for item in each.inputs:
+                if not isinstance(item, FlowInput):
+                    run.meet(item.alias, Publishers(origins=(ORIGINS[item.stream],)), now=0)
 
     def stop(self) -> None:
         for run in self.runs.values():

@@ -9,18 +9,18 @@ from protocols.catalogue.messages import PublisherShown, StreamShown
 from protocols.catalogue.statistics import FieldStatistics, StreamStatistics
 from protocols.catalogue.streams import StreamDefinition
 from protocols.clock import COUNT_BITS
-from protocols.delivery.messages import Batch, Opened, Origin, Rows
+from protocols.delivery.messages import Batch, Opened, Origin, Publishers, Rows, Silence
 from protocols.effects import Effect, Tell
 from protocols.events import Answered, Event, Received, Requested, TimerFired
 from protocols.execution.cut import Cut, cut
 from protocols.execution.engine import FeedRun, RunResults, RunStarted, StartRun, StopRun
 from protocols.execution.executor import TICK, TICK_MS, Executor
 from protocols.execution.run import SubgraphRun
-from protocols.ids import PeerId, RequestId
+from protocols.ids import Millis, PeerId, RequestId
 from protocols.inside import Inside
 from protocols.messages import Message
 from protocols.placement.sight import NetworkSeen
-from protocols.subgraphs import Deploy, Flow, Progress, Reach, Subgraph
+from protocols.subgraphs import Deploy, Flow, Progress, Reach, StreamInput, Subgraph
 from queries.catalogue import Stream
 from queries.expressions import EPOCH
 from queries.plan import sources
@@ -101,7 +101,22 @@ def deploy_of(subgraph: Subgraph, *, attempt: int = 1, resume: Progress | None =
 def run_of(text: str, *, number: int = 0, resume: Progress | None = None, **where: object) -> SubgraphRun:
     """One subgraph of a query, as its host would run it."""
     subgraphs = {each.number: each for each in cut_of(text, **where).subgraphs}  # type: ignore[arg-type]
-    return SubgraphRun(deploy_of(subgraphs[number], resume=resume), f"q.1.{number}~1", now=0)
+    run = SubgraphRun(deploy_of(subgraphs[number], resume=resume), f"q.1.{number}~1", now=0)
+    meet_publishers(run)
+    return run
+
+
+def meet_publishers(run: SubgraphRun) -> None:
+    """Let it know who publishes: LEFT, and RIGHT, each to its stream."""
+    for each in run.deploy.subgraph.inputs:
+        if isinstance(each, StreamInput):
+            origins = tuple(origin for origin in (LEFT, RIGHT) if origin.stream == each.stream)
+            run.meet(each.alias, Publishers(origins=origins), now=0)
+
+
+def silence(origin: Origin, upto: int, at_ms: Millis = 100_000, **said: object) -> Silence:
+    """What a publisher says of itself; by default that it is idle."""
+    return Silence(origin, upto, at_ms << COUNT_BITS, **({"is_idle": True} | said))  # type: ignore[arg-type]
 
 
 def reach(alias: str, origin: Origin, upto: int) -> Reach:

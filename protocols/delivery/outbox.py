@@ -1,0 +1,131 @@
+"""What a peer publishes to one stream, and what it says about its own time while it is silent."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocols.catalogue.events import PublisherEntry, SubscriberEntry
+from protocols.catalogue.statistics import StatisticsSketch
+from protocols.catalogue.streams import StreamDefinition
+from protocols.clock import Stamp, wall_ms
+from protocols.delivery.feed import Feed
+from protocols.delivery.messages import FINISHED_US, OutboxOpened, OutboxPunctuated, Silence
+from protocols.delivery.mirror import Mirror
+from protocols.ids import Millis, PeerId, RequestId, SubscriptionId
+from protocols.messages import Record
+
+QUIET_MS: Final = 2000  # After so long a silent publisher is idle, unless its stream says otherwise.
+RETURN_MS: Final = 10_000  # A publisher that restarts is not idle before its clients had time to come back.
+
+
+@dataclass(slots=True)
+class WaitingPublish:
+    """A publish whose tuples are not safe yet."""
+
+    request: RequestId
+    first: int
+    count: int
+    stamp: Stamp
+    size: int
+
+
+@dataclass(slots=True)
+class Greeting:
+    """A new publisher makes itself known before its first tuple, to all readers that go by the time of publishers.
+
+    Without it the watermark of a reader could pass the first tuples: the reader would not know whom to wait for. A
+    reader that stays away delays the first tuple until `until`, not longer.
+    """
+
+    until: Millis
+    awaited: dict[SubscriptionId, None] | None = None  # None: the catalogue has not said yet who reads.
+
+    def hear(self, readers: tuple[SubscriberEntry, ...], feed: Feed) -> None:
+        """The catalogue lists these readers."""
+        known = {name for name, consumer in feed.consumers.items() if consumer.credit}
+        self.awaited = {
+            each.subscription: None for each in readers if each.heartbeats and each.subscription not in known
+        }
+
+    def is_over(self, now: Millis) -> bool:
+        return now >= self.until or self.awaited == {}
+
+
+@dataclass(slots=True)
+class Outbox:
+    """What this peer publishes to one stream."""
+
+    definition: StreamDefinition
+    feed: Feed
+    mirror: Mirror | None  # The copy at the backup, for `replicated` streams.
+    statistics: StatisticsSketch
+    quiet_from: Millis = 0  # Silence counts from here on, or from the last tuple.
+    is_open: bool = False  # Advertised in this run, so subscribers find it.
+    greeting: Greeting | None = None  # While readers get to know this publisher, its first tuples wait.
+    readers: tuple[PeerId, ...] = ()  # Peers with subscriptions; they get PUBLISHER_NEWS once a lookup finds us.
+    durable: int = 0  # Below: on our own disk.
+    waiting: deque[WaitingPublish] = field(default_factory=deque)
+    advertised: PublisherEntry | None = None
+    advertised_at: Millis = 0
+    weighed: int = 0  # The next sequence when the statistics were last compared with the advertised ones,
+    ticked: int = 0  # and at the last tick.
+    rested_at: Millis = 0  # The next batch after this is sampled for the statistics.
+    checked_at: Millis = 0  # When the catalogue was last asked about the stream.
+    # When the last question that it answered was asked: every subscription older than that has its place.
+    known_at: Millis = 0
+    before_us: int | None = None  # Punctuation: no tuple to come has an event time before this one.
+    finished_at: int | None = None  # The position at which a client said that it had finished.
+
+    def safe(self, *, is_alone: bool) -> int:
+        """Everything below is as safe as the stream promises."""
+        return self.durable if self.mirror is None else self.mirror.safe(self.durable, is_alone=is_alone)
+
+    def punctuate(self, position: int, before_us: int) -> None:
+        if before_us == FINISHED_US:
+            self.finished_at = position
+        else:
+            self.before_us = before_us if self.before_us is None else max(self.before_us, before_us)
+
+    def silence(self, at: Stamp) -> Silence:
+        """What we can say of ourselves as of a stamp just given."""
+        silent_ms = wall_ms(at) - max(wall_ms(self.feed.latest), self.quiet_from)
+        idle_ms = self.definition.idle_ms
+        has_finished = self.finished_at == self.feed.next or (idle_ms and silent_ms >= idle_ms)
+        return Silence(
+            self.feed.origin,
+            self.feed.next,
+            at,
+            is_idle=silent_ms >= (idle_ms or QUIET_MS),
+            before_us=FINISHED_US if has_finished else self.before_us,
+        )
+
+    def entry(self, now: Millis) -> PublisherEntry:
+        """What the catalogue is to tell of this publisher."""
+        feed = self.feed
+        return PublisherEntry(
+            peer=feed.origin.publisher,
+            epoch=feed.origin.epoch,
+            backup=self.mirror.listed if self.mirror else None,
+            accepted=feed.next - feed.counted_from,
+            processed=feed.processed,
+            pending=feed.next - feed.settled,
+            dead_lettered=feed.dead_lettered,
+            expired=feed.expired,
+            statistics=self.statistics.summary(now),
+        )
+
+    def records(self) -> list[Record]:
+        """What a snapshot of the journal tells of it."""
+        name = self.definition.name
+        records: list[Record] = [self.opened()]
+        if self.before_us is not None:
+            records.append(OutboxPunctuated(stream=name, next=0, before_us=self.before_us))
+        if self.finished_at is not None:
+            records.append(OutboxPunctuated(stream=name, next=self.finished_at, before_us=FINISHED_US))
+        return records
+
+    def opened(self) -> OutboxOpened:
+        backup = self.mirror.listed if self.mirror else None
+        return OutboxOpened(definition=self.definition, epoch=self.feed.origin.epoch, backup=backup)
