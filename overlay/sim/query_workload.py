@@ -108,6 +108,7 @@ JOINS_OF_VALUES: Final = (
     "SELECT a.number, b.number AS other FROM left_side a, left_side b "
     "WHERE a.number + 1 = b.number * 2 AND b.part <> 1",
 )
+PAST_SHARE: Final = 0.3  # Of the queries begin with all that was published before them.
 RETRY_MS: Final = 300
 STEP_MS: Final = 700  # Of event time, from one row to the next.
 IDLE_MS: Final = 600_000  # Longer than a run: only a publisher that says it has finished is not waited for.
@@ -279,6 +280,7 @@ class _Asker:
     def __init__(self, workload: QueryWorkload, name: str, text: str, peer: SimPeer) -> None:
         self._workload, self.name, self.text, self._peer = workload, name, text, peer
         self._placement = workload.placement_rng.choice(workload.shape.placements)
+        self._reads_past = workload.past_rng.random() < PAST_SHARE
         self.is_acknowledged = False
         self.inserted_at: Stamp | None = None
         self._tried = False
@@ -293,7 +295,8 @@ class _Asker:
             self._workload.later(RETRY_MS, self.submit)
             return
         engine = self._workload.shape.join or "auto"
-        command = SubmitQuery(text=self.text, name=self.name, engine=engine, placement=self._placement)
+        since: Literal["start", "now"] = "start" if self._reads_past else "now"
+        command = SubmitQuery(text=self.text, name=self.name, engine=engine, placement=self._placement, since=since)
         self._peer.request(command, self._answered)
 
     def _answered(self, answer: Answer | None, last: bool) -> None:
@@ -340,7 +343,7 @@ class _Asker:
             if not found:
                 self._is_reading = False
             else:
-                self.inserted_at = found[0].inserted_at
+                self.inserted_at = 0 if self._reads_past else found[0].inserted_at
                 self._open(found[0].stream)
 
         self._peer.request(ListQueries(), listed)
@@ -390,6 +393,7 @@ class QueryWorkload:
         self.world, self.shape = world, shape
         self.rng = world.rng("workload")
         self.placement_rng = world.rng("placement")
+        self.past_rng = world.rng("past")
         self.oracle = QueryOracle(shape.streams)
         self.stamp: Stamp = 0
         self._uncreated = dict.fromkeys(shape.streams)

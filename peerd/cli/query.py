@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import click
 
@@ -59,6 +59,7 @@ class SubmitOptions(NamedTuple):
     placement: PlacementName
     within_ms: float | None
     statistics: str
+    since: Literal["now", "start"] | int
 
 
 def run_query(
@@ -308,6 +309,7 @@ def _shown_record(shown: QueryShown) -> dict[str, Any]:
         "text": shown.text,
         "stream": shown.stream,
         "submitted_at": wall_ms(shown.inserted_at) / 1000,
+        "since": wall_ms(shown.since) / 1000,
         "results": shown.results,
         "dropped": shown.dropped,
         "dropped_for": shown.dropped_for or None,

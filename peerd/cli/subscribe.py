@@ -94,8 +94,8 @@ def subscribe(
     Each tuple is shown once, in the order of each publishing peer. Should the peer stop, reading goes on where it was
     as soon as the peer is back. With a name, this holds for this command too: run it again and it goes on.
 
-    A query begins now and is stopped when this command ends. With --detach it goes on: "peer query attach" reads it,
-    "peer query stop" ends it.
+    A query begins now, or with --since in the past, over what its streams have kept. It is stopped when this command
+    ends. With --detach it goes on: "peer query attach" reads it, "peer query stop" ends it.
 
     \b
         $ peer subscribe flights --since 10m
@@ -103,16 +103,17 @@ def subscribe(
         $ peer subscribe flights --name dashboard -n 100 -o csv
         $ peer subscribe "SELECT flight, delay FROM flights WHERE delay > 30"
         {"flight": "LH400", "delay": 35.0}
+        $ peer subscribe "SELECT count(*) AS flights FROM flights [RANGE 1 HOUR SLIDE 1 HOUR]" --since 24h
     """
     query = query_text(text, file)
     if query is not None:
-        if wrong := _first({"--since": since is not None, "--last": last is not None}):
-            hint = "A query reads what is published from now on."
-            raise PeerError(f"{wrong} goes with a stream, not with a query", hint=hint, exit_code=Exit.MISUSE)
+        if last is not None:
+            hint = "--since lets a query begin in the past, with what its streams have kept."
+            raise PeerError("--last goes with a stream, not with a query", hint=hint, exit_code=Exit.MISUSE)
         from peerd.cli.query import SubmitOptions, run_query
 
         known = stats.read_text() if stats is not None else ""
-        how = SubmitOptions(name or "", runs_by(engine, join), placement, _within_ms(within), known)
+        how = SubmitOptions(name or "", runs_by(engine, join), placement, _within_ms(within), known, since_of(since))
         run_query(with_parameters(query, parameters), data_dir, number, how, limit, detach, form)
         return
     assert text is not None
@@ -126,8 +127,7 @@ def subscribe(
     }
     if wrong := _first(of_queries):
         raise PeerError(f"{wrong} goes with a query, not with a stream", exit_code=Exit.MISUSE)
-    others = {"--since": since is not None, "--name": name is not None, "--detach": detach}
-    if last is not None and (other := _first(others)):
+    if last is not None and (other := _first({"--since": since, "--name": name, "--detach": detach})):
         raise PeerError(f"--last and {other} do not go together", exit_code=Exit.MISUSE)
     client = client_for(data_dir, number, patience_s=None if detach else PATIENCE_S)
     asyncio.run(_read_stream(client, text, name, since_of(since), last, limit, form, detach=detach))

@@ -281,6 +281,7 @@ class Client:
         placement: PlacementName = "auto",
         within_ms: float | None = None,
         statistics: str = "",
+        since: Literal["now", "start"] | Stamp = "now",
         detached: bool = False,
         on_starting: Callable[[QueryStarting], None] | None = None,
     ) -> RunningQuery:
@@ -289,7 +290,8 @@ class Client:
         It misses no tuple published after it has begun. It ends with the block, unless it is detached: then it goes on
         at the peer, and attach() reads it. Parameters replace the question marks of SQL. `placement` says how its
         operators are placed, `within_ms` bounds the delay of a tuple to this peer. `statistics` describe streams that
-        nobody publishes to yet, as `peer history --stats -o json` prints them.
+        nobody publishes to yet, as `peer history --stats -o json` prints them. `since` lets it begin in the past, with
+        what its streams have kept from then on.
         """
         return RunningQuery(
             self,
@@ -301,6 +303,7 @@ class Client:
                 placement=placement,
                 within_ms=within_ms,
                 statistics=statistics,
+                since=since,
                 on_starting=on_starting,
             ),
             ends=not detached,
@@ -326,6 +329,7 @@ class Client:
         placement: PlacementName = "auto",
         within_ms: float | None = None,
         statistics: str = "",
+        since: Literal["now", "start"] | Stamp = "now",
         on_starting: Callable[[QueryStarting], None] | None = None,
     ) -> QueryAccepted:
         """Start a query that runs until it is stopped. `on_starting` hears what it waits for meanwhile."""
@@ -342,6 +346,7 @@ class Client:
             placement=placement,
             within_ms=within_ms,
             statistics=statistics,
+            since=since,
         )
         answer = await self._session.ask(command, "never", hear)
         assert isinstance(answer, QueryAccepted)

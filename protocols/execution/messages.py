@@ -39,6 +39,7 @@ class QueryInstalled(Record, frozen=True, kw_only=True, tag="QUERY"):
     placement: PlacementName = "auto"
     within_ms: float | None = None
     statistics: str = ""
+    since: Stamp | None = None  # It reads what was published from then on; None: from its insertion on.
 
 
 class ResultsNoted(Record, frozen=True, kw_only=True, tag="RESULTS"):
@@ -64,6 +65,7 @@ class SubmitQuery(Command, frozen=True, kw_only=True, tag="SUBMIT"):
     placement: PlacementName = "auto"  # How its operators are placed; auto: as its text says, else the optimum.
     within_ms: float | None = None  # The bound on the delay of a tuple to the subscriber's peer.
     statistics: str = ""  # Of its streams, as queries/statistics.py writes them. Publishers' own override them.
+    since: Literal["now", "start"] | Stamp = "now"  # It reads what its streams have kept from then on, then all new.
 
 
 class QueryStarting(Answer, frozen=True, kw_only=True, tag="STARTING"):
@@ -163,6 +165,7 @@ class QueryShown(Answer, frozen=True, kw_only=True, tag="QUERY_SHOWN"):
     moves: tuple[Move, ...] = ()
     preparing: tuple[PeerId, ...] = ()  # Whose engines it waits for, to move there.
     story: tuple[tuple[Millis, str], ...] = ()  # What happened to it lately, and when.
+    since: Stamp = 0  # It reads what was published from then on.
 
 
 class PlanQuery(Command, frozen=True, kw_only=True, tag="PLAN_QUERY"):

@@ -162,6 +162,11 @@ class QueryProxy:
             return [Reply(request, refusal)]
         stream = results_stream(name, inserted_at, self.peer_id, self.publisher.catalogue.store.is_nearest)
         query = self.registry.add(name, command, inserted_at, stream, request)
+        match command.since:
+            case "start":
+                query.since = 0
+            case int():
+                query.since = min(command.since, inserted_at)
         return [*query.begin(now), *self._start_ticking()]
 
     def _hand_to_query_of(self, stream: StreamName, event: Event, now: Millis) -> list[Effect]:

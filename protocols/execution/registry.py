@@ -84,6 +84,7 @@ class Registry:
                     record.query, record, record.inserted_at, record.stream
                 )
                 query.journalled = state
+                query.since = record.inserted_at if record.since is None else record.since
             case ResultsNoted() if record.query in self.queries:
                 self.queries[record.query].results.notes.append(record)
 
@@ -122,6 +123,7 @@ def shown(query: SubmittedQuery) -> QueryShown:
         moves=tuple(placing.moves),
         preparing=tuple(attempt.moving.awaited) if attempt is not None and attempt.moving is not None else (),
         story=tuple(query.lifecycle.story),
+        since=query.since,
     )
 
 

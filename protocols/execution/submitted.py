@@ -98,6 +98,10 @@ class SubmittedQuery:
     retry_ms: Millis = RETRY_MIN_MS
     is_hasty: bool = False  # The next attempt skips the lookup of its streams.
     is_creating: bool = False  # The stream of its results was asked for, and the catalogue has not answered.
+    since: Stamp = field(init=False)  # It reads what was published from then on.
+
+    def __post_init__(self) -> None:
+        self.since = self.inserted_at
 
     @property
     def name(self) -> QueryId:
@@ -234,7 +238,7 @@ class SubmittedQuery:
 
     def _deploy(self, decision: Decision, now: Millis) -> list[Effect]:
         effects = self.planning.stop()
-        made = self.planning.cut(decision, self.inserted_at)
+        made = self.planning.cut(decision, self.since)
         if refusal := without_form(self.name, made):
             return effects + self._give_up(refusal, now)
         self.planning.placing.settle(decision.choice, self.reason, now)
@@ -281,7 +285,7 @@ class SubmittedQuery:
     def _move(self, target: Decision, now: Millis) -> list[Effect]:
         """Plan a move: new hosts start their engines first, and the query runs on where it is meanwhile."""
         assert self.attempt is not None
-        self.attempt.move_to(target, self.planning.cut(target, self.inserted_at), now)
+        self.attempt.move_to(target, self.planning.cut(target, self.since), now)
         return self._go_on_moving(now)
 
     def _go_on_moving(self, now: Millis) -> list[Effect]:
@@ -477,6 +481,7 @@ class SubmittedQuery:
             placement=placing.placement,
             within_ms=placing.within_ms,
             statistics=placing.statistics,
+            since=self.since,
         )
 
     def records(self) -> list[Record]:

@@ -63,6 +63,43 @@ async def test_the_first_result_of_a_stateless_query_comes_at_once(network: Clus
     assert min(took_ms) <= 10 * FIRST_RESULT_S * 1000  # Others use this machine, too; Spark would take seconds.
 
 
+async def test_a_query_that_begins_in_the_past_goes_on_without_a_gap_or_a_repeat(network: Cluster):
+    async with client(network, 1) as one, client(network, 2) as two, client(network, 3) as three:
+        for stream in ("orders", "customers"):
+            await one.create_stream(stream, "id int, name string")
+        number = 0
+        for _ in range(3):
+            for each in (one, two):
+                await each.publish("orders", [(number + n, "order") for n in range(20)])
+                number += 20
+        last = await two.publish("customers", [(n, "customer") for n in range(0, 240, 3)])
+        texts = {
+            "SELECT id FROM orders WHERE id % 2 = 0": set(range(0, 240, 2)),
+            "SELECT o.id FROM orders o, customers c WHERE o.id = c.id": set(range(0, 240, 3)),
+        }
+        for text, due in texts.items():
+            got: list[int] = []
+            async with three.query(text, since="start") as results:
+                if number < 240:
+                    await asyncio.gather(
+                        *(
+                            each.publish("orders", [(n, "order") for n in range(first, 240, 2)])
+                            for each, first in ((one, 120), (two, 121))
+                        )
+                    )
+                    number = 240
+                async with asyncio.timeout(DEADLINE_S):
+                    async for row in results:
+                        got.append(row.id)
+                        if len(got) >= len(due):
+                            break
+            assert sorted(got) == sorted(due)
+        async with three.query("SELECT id FROM customers", since=last.stamp + 1) as results:
+            await one.publish("customers", [(1000, "new")])
+            async with asyncio.timeout(DEADLINE_S):
+                assert (await anext(aiter(results))).id == 1000
+
+
 async def test_a_detached_query_goes_on_and_is_read_later(network: Cluster):
     async with client(network, 1) as one, client(network, 2) as two:
         await one.create_stream("kept", "n int")
@@ -156,7 +193,7 @@ def test_a_bad_query_is_shown_with_its_place(network: Cluster, tmp_path: Path):
     assert "line 3, column" in peer(network, "subscribe", "-f", str(bad), code=2).stderr
     assert "line 1, column" in peer(network, "subscribe", "-", typed="SELECT\n", code=2).stderr
     assert 'stream "untyped" is not known' in peer(network, "subscribe", "untyped", code=4).stderr
-    assert "goes with a stream" in peer(network, "subscribe", "SELECT 1", "--since", "1h", code=2).stderr
+    assert "goes with a stream" in peer(network, "subscribe", "SELECT 1", "--last", "3", code=2).stderr
     parameters = ("--parameter", "N", "--parameter", "2")
     said = peer(network, "subscribe", "SELECT flight FROM typed WHERE flight = ?", *parameters, code=2).stderr
     assert "the query has 1 question marks and 2 parameters" in said
