@@ -59,7 +59,8 @@ class _Operation:
     deadline_at: Millis
     next_at: Millis
     wait_ms: Millis
-    is_restamped: bool = False
+    # Its stamp stays: it has been stamped anew once, or a later write of ours supersedes it.
+    is_final: bool = False
 
 
 class StoreMachine:
@@ -92,6 +93,7 @@ class StoreMachine:
         self._comparisons = Comparisons(self._table, self._neighbourhood, clock)
         self._handovers = Handovers(self._table, self._neighbourhood)
         self._operations: dict[Stamp, _Operation] = {}
+        self._writes: dict[tuple[Key, str], _Operation] = {}  # The last write to each item that is under way.
         self._timers: dict[str, None] = {}  # The timers that run.
         self._must_review = False
         self._departure: Departure | None = None
@@ -125,7 +127,10 @@ class StoreMachine:
             expires_in_ms = max(expires_in_ms, self.limits.tombstone_ms)
         expires_at = now + expires_in_ms if expires_in_ms else 0
         entry = Entry(key, item, self._clock.tick(now), self.peer_id, value, expires_at)
-        return self._open(entry.stamp, _Operation(token, key, entry, *self._times(now)))
+        operation = _Operation(token, key, entry, *self._times(now))
+        if (before := self._writes.get((key, item))) is not None:
+            before.is_final = True
+        return self._open(entry.stamp, operation)
 
     # What survives a crash.
 
@@ -215,7 +220,15 @@ class StoreMachine:
         if len(self._operations) >= self.limits.operations_max:
             return [Tell(StoreFailed(operation.token, f"{len(self._operations)} reads and writes are under way here"))]
         self._operations[request] = operation
+        if operation.entry is not None:
+            self._writes[operation.key, operation.entry.item] = operation
         return [self._ask(request, operation), *self._set_timers()]
+
+    def _end(self, request: Stamp) -> _Operation:
+        operation = self._operations.pop(request)
+        if operation.entry is not None and self._writes.get((operation.key, operation.entry.item)) is operation:
+            del self._writes[operation.key, operation.entry.item]
+        return operation
 
     def _ask(self, request: Stamp, operation: _Operation) -> Effect:
         if operation.entry is not None:
@@ -227,23 +240,23 @@ class StoreMachine:
         operation = self._operations.get(message.stamp)
         if operation is None or operation.entry is None:
             return []
-        del self._operations[message.stamp]
+        self._end(message.stamp)
         if message.refusal:
             return [Tell(StoreFailed(operation.token, message.refusal))]
-        if not message.is_newest and not operation.is_restamped:
+        if not message.is_newest and not operation.is_final:
             # An earlier writer's clock was ahead of ours. Now that we have seen its stamp, ours is ahead.
             entry = operation.entry
             operation.entry = Entry(
                 entry.key, entry.item, self._clock.tick(now), entry.writer, entry.value, entry.expires_at
             )
-            operation.is_restamped = True
+            operation.is_final = True
             return self._open(operation.entry.stamp, operation)
         return [Tell(StoreWritten(operation.token, message.replicas))]
 
     def _found(self, message: StoreFound, now: Millis) -> list[Effect]:
-        operation = self._operations.pop(message.request, None)
-        if operation is None:
+        if message.request not in self._operations:
             return []
+        operation = self._end(message.request)
         for entry in message.entries:
             self._clock.witness(entry.stamp)
         live = tuple(entry for entry in message.entries if not has_expired(entry, now))
@@ -253,7 +266,7 @@ class StoreMachine:
         effects: list[Effect] = []
         for request, operation in list(self._operations.items()):
             if operation.deadline_at <= now:
-                del self._operations[request]
+                self._end(request)
                 reason = f"fewer than {self.limits.quorum} owners of key {operation.key.short} answered in time"
                 effects.append(Tell(StoreFailed(operation.token, reason)))
             elif operation.next_at <= now:
@@ -440,3 +453,4 @@ class StoreMachine:
         self._comparisons.validate()
         self._handovers.validate()
         assert len(self._operations) <= self.limits.operations_max
+        assert len(self._writes) <= len(self._operations)

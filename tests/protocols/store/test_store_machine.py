@@ -131,6 +131,16 @@ def test_a_write_that_came_with_too_old_a_stamp_is_stamped_anew_once():
     assert machine.handle(Received(A, late), NOW) == [Tell(StoreWritten(("role", 1), 2))]
 
 
+def test_a_write_that_a_later_one_of_ours_has_overtaken_does_not_come_back():
+    machine = store(A, B)
+    old, new = (machine.write(KEY, "x", value, 0, ("role", value), NOW)[0].message.entry for value in (b"old", b"new"))
+    done = StorePutDone(name=ItemName(KEY, "x"), stamp=new.stamp, newest=new.stamp, is_newest=True, replicas=2)
+    assert machine.handle(Received(A, done), NOW) == [Tell(StoreWritten(("role", b"new"), 2))]
+    late = StorePutDone(name=ItemName(KEY, "x"), stamp=old.stamp, newest=new.stamp, is_newest=False, replicas=2)
+    assert machine.handle(Received(B, late), NOW) == [Tell(StoreWritten(("role", b"old"), 2))]
+    machine.validate()
+
+
 def test_of_two_entries_with_one_stamp_the_higher_writer_wins_and_the_other_is_told():
     machine = store(A, B, C)
     lower, higher = entry(), Entry(KEY, "x", 5, B, b"other", 0)
