@@ -118,6 +118,8 @@ class Control:
                 "pid": os.getpid(),
                 "http": daemon.http_address,
                 "data_dir": str(daemon.data.path.absolute()),
+                "journal_bytes": daemon.driver.journal_bytes,
+                "journal_kept_bytes": daemon.driver.journal_kept_bytes,
                 "spark": daemon.driver.engines.status(),
             }
         )

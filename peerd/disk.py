@@ -104,6 +104,11 @@ class FileDisk:
         (self._path / name).unlink(missing_ok=True)
 
     @property
+    def room_bytes(self) -> int:
+        found = os.fstatvfs(self._folder)
+        return found.f_bavail * found.f_frsize
+
+    @property
     def used_share(self) -> float:
         """How full the file system is for us, between 0 and 1; space reserved for others counts as used."""
         found = os.fstatvfs(self._folder)

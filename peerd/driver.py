@@ -31,6 +31,7 @@ from protocols.effects import (
     Append,
     AppendBatch,
     Effect,
+    ForgetLog,
     ReadLog,
     ReleaseLog,
     Reply,
@@ -54,7 +55,8 @@ from protocols.events import (
     TimerFired,
 )
 from protocols.execution.engine import FeedRun, StartRun, StopRun, WarmEngine
-from protocols.ids import Key, LogId, Millis, PeerId, RequestId, TimerName
+from protocols.ids import Key, Millis, PeerId, RequestId, TimerName
+from protocols.journal.compaction import Piece
 from protocols.journal.disk import DiskFull
 from protocols.journal.format import JournalCorrupt
 from protocols.journal.journal import Journal
@@ -191,10 +193,22 @@ class Driver:
             **self.counters,
             **self._courier.counters,
             "events_waiting": len(self._events),
+            "journal_bytes": self.journal_bytes,
+            "journal_kept_bytes": self.journal_kept_bytes,
             "store_entries": self._peer.store.entries,
             "join_stored": self._peer.joins.evaluator.tables.stored,
             "join_taken_total": self._peer.joins.evaluator.tables.taken,
         }
+
+    @property
+    def journal_bytes(self) -> int:
+        """What the journal takes of the disk."""
+        return self._journal.bytes_on_disk
+
+    @property
+    def journal_kept_bytes(self) -> int:
+        """How much of that is still needed."""
+        return self._journal.bytes_kept
 
     # One event after the other.
 
@@ -248,10 +262,12 @@ class Driver:
                     self._courier.route(key, message)
                 case Tell(event):  # From one role to another, once everything before it is safe.
                     self._handle(event)
-                case ReadLog(log_id, first, bytes_max):
-                    self._tasks.spawn(self._read(log_id, first, journal.find(log_id, first, bytes_max)))
+                case ReadLog():
+                    self._tasks.spawn(self._read(effect, journal.find(effect.log, effect.first, effect.bytes_max)))
                 case ReleaseLog(log_id, below):
                     journal.release(log_id, below)
+                case ForgetLog(log_id):
+                    journal.forget(log_id)
                 case LookAtNetwork(placement, peers):
                     self.submit(look_around(self._overlay, placement, peers))
                 case StartRun() | FeedRun() | StopRun():
@@ -305,21 +321,43 @@ class Driver:
                 self._journal.done(pending)
                 self.counters["commits_total"] += 1
                 self._release()
-                if self._journal.wants_snapshot:
-                    self._journal.snapshot(self._peer.snapshot())
+                self._save_space()
                 pending = self._journal.take()
         except Exception as error:  # noqa: BLE001 - A disk that fails in any other way than being full ends the peer.
             self._fail(error)
         finally:
             self._commit = None
 
-    async def _read(self, log_id: LogId, first: int, reading: Reading) -> None:
+    def _save_space(self) -> None:
+        """Begin what keeps the journal small, if there is enough to gain."""
+        if self._journal.wants_snapshot:
+            self._journal.snapshot(self._peer.snapshot())
+        elif (piece := self._journal.compact()) is not None:
+            self._tasks.spawn(self._compact(piece))
+
+    async def _compact(self, piece: Piece | None) -> None:
+        """Move what is kept of an old segment; _save_space() goes on once so much of it is moved that it must be
+        written first.
+        """
+        try:
+            while piece is not None:
+                found = await self._loop.run_in_executor(None, piece.read, self._disk)
+                self._journal.move(piece, found)
+                self._turn_soon()
+                piece = self._journal.compact() if found is not None else None
+        except Exception as error:  # noqa: BLE001 - As in a commit: nobody knows what the disk holds.
+            self._fail(error)
+
+    async def _read(self, wanted: ReadLog, reading: Reading) -> None:
         try:
             batches = await self._loop.run_in_executor(None, reading.read, self._disk)
+            while not batches and reading.places:  # Moved meanwhile, or released: then there are no places any more.
+                reading = self._journal.find(wanted.log, wanted.first, wanted.bytes_max)
+                batches = await self._loop.run_in_executor(None, reading.read, self._disk)
         except JournalCorrupt as error:
             self._fail(error)
         else:
-            self.submit(LogRead(log_id, first, batches))
+            self.submit(LogRead(wanted.log, wanted.first, batches))
 
     async def _write(self, pending: Pending) -> None:
         while True:
@@ -368,7 +406,7 @@ class Driver:
         self._neighbours = now
 
     async def _look_around(self) -> None:
-        """Tell the machines now and then who is near, and how full the disk is."""
+        """Tell the machines now and then who is near, and how full the disk is; see to it that it does not fill."""
         disk_was_low = False
         nearest_due_at = 0.0
         while True:
@@ -380,6 +418,7 @@ class Driver:
                 self.submit(NearestPeers(self._nearest()))
                 nearest_due_at = self._loop.time() + NEAREST_EVERY_S
             self._neighbourhood_changed()
+            self._save_space()
             await asyncio.sleep(DISK_LOOK_EVERY_S)
 
     async def _keep_links(self) -> None:

@@ -47,6 +47,14 @@ def milliseconds(value: float | None) -> str:
     return f"{value:.2f} ms" if value < 10 else f"{value:.1f} ms"
 
 
+def megabytes(size: float) -> str:
+    """
+    >>> megabytes(0), megabytes(2_340_000), megabytes(1_681_000_000)
+    ('0.0 MB', '2.3 MB', '1,681.0 MB')
+    """
+    return f"{size / 1e6:,.1f} MB"
+
+
 def clock_offset(offset_ms: int, peers: int) -> str:
     """
     >>> clock_offset(-12, 4), clock_offset(1990, 1), clock_offset(0, 0)

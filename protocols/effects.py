@@ -57,6 +57,12 @@ class ReleaseLog(Effect, frozen=True):
     below: int
 
 
+class ForgetLog(Effect, frozen=True):
+    """Nobody will use a log again."""
+
+    log: LogId
+
+
 class ReadLog(Effect, frozen=True):
     """Ask for LogRead: the batches of a log from the one that holds `first`, as many as fit, at least one."""
 

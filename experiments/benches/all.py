@@ -21,6 +21,7 @@ from experiments.benches.figures import FILE, GOAL_MISSED, Figure, noted
 
 LIMITS_S: Final = {  # Several times what each takes on two quiet cores.
     "delivery_bench": 300,
+    "journal_bench": 60,
     "link_bench": 180,
     "overlay_bench": 240,
     "query_bench": 120,

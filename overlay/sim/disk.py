@@ -84,6 +84,10 @@ class SimDisk:
             self._removed[name] = file
 
     @property
+    def room_bytes(self) -> int:
+        return max(0, self.capacity_bytes - self._own_bytes - self._filled_bytes)
+
+    @property
     def used_share(self) -> float:
         """How full the disk is, between 0 and 1."""
         return min(1.0, (self._own_bytes + self._filled_bytes) / self.capacity_bytes)

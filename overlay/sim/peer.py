@@ -7,11 +7,9 @@ disk at a time, and only then what waits for it. A crash forgets everything but 
 from __future__ import annotations
 
 import random
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from pathlib import Path
 from typing import Any, Final, Protocol
 
 from overlay.clocks import Clocks
@@ -22,7 +20,7 @@ from overlay.sim.membership import Membership
 from overlay.sim.network import Network
 from overlay.sim.power import FailingDisk, PowerLost
 from overlay.sim.topology import Topology
-from overlay.sim.trace import Trace
+from overlay.sim.trace import Trace, places_of
 from protocols.clock import OFFSET_MAX_MS, PEERS_MIN
 from protocols.commit import SyncGate
 from protocols.effects import (
@@ -30,6 +28,7 @@ from protocols.effects import (
     Append,
     AppendBatch,
     Effect,
+    ForgetLog,
     ReadLog,
     ReleaseLog,
     Reply,
@@ -63,9 +62,10 @@ from protocols.execution.engine import (
     WarmEngine,
 )
 from protocols.ids import LogId, Millis, PeerId, RequestId, TimerName
+from protocols.journal.compaction import Piece
 from protocols.journal.disk import DiskFull
 from protocols.journal.journal import Journal
-from protocols.journal.pending import Pending
+from protocols.journal.pending import Pending, Reading
 from protocols.messages import Answer, Command, Record
 from protocols.placement.sight import LookAtNetwork, NetworkSeen
 from protocols.store.messages import Leave
@@ -83,7 +83,6 @@ START_RUN_MS: Final = 200
 WARM_MS_MAX: Final = 8000  # The longest first start of an engine.
 FAILS_SHARE: Final = 0.2  # Share of first starts that fail.
 FEED_RUN_MS: Final = 30
-PLACES: Final = 3
 
 OnAnswer = Callable[[Answer | None, bool], None]
 """Hears the answers of one request; None when the peer has crashed and the connection with it."""
@@ -449,13 +448,22 @@ class SimPeer:
         assert self._journal is not None
         self._journal.release(effect.log, effect.below)
 
-    def _read_log(self, effect: ReadLog) -> None:
-        self._around.agenda.after(READ_MS + self.slow_ms, self._read, effect, self.life)
+    def _forget_log(self, effect: ForgetLog) -> None:
+        assert self._journal is not None
+        self._journal.forget(effect.log)
 
-    def _read(self, effect: ReadLog, life: int) -> None:
+    def _read_log(self, effect: ReadLog) -> None:
+        assert self._journal is not None
+        reading = self._journal.find(effect.log, effect.first, effect.bytes_max)
+        self._around.agenda.after(READ_MS + self.slow_ms, self._read, effect, reading, self.life)
+
+    def _read(self, effect: ReadLog, reading: Reading, life: int) -> None:
         if life == self.life and self._journal is not None:
-            batches = self._journal.read(effect.log, effect.first, effect.bytes_max)
-            self.take(LogRead(effect.log, effect.first, batches), life)
+            batches = reading.read(self.disk)
+            if not batches and reading.places:  # Moved meanwhile, or released.
+                self._read_log(effect)
+            else:
+                self.take(LogRead(effect.log, effect.first, batches), life)
 
     def _after_sync(self, effect: AfterSync) -> None:
         assert self._journal is not None
@@ -541,9 +549,26 @@ class SimPeer:
             return
         journal.done(pending)
         self._pending = None
-        if journal.wants_snapshot and self._machine is not None:
-            journal.snapshot(self._machine.snapshot())
+        self._save_space()
         self._commit()
+
+    def _save_space(self) -> None:
+        """Begin what keeps the journal small, as a daemon does."""
+        journal, machine = self._journal, self._machine
+        assert journal is not None
+        if journal.wants_snapshot and machine is not None:
+            journal.snapshot(machine.snapshot())
+        elif (piece := journal.compact()) is not None:
+            self._around.agenda.after(READ_MS + self.slow_ms, self._compact, piece, self.life)
+
+    def _compact(self, piece: Piece, life: int) -> None:
+        journal = self._journal
+        if life == self.life and journal is not None:
+            found = piece.read(self.disk)
+            journal.move(piece, found)
+            if found is not None:
+                self._save_space()
+            self._commit()
 
     def _write_some(self, pending: Pending) -> None:
         """A crash during a write: some of it is safe, some is up to the disk, the rest never began."""
@@ -560,6 +585,7 @@ class SimPeer:
         Append: _append,
         AppendBatch: _append_batch,
         ReleaseLog: _release_log,
+        ForgetLog: _forget_log,
         ReadLog: _read_log,
         AfterSync: _after_sync,
         Tell: _tell,
@@ -569,9 +595,3 @@ class SimPeer:
         WarmEngine: _warm_engine,
         LookAtNetwork: _look_at_network,
     }
-
-
-def places_of(error: BaseException) -> str:
-    """Where an error came from: the innermost calls."""
-    frames = traceback.extract_tb(error.__traceback__)[-PLACES:]
-    return ", ".join(f"in {frame.name} ({Path(frame.filename).name}:{frame.lineno})" for frame in reversed(frames))

@@ -16,6 +16,10 @@ class FailingDisk:
         self._disk = disk
         self._steps = steps
 
+    @property
+    def room_bytes(self) -> int:
+        return self._disk.room_bytes
+
     def names(self) -> list[str]:
         return self._disk.names()
 

@@ -17,12 +17,12 @@ from typing import Final
 
 from overlay.sim.faults import Faults, draw_rules
 from overlay.sim.oracle import Violation
-from overlay.sim.peer import PeerFailed, places_of
+from overlay.sim.peer import PeerFailed
 from overlay.sim.query_workload import QueriesWorkload, QueryWorkload
 from overlay.sim.ranges import draw
 from overlay.sim.scenario import Scenario, parse_scenario
 from overlay.sim.topology import TOPOLOGY_NAMES, make_topology
-from overlay.sim.trace import Trace
+from overlay.sim.trace import Trace, places_of
 from overlay.sim.workload import Workload
 from overlay.sim.world import World
 from protocols.ids import Millis, PeerId
@@ -47,7 +47,7 @@ SMALL_LIMITS: Final = Limits(
     late_join_ms=200,
 )
 SMALL_STORE_LIMITS: Final = StoreLimits(versions_max=2, message_bytes=256, operations_max=24)
-SMALL_SEGMENT_BYTES: Final = 2_048
+SMALL_SEGMENT_BYTES: Final = 1_024
 SEGMENT_BYTES: Final = 256 << 10
 SYNC_MS_MAX: Final = (6, 30, 300)  # Some disks are slow, so much is unsynced when the power fails.
 

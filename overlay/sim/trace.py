@@ -8,8 +8,10 @@ become text only when somebody reads them.
 from __future__ import annotations
 
 import hashlib
+import traceback
 from collections import deque
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
@@ -19,6 +21,7 @@ from protocols.events import Event
 from protocols.ids import Key, Millis
 
 LAST_STEPS: Final = 40
+PLACES: Final = 3
 _HASH_EVERY_BYTES: Final = 1 << 16
 _HASH_DIGITS: Final = 32
 
@@ -84,3 +87,9 @@ class Trace:
         """The latest steps as text, of one peer or of all."""
         steps = [Step(*parts) for parts in self._last]
         return [str(step) for step in steps if peer is None or step.peer == peer]
+
+
+def places_of(error: BaseException) -> str:
+    """Where an error came from: the innermost calls."""
+    frames = traceback.extract_tb(error.__traceback__)[-PLACES:]
+    return ", ".join(f"in {frame.name} ({Path(frame.filename).name}:{frame.lineno})" for frame in reversed(frames))

@@ -11,7 +11,7 @@ import click
 from peerd.cli.common import target, target_options
 from peerd.cli.output import Column, Row, output_option, show_record, show_rows
 from peerd.errors import Exit, PeerError
-from peerd.words import ago, clock_offset, milliseconds, span
+from peerd.words import ago, clock_offset, megabytes, milliseconds, span
 from peerd.words import count as counted
 
 SHORT_ID: Final = 8
@@ -92,6 +92,7 @@ def status(data_dir: Path | None, number: int | None, form: str | None) -> None:
         ("metrics", f"http://{answer['http']}/metrics" if answer["http"] else "off"),
         ("spark", spark_sentence(answer["spark"])),
         ("data", answer["data_dir"]),
+        ("journal", f"{megabytes(answer['journal_bytes'])} on disk, {megabytes(answer['journal_kept_bytes'])} kept"),
     ]
     show_record(answer, facts, form)
 

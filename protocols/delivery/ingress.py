@@ -37,7 +37,7 @@ from protocols.delivery.mirror import Mirror
 from protocols.delivery.outbox import RETURN_MS, Greeting, Outbox, WaitingPublish
 from protocols.delivery.refusals import busy, invalid, of_results, too_many, unavailable, without_event_time
 from protocols.delivery.sessions import Sessions
-from protocols.effects import AfterSync, Append, AppendBatch, Effect, ReleaseLog, Reply, Send, SetTimer, Tell
+from protocols.effects import AfterSync, Append, AppendBatch, Effect, ForgetLog, ReleaseLog, Reply, Send, SetTimer, Tell
 from protocols.events import (
     DiskSpace,
     Event,
@@ -407,7 +407,8 @@ class Ingress:
         self._unsafe_bytes -= sum(waiting.size for waiting in outbox.waiting)
         self._forget(stream)
         if outbox.feed.is_logged:
-            effects += [Append(OutboxClosed(stream=stream)), ReleaseLog(outbox.feed.log, outbox.feed.next)]
+            log = outbox.feed.log
+            effects += [ReleaseLog(log, outbox.feed.next), Append(OutboxClosed(stream=stream)), ForgetLog(log)]
         epoch = outbox.feed.origin.epoch
         return effects + self.catalogue.withdraw_publisher(stream, self.peer_id, epoch, (ROLE, "end", stream), now)
 

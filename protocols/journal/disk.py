@@ -13,9 +13,14 @@ class Disk(Protocol):
     """A flat folder of files that only grow at their end.
 
     Once sync() or replace() has returned, its data survives any crash. A crash keeps any part of what was appended to a
-    file after its last sync(), and a removed file may come back. One thread at a time changes the disk; others may read
-    meanwhile.
+    file after its last sync(). A removed file may come back until a new file is synced or one is replaced. One thread
+    at a time changes the disk; others may read meanwhile.
     """
+
+    @property
+    def room_bytes(self) -> int:
+        """How much more can be written, about: others may use the same disk."""
+        ...
 
     def names(self) -> list[str]:
         """The files there are, sorted."""

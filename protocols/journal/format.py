@@ -4,7 +4,8 @@
     MARK     magic (8) | segment (8) | offset (8)
     RECORD   as its encoder made it
     BATCH    first (8) | count (4) | published_at (8) | length of the name (2) | name of the log | rows
-    RELEASE  below (8) | name of the log
+    MOVED    as BATCH: a copy of a batch whose segment is to be removed; the later of two copies counts
+    RELEASE  below (8) | name of the log; below is the highest number there is if the log is gone for good
     END      number of records in the snapshot (8) | number of releases in it (8)
 
 Every write to a segment begins with a MARK that states its own place, and is synced before the next write begins. So a
@@ -29,6 +30,8 @@ RECORD: Final = 2
 BATCH: Final = 3
 RELEASE: Final = 4
 END: Final = 5
+MOVED: Final = 6
+GONE: Final = (1 << 64) - 1  # RELEASE of a log that never comes back.
 
 _MAGIC: Final = b"peerd\xffJ1"  # The last character is the version of this format.
 _HEADER: Final = Struct("<IIB")
@@ -65,9 +68,10 @@ def seal_mark(segment: int, offset: int) -> bytes:
     return seal(MARK, _MARK.pack(_MAGIC, segment, offset))
 
 
-def seal_batch(log: LogId, batch: StoredBatch) -> bytes:
+def seal_batch(log: LogId, batch: StoredBatch, *, is_moved: bool = False) -> bytes:
     name = log.encode()
-    return seal(BATCH, _BATCH.pack(batch.first, batch.count, batch.published_at, len(name)), name, batch.rows)
+    kind = MOVED if is_moved else BATCH
+    return seal(kind, _BATCH.pack(batch.first, batch.count, batch.published_at, len(name)), name, batch.rows)
 
 
 def seal_release(log: LogId, below: int) -> bytes:
@@ -94,18 +98,28 @@ def body(data: bytes, offset: int, end: int) -> bytes:
     return data[offset + HEADER_BYTES : end]
 
 
+def size_of_entry(data: bytes) -> int:
+    """How long the entry at the beginning of the data says it is; the data may hold less."""
+    _, length, _ = _HEADER.unpack_from(data)
+    return HEADER_BYTES + int(length)
+
+
 def open_batch_header(data: bytes, offset: int) -> tuple[LogId, int, int, Stamp]:
-    """The log, the first sequence, the number of tuples and the stamp of a BATCH; its rows stay unread."""
+    """The log, the first sequence, the number of tuples and the stamp of a batch; its rows stay unread."""
     first, count, published_at, length = _BATCH.unpack_from(data, offset + HEADER_BYTES)
     return data[offset + _BATCH_BYTES : offset + _BATCH_BYTES + length].decode(), first, count, published_at
 
 
-def open_batch(entry: bytes) -> StoredBatch | None:
-    """The batch of exactly one entry; None if the bytes are not what was written."""
-    if [(BATCH, 0, len(entry))] != list(scan(entry)):
-        return None
-    first, count, published_at, length = _BATCH.unpack_from(entry, HEADER_BYTES)
-    return StoredBatch(first, count, published_at, entry[_BATCH_BYTES + length :])
+def open_batch(data: bytes, offset: int, end: int) -> tuple[LogId, StoredBatch]:
+    """A batch, and the log that it is part of."""
+    first, count, published_at, length = _BATCH.unpack_from(data, offset + HEADER_BYTES)
+    rows_at = offset + _BATCH_BYTES + length
+    return data[offset + _BATCH_BYTES : rows_at].decode(), StoredBatch(first, count, published_at, data[rows_at:end])
+
+
+def is_batch(entry: bytes) -> bool:
+    """Whether the bytes are exactly one batch, as it was written."""
+    return list(scan(entry)) in ([(BATCH, 0, len(entry))], [(MOVED, 0, len(entry))])
 
 
 def open_release(data: bytes, offset: int, end: int) -> tuple[LogId, int]:

@@ -13,7 +13,7 @@ from typing import Final
 
 from protocols.events import StoredBatch
 from protocols.journal.disk import Disk
-from protocols.journal.format import JournalCorrupt, open_batch
+from protocols.journal.format import JournalCorrupt, is_batch, open_batch
 from protocols.journal.index import offset_of, segment_of
 
 # Batches of one log that lie this close together are fetched with one read.
@@ -71,8 +71,9 @@ class Pending:
     segment can end in a torn write.
     """
 
-    def __init__(self, steps: Sequence[Step], appended: int, batches: Mapping[int, StoredBatch]) -> None:
+    def __init__(self, steps: Sequence[Step], appended: int, batches: Mapping[int, StoredBatch], segment: int) -> None:
         self.appended = appended  # How far the journal is synced once this is done.
+        self.segment = segment  # The one that it ends in: all before are complete then.
         self.batches = batches  # By place: batches that must be read from memory until then.
         self._steps = deque(steps)
 
@@ -95,7 +96,7 @@ class Reading:
     unwritten: Mapping[int, StoredBatch]  # By place: those that are in memory.
 
     def read(self, disk: Disk) -> tuple[StoredBatch, ...]:
-        """Fetch them; fewer if some are released and removed meanwhile. May run in a thread."""
+        """Fetch them; fewer if some are released or moved meanwhile, and their file removed. May run in a thread."""
         batches: list[StoredBatch] = []
         for piece in self._pieces():
             try:
@@ -123,8 +124,8 @@ class Reading:
         data = disk.read(name, offset_of(start), last + last_size - start)
         batches = []
         for place, size in piece:
-            batch = open_batch(data[place - start : place - start + size])
-            if batch is None:
+            entry = data[place - start : place - start + size]
+            if not is_batch(entry):
                 raise JournalCorrupt(name, offset_of(place), "a batch has changed since it was written")
-            batches.append(batch)
+            batches.append(open_batch(entry, 0, size)[1])
         return batches

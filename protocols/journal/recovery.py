@@ -13,7 +13,9 @@ from protocols.journal.disk import Disk
 from protocols.journal.format import (
     BATCH,
     END,
+    GONE,
     MARK,
+    MOVED,
     RECORD,
     RELEASE,
     JournalCorrupt,
@@ -25,7 +27,7 @@ from protocols.journal.format import (
     scan,
     seal_end,
 )
-from protocols.journal.index import LogIndex, offset_of, place_of, segment_of
+from protocols.journal.index import FoundBatches, LogIndex, offset_of, place_of, segment_of
 from protocols.journal.pending import segment_name, snapshot_name
 from protocols.messages import Record
 
@@ -43,7 +45,8 @@ class Scanner:
     disk: Disk
     decode: Decoder
     records: list[Record] = field(default_factory=list)
-    logs: dict[LogId, LogIndex] = field(default_factory=dict)
+    logs: dict[LogId, LogIndex] = field(default_factory=dict)  # Known at the end.
+    batches: dict[LogId, FoundBatches] = field(default_factory=dict)
     released: dict[LogId, int] = field(default_factory=dict)
     snapshots: list[int] = field(default_factory=list)  # Oldest first; the newest is the one that counts.
     snapshot_bytes: int = 0
@@ -110,12 +113,12 @@ class Scanner:
         return last
 
     def _take(self, data: bytes, name: str, kind: int, offset: int, end: int, segment: int) -> None:
-        if kind == BATCH:
+        if kind in (BATCH, MOVED):
             log, first, count, stamp = open_batch_header(data, offset)
-            index = self.logs.get(log)
-            if index is None:
-                index = self.logs[log] = LogIndex()
-            index.restore(first, count, place_of(segment, offset), end - offset, stamp)
+            found = self.batches.get(log)
+            if found is None:
+                found = self.batches[log] = FoundBatches()
+            found.add(first, count, place_of(segment, offset), end - offset, stamp)
         elif kind == RECORD:
             if segment >= self.snapshot:  # The snapshot replaces all records before it.
                 self.records.append(self._decode(body(data, offset, end), name, offset))
@@ -134,13 +137,19 @@ class Scanner:
 
     def _settle(self) -> None:
         """Forget what was released, now that all releases are known; the rest must have no holes."""
-        for log in self.released:
-            self.logs.setdefault(log, LogIndex())
-        for log, index in self.logs.items():
-            missing_before = index.settle(self.released.get(log, 0))
+        for log in dict.fromkeys((*self.batches, *self.released)):
+            released = self.released.get(log, 0)
+            if released == GONE:
+                continue
+            self.logs[log], missing_before = self.batches.pop(log, FoundBatches()).settle(released)
             if missing_before is not None:
                 name, offset = segment_name(segment_of(missing_before)), offset_of(missing_before)
                 raise JournalCorrupt(name, offset, f'tuples of log "{log}" before this batch are missing')
+
+    @property
+    def gone(self) -> list[LogId]:
+        """The logs that never come back, although segments may still hold batches of theirs."""
+        return [log for log, below in self.released.items() if below == GONE]
 
 
 def _numbers(names: list[str], name_of: Callable[[int], str]) -> list[int]:

@@ -15,7 +15,7 @@ from protocols.catalogue.messages import CreateStream
 from protocols.catalogue.streams import StreamDefinition
 from protocols.delivery.messages import Publish
 from protocols.events import Requested
-from protocols.ids import RequestId
+from protocols.ids import Millis, RequestId
 from protocols.limits import Limits
 from protocols.messages import Answer, Command
 from queries.schema import Schema
@@ -58,8 +58,8 @@ async def running(overlay: Overlay, path: Path) -> AsyncIterator[Desk]:
         await driver.stop()
 
 
-def create(name: str) -> CreateStream:
-    return CreateStream(definition=StreamDefinition(name=name, schema=SCHEMA))
+def create(name: str, retention_ms: Millis = 24 * 3600 * 1000) -> CreateStream:
+    return CreateStream(definition=StreamDefinition(name=name, schema=SCHEMA, retention_ms=retention_ms))
 
 
 def publish(name: str, *numbers: int) -> Publish:

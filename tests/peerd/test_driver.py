@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,10 @@ from protocols.delivery.messages import OpenSubscription, Published, Rows
 from protocols.events import ClockCompared, Event, Requested
 from protocols.ids import PeerId
 from protocols.journal.disk import DiskFull
+from protocols.journal.journal import Journal
 from protocols.messages import Answer, Done, Refused
 from tests.overlay.networks import PATIENCE_S, started, until
-from tests.peerd.desk import SCHEMA, create, publish, running
+from tests.peerd.desk import SCHEMA, Desk, create, publish, running
 
 
 async def test_what_was_acknowledged_is_there_after_a_restart(tmp_path: Path):
@@ -25,14 +28,53 @@ async def test_what_was_acknowledged_is_there_after_a_restart(tmp_path: Path):
             assert isinstance(await desk.answer(publish("a", 1, 2)), Published)
             assert isinstance(await desk.answer(publish("a", 3)), Published)
         async with running(overlay, tmp_path) as desk:
-            reading = desk.ask(OpenSubscription(stream="a", subscription="s", since="start"))
+            assert await read_all(desk, "a", 3) == [1, 2, 3]
 
-            def read() -> list[int]:
-                answers = [answer for answer in desk.answers[reading] if isinstance(answer, Rows)]
-                return [row[0] for rows in answers for batch in rows.batches for row in SCHEMA.decode(batch.rows)]
 
-            await until(lambda: len(read()) == 3, "the tuples of before")
-            assert read() == [1, 2, 3]
+async def read_all(desk: Desk, stream: str, count: int) -> list[int]:
+    """What a stream keeps, from its start, once there is so much of it."""
+    reading = desk.ask(OpenSubscription(stream=stream, subscription=f"all of {stream}", since="start"))
+
+    def read() -> list[int]:
+        answers = [answer for answer in desk.answers[reading] if isinstance(answer, Rows)]
+        return [row[0] for rows in answers for batch in rows.batches for row in SCHEMA.decode(batch.rows)]
+
+    await until(lambda: len(read()) >= count, "the tuples of before")
+    return read()
+
+
+async def test_the_disk_follows_what_streams_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A stream that keeps a second of tuples beside one that keeps a day: two thirds of the journal are waste."""
+    segment_bytes = 4096
+    monkeypatch.setattr(driver_module, "Journal", functools.partial(Journal, segment_bytes=segment_bytes))
+    async with started(1) as (overlay,):
+        async with running(overlay, tmp_path) as desk:
+            await desk.answer(create("slow"))
+            await desk.answer(create("fast", retention_ms=1000))
+            for number in range(200):
+                await desk.answer(publish("slow", number))
+                await desk.answer(publish("fast", *range(number * 100, number * 100 + 100)))
+            fast = desk.driver._peer.publisher.outboxes["fast"].feed
+            await until(lambda: fast.first == fast.next == 20_000, "nothing of the fast one is kept")
+
+            def is_small() -> bool:
+                return files_bytes(tmp_path) <= 2 * desk.driver.journal_kept_bytes + segment_bytes
+
+            await until(is_small, "the disk follows")
+            assert files_bytes(tmp_path) < 50_000, "a part of 100,000 bytes and more"
+            assert await read_all(desk, "slow", 200) == list(range(200))
+        async with running(overlay, tmp_path) as desk:
+            await until(lambda: desk.driver.journal_bytes == files_bytes(tmp_path), "what is said is there")
+            assert await read_all(desk, "slow", 200) == list(range(200))
+
+
+def files_bytes(path: Path) -> int:
+    size = 0
+    for pattern in ("segment-*", "snapshot-*"):
+        for file in path.glob(pattern):
+            with contextlib.suppress(FileNotFoundError):  # The driver has just removed it.
+                size += file.stat().st_size
+    return size
 
 
 async def test_publishes_that_come_together_are_committed_together(tmp_path: Path):

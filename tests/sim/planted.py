@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -19,8 +20,10 @@ from protocols.delivery.subscriber import Subscriber
 from protocols.effects import AfterSync, Append, AppendBatch, Effect, Send
 from protocols.events import LogBounds, StoredBatch
 from protocols.ids import Key, Millis, PeerId
+from protocols.journal.disk import Disk
+from protocols.journal.format import MOVED
 from protocols.journal.journal import Journal
-from protocols.journal.pending import Step, Write
+from protocols.journal.pending import Pending, Remove, Step, Write, segment_name
 from protocols.journal.recovery import Scanner
 from protocols.messages import Record
 from protocols.peer import Peer
@@ -68,12 +71,34 @@ def segment_removed_too_early() -> Patch:
     removals = Journal._removals
 
     def remove(journal: Journal) -> list[Step]:
-        for number in journal._live:
-            if number < journal._snapshot:
-                journal._live[number] = 0
-        return removals(journal)
+        covered = range(1, journal._segments.covered)
+        return removals(journal) + [Remove(segment_name(each)) for each in covered if journal._segments.kept(each)]
 
     return patch.object(Journal, "_removals", remove)
+
+
+@bug("restarts", seeds=20)
+def segment_removed_before_its_copies_are_safe() -> Patch:
+    """Compaction removes a segment first, and then writes what was kept of it."""
+    write = Pending.write
+
+    def remove_first(pending: Pending, disk: Disk) -> None:
+        pending._steps = deque(sorted(pending._steps, key=lambda step: not isinstance(step, Remove)))
+        write(pending, disk)
+
+    return patch.object(Pending, "write", remove_first)
+
+
+@bug("restarts", seeds=40)
+def moved_batches_are_lost() -> Patch:
+    """Recovery does not know the batches that compaction has moved."""
+    take = Scanner._take
+
+    def skip(scanner: Scanner, data: bytes, name: str, kind: int, *place: int) -> None:
+        if kind != MOVED:
+            take(scanner, data, name, kind, *place)
+
+    return patch.object(Scanner, "_take", skip)
 
 
 @bug("restarts", seeds=20)

@@ -191,6 +191,13 @@ def test_health_and_metrics_are_served_over_http(network: Machine):
     assert 'peerd_members{status="alive"} 3.0' in body
     assert "peerd_datagrams_in_total " in body
     assert "process_resident_memory_bytes " in body
+    assert f"peerd_journal_kept_bytes {float(status['journal_kept_bytes'])}" in body
+
+
+def test_status_tells_what_the_journal_takes_of_the_disk(network: Machine):
+    (status,) = network.rows("status")
+    assert status["journal_bytes"] >= status["journal_kept_bytes"] >= 0
+    assert " MB on disk, " in network.run("status", "-o", "table").stdout
 
 
 def test_doctor_is_content_with_a_running_peer(network: Machine):

@@ -60,6 +60,10 @@ class DyingDisk:
         self._disk = disk
         self._changes = changes
 
+    @property
+    def room_bytes(self) -> int:
+        return self._disk.room_bytes
+
     def names(self) -> list[str]:
         return self._disk.names()
 

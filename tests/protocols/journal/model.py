@@ -1,21 +1,22 @@
 """The journal as it should be, in plain lists, and a Hypothesis machine that holds the real one to it.
 
-Whatever is appended, committed, cut short, killed, crashed and recovered: what recovery finds must be the model's state
-after some beginning of what was appended, and that beginning must hold everything that was synced.
+Whatever is appended, committed, compacted, cut short, killed, crashed and recovered: what recovery finds must be the
+model's state after some beginning of what was appended, and that beginning must hold everything that was synced.
 """
 
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from protocols.events import LogBounds, StoredBatch
+from protocols.journal.compaction import FoundPiece, Piece
 from protocols.journal.disk import Disk, DiskFull
 from protocols.journal.journal import Journal, Recovered
-from protocols.journal.pending import Pending
+from protocols.journal.pending import Pending, Reading
 from tests.protocols.journal.journals import Died, DyingDisk, Noted, new_journal
 
 LOGS = ("out/flights", "out/Flüge", "backup/flights")
@@ -24,13 +25,14 @@ EVERYTHING = 1 << 40
 
 @dataclass(frozen=True)
 class Operation:
-    """One thing given to the journal: a record, a batch for a log, or a release of a log."""
+    """One thing given to the journal: a record, a batch for a log, a release of a log, or its end."""
 
     position: int  # What the journal's `appended` said behind it; 0 if it was recovered.
     record: Noted | None = None
     log: str = ""
     batch: StoredBatch | None = None
     below: int = 0
+    is_end: bool = False
 
 
 @dataclass
@@ -47,6 +49,9 @@ class State:
     def apply(self, operation: Operation) -> None:
         if operation.record is not None:
             self.records.append(operation.record)
+            return
+        if operation.is_end:
+            del self.logs[operation.log], self.batches[operation.log]
             return
         log, bounds, kept = operation.log, self.bounds(operation.log), self.batches.setdefault(operation.log, [])
         if operation.batch is not None:
@@ -104,16 +109,23 @@ class JournalMachine(RuleBasedStateMachine):
     def empty(self) -> None:
         """Give the room back."""
 
-    @initialize(seed=st.integers(0, 1 << 32), segment_bytes=st.sampled_from([1, 300, 3000]))
+    @initialize(seed=st.integers(0, 1 << 32), segment_bytes=st.sampled_from([1, 300, 1000, 3000]))
     def start(self, seed: int, segment_bytes: int) -> None:
         self.segment_bytes = segment_bytes
         self.operations: list[Operation] = []
         self.state = State()  # After all of them.
         self.in_flight: Pending | None = None
+        self.piece: tuple[Piece, FoundPiece | None] | None = None  # Read, and not yet moved.
+        self.reading: tuple[Reading, tuple[StoredBatch, ...]] | None = None  # Found, and not yet read.
         self.numbers = 0
+        self.ended = 0  # How many logs; each gives its place to another.
         self.disk = self.new_disk(random.Random(seed))
         self.journal = new_journal(self.disk, segment_bytes)
         assert self.journal.recover() == Recovered([], {}, 0)
+
+    def log(self, place: str) -> str:
+        """The log that has this place now."""
+        return f"{place}/{self.ended}"
 
     def note(self, operation: Operation) -> None:
         self.operations.append(operation)
@@ -133,6 +145,7 @@ class JournalMachine(RuleBasedStateMachine):
         jump=st.sampled_from([0, 0, 7]),
     )
     def append_batch(self, log: str, count: int, size: int, jump: int) -> None:
+        log = self.log(log)
         bounds = self.state.bounds(log)
         first = bounds.next
         if bounds.first == bounds.next and jump:  # An empty log may go on further ahead: that releases what it skips.
@@ -151,11 +164,44 @@ class JournalMachine(RuleBasedStateMachine):
 
     @rule(log=st.sampled_from(LOGS), share=st.sampled_from([0.0, 0.3, 0.5, 1.0]), more=st.sampled_from([0, 0, 0, 5]))
     def release(self, log: str, share: float, more: int) -> None:
+        log = self.log(log)
         bounds = self.state.bounds(log)
         below = bounds.first + int(share * (bounds.next - bounds.first)) + more
         self.journal.release(log, below)
         if below > bounds.first:
             self.note(Operation(self.journal.appended, log=log, below=below))
+
+    @rule(
+        fast=st.sampled_from(LOGS),
+        slow=st.sampled_from(LOGS),
+        rounds=st.integers(2, 6),
+        pieces=st.integers(0, 3),
+        is_written=st.booleans(),
+    )
+    def outlive(self, fast: str, slow: str, rounds: int, pieces: int, is_written: bool) -> None:
+        """A log whose batches are soon released, beside one that keeps them: there is something to compact."""
+        for _ in range(rounds):
+            for _ in range(4):
+                self.append_batch(fast, count=1, size=600, jump=0)
+            self.append_batch(slow, count=1, size=50, jump=0)
+            if is_written:
+                self.write()
+            if fast != slow:
+                self.release(fast, share=1.0, more=0)
+        if self.journal.wants_snapshot:
+            self.snapshot()
+        if is_written:
+            self.write()
+        for _ in range(pieces):
+            self.move()
+
+    @rule(log=st.sampled_from(LOGS))
+    def forget(self, log: str) -> None:
+        log = self.log(log)
+        self.journal.forget(log)
+        if log in self.state.logs:
+            self.note(Operation(self.journal.appended, log=log, is_end=True))
+            self.ended += 1
 
     @rule()
     def snapshot(self) -> None:
@@ -204,6 +250,43 @@ class JournalMachine(RuleBasedStateMachine):
         else:
             self.done()
 
+    @rule(room_bytes=st.sampled_from([0, EVERYTHING, EVERYTHING]))
+    def read_piece(self, room_bytes: int) -> None:
+        if self.piece is not None:
+            assert self.journal.compact() is None, "one piece at a time"
+        elif (piece := self.journal.compact()) is not None:
+            if room_bytes == 0:
+                self.fill(0)
+            self.piece = piece, piece.read(self.disk)
+            self.empty()
+
+    @rule()
+    def move(self) -> None:
+        """Move what was read, whatever happened meanwhile."""
+        self.read_piece(EVERYTHING)
+        if self.piece is not None:
+            self.journal.move(*self.piece)
+            self.piece = None
+
+    @rule()
+    def settle(self) -> None:
+        """Let the journal do all that it wants: then it is small, and the disk holds what it says."""
+        self.write()
+        for _ in range(200):
+            if self.journal.wants_snapshot:
+                self.snapshot()
+            self.move()
+            self.take()
+            if self.in_flight is None and self.piece is None and not self.journal.wants_snapshot:
+                break
+            self.write()
+        else:
+            # Where each entry has a segment of its own, it has a mark of its own: there is nothing to gain.
+            assert self.segment_bytes == 1, "compaction never ends"
+            return
+        assert self.journal.bytes_on_disk == sum(len(self.disk.read(name)) for name in self.disk.names())
+        assert self.journal.bytes_on_disk <= 2 * self.journal.bytes_kept + self.segment_bytes
+
     def done(self) -> None:
         assert self.in_flight is not None
         self.journal.done(self.in_flight)
@@ -216,6 +299,7 @@ class JournalMachine(RuleBasedStateMachine):
         bytes_max=st.sampled_from([0, 100, 1500, EVERYTHING]),
     )
     def read(self, log: str, share: float, bytes_max: int) -> None:
+        log = self.log(log)
         bounds = self.state.bounds(log)
         first = max(0, bounds.first + round(share * (bounds.next - bounds.first)))
         expected, found = self.state.read(log, first), self.journal.read(log, first, bytes_max)
@@ -223,6 +307,17 @@ class JournalMachine(RuleBasedStateMachine):
         assert bool(found) == bool(expected)
         assert len(found) == len(expected) or bytes_max < EVERYTHING
         assert len(found) < 2 or sum(len(each.rows) for each in found) <= bytes_max
+
+    @rule(log=st.sampled_from(LOGS), bytes_max=st.sampled_from([100, EVERYTHING]))
+    def read_meanwhile(self, log: str, bytes_max: int) -> None:
+        """A reading ends long after it began: it may find less by then, but nothing else."""
+        log = self.log(log)
+        if self.reading is not None:
+            reading, expected = self.reading
+            found = reading.read(self.disk)
+            assert found == expected[: len(found)]
+        first = self.state.bounds(log).first
+        self.reading = self.journal.find(log, first, bytes_max), self.state.read(log, first)
 
     @rule(is_power_lost=st.booleans())
     def die(self, is_power_lost: bool) -> None:
@@ -245,7 +340,7 @@ class JournalMachine(RuleBasedStateMachine):
         synced = sum(operation.position <= self.journal.synced for operation in self.operations)
         self.disk = self.reopened_disk()
         self.journal = new_journal(self.disk, self.segment_bytes)
-        self.in_flight = None
+        self.in_flight = self.piece = self.reading = None
         recovered = self.journal.recover()
         for length in range(synced, len(self.operations) + 1):
             self.state = state_after(self.operations[:length])
@@ -254,7 +349,7 @@ class JournalMachine(RuleBasedStateMachine):
         else:
             raise AssertionError(f"{recovered} is no state after {synced} or more of {self.operations}")
         kept = self.operations[:length]
-        self.operations = [Operation(0, each.record, each.log, each.batch, each.below) for each in kept]
+        self.operations = [replace(each, position=0) for each in kept]
 
     @invariant()
     def holds(self) -> None:

@@ -8,11 +8,14 @@ from hypothesis import strategies as st
 from protocols.events import StoredBatch
 from protocols.journal.format import (
     BATCH,
+    GONE,
     MARK,
+    MOVED,
     RECORD,
     RELEASE,
     body,
     find_mark,
+    is_batch,
     is_mark,
     open_batch,
     open_batch_header,
@@ -23,6 +26,7 @@ from protocols.journal.format import (
     seal_end,
     seal_mark,
     seal_release,
+    size_of_entry,
 )
 
 SEQUENCES = st.integers(0, (1 << 63) - 1)
@@ -45,6 +49,10 @@ def test_the_format_on_the_disk_stays_as_it_is():
         seal_batch(
             "out/é", batch
         ): "9aa29df2 21000000 03 0700000000000000020000000068e5cf8b01000006006f75742fc3a99291019102",
+        seal_batch(
+            "out/é", batch, is_moved=True
+        ): "74b71644 21000000 06 0700000000000000020000000068e5cf8b01000006006f75742fc3a99291019102",
+        seal_release("out/é", GONE): "ccd039a6 0e000000 04 ffffffffffffffff6f75742fc3a9",
         seal_release("out/é", 9): "3d3e5e3a 0e000000 04 09000000000000006f75742fc3a9",
         seal_end(2, 1): "161e44b5 10000000 05 02000000000000000100000000000000",
     }
@@ -52,10 +60,13 @@ def test_the_format_on_the_disk_stays_as_it_is():
         assert entry.hex() == expected.replace(" ", "")
 
 
-@given(LOGS, BATCHES)
-def test_a_batch_comes_back_whole(log: str, batch: StoredBatch):
-    entry = seal_batch(log, batch)
-    assert open_batch(entry) == batch
+@given(LOGS, BATCHES, st.booleans())
+def test_a_batch_comes_back_whole(log: str, batch: StoredBatch, is_moved: bool):
+    entry = seal_batch(log, batch, is_moved=is_moved)
+    assert [(MOVED if is_moved else BATCH, 0, len(entry))] == list(scan(entry))
+    assert is_batch(entry)
+    assert size_of_entry(entry[:20]) == len(entry)
+    assert open_batch(b"before" + entry + b"behind", 6, 6 + len(entry)) == (log, batch)
     assert open_batch_header(b"before" + entry, 6) == (log, batch.first, batch.count, batch.published_at)
 
 

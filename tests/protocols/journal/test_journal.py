@@ -210,9 +210,9 @@ def test_a_large_snapshot_waits_for_as_much_to_gain():
     disk = sim_disk()
     journal = recovered_journal(disk, segment_bytes=100)
     journal.snapshot([Noted(number=0, padding=bytes(10_000))])
-    journal.append(Noted(number=1, padding=bytes(9_000)))
+    journal.append(Noted(number=1, padding=bytes(7_000)))
     assert not journal.wants_snapshot
-    journal.append(Noted(number=2, padding=bytes(12_000)))
+    journal.append(Noted(number=2, padding=bytes(1_000)))
     assert journal.wants_snapshot
 
 

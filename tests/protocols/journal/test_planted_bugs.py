@@ -10,14 +10,16 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from overlay.sim.disk import SimDisk
 from protocols.events import StoredBatch
+from protocols.journal import compaction, recovery
 from protocols.journal import journal as journal_module
-from protocols.journal import recovery
+from protocols.journal.compaction import FoundPiece, Piece
 from protocols.journal.disk import Disk
 from protocols.journal.format import JournalCorrupt
-from protocols.journal.index import LogIndex
+from protocols.journal.index import FoundBatches, LogIndex
 from protocols.journal.journal import Journal
 from protocols.journal.pending import Pending, Remove, Replace, Step, Write, segment_name
 from protocols.journal.recovery import Scanner
+from protocols.journal.segments import Segments
 from tests.protocols.journal.faulty_disk import FaultyDiskMachine
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -78,7 +80,7 @@ def _reorder(patch: pytest.MonkeyPatch, order: Callable[[Step], bool]) -> None:
     patch.setattr(
         Pending,
         "__init__",
-        lambda self, steps, appended, batches: true_init(self, sorted(steps, key=order), appended, batches),
+        lambda self, steps, *rest: true_init(self, sorted(steps, key=order), *rest),
     )
 
 
@@ -98,8 +100,7 @@ def forgets_releases_in_the_snapshot(patch: pytest.MonkeyPatch) -> None:
 
 def keeps_releases_to_itself(patch: pytest.MonkeyPatch) -> None:
     def release(self: Journal, log: str, below: int) -> None:
-        for place, size in self._logs.setdefault(log, LogIndex()).release(below):
-            self._count_live(place, size, -1)
+        self._free(self._logs.setdefault(log, LogIndex()), below)
 
     patch.setattr(Journal, "release", release)
 
@@ -120,11 +121,60 @@ def removes_segments_with_live_batches(patch: pytest.MonkeyPatch) -> None:
     true_removals = Journal._removals
 
     def removals(self: Journal) -> list[Step]:
-        covered = [number for number in self._live if number < self._snapshot]
-        steps = true_removals(self)
-        return steps + [Remove(segment_name(number)) for number in covered if number in self._live]
+        covered = range(1, self._segments.covered)
+        return true_removals(self) + [Remove(segment_name(each)) for each in covered if self._segments.kept(each)]
 
     patch.setattr(Journal, "_removals", removals)
+
+
+def removes_a_segment_when_one_piece_of_it_is_moved(patch: pytest.MonkeyPatch) -> None:
+    true_move = Journal.move
+
+    def move(self: Journal, piece: Piece, found: FoundPiece | None) -> None:
+        true_move(self, piece, found)
+        self._segments.unneeded.append(piece.segment)
+
+    patch.setattr(compaction, "_PIECE_ENTRIES_MAX", 2)
+    patch.setattr(Journal, "move", move)
+
+
+def compacts_what_is_not_yet_written(patch: pytest.MonkeyPatch) -> None:
+    true_victim = Segments.victim
+    patch.setattr(Segments, "victim", lambda self, _below: true_victim(self, 1 << 60))
+
+
+def moves_what_was_released_meanwhile(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LogIndex, "has", lambda self, first, place: True)
+
+
+def reads_a_moved_batch_where_it_was(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LogIndex, "move", lambda self, first, to: None)
+
+
+def does_not_find_what_was_moved_and_is_not_written(patch: pytest.MonkeyPatch) -> None:
+    true_move = Journal.move
+
+    def move(self: Journal, piece: Piece, found: FoundPiece | None) -> None:
+        unwritten = dict(self._unwritten)
+        true_move(self, piece, found)
+        self._unwritten = unwritten
+
+    patch.setattr(Journal, "move", move)
+
+
+def takes_a_moved_batch_for_a_hole(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(FoundBatches, "_order", lambda self: range(len(self._firsts)))
+
+
+def forgets_that_a_log_is_gone_in_the_snapshot(patch: pytest.MonkeyPatch) -> None:
+    true_snapshot = Journal.snapshot
+
+    def snapshot(self: Journal, records: list[object]) -> None:
+        kept, self._gone = self._gone, {}
+        true_snapshot(self, records)
+        self._gone = kept
+
+    patch.setattr(Journal, "snapshot", snapshot)
 
 
 def skips_a_step_that_the_full_disk_refused(patch: pytest.MonkeyPatch) -> None:
@@ -175,8 +225,9 @@ def lets_a_log_go_on_where_it_began(patch: pytest.MonkeyPatch) -> None:
 def mixes_up_the_rows_of_batches(patch: pytest.MonkeyPatch) -> None:
     true_batch = journal_module.seal_batch
 
-    def seal_batch(log: str, batch: StoredBatch) -> bytes:
-        return true_batch(log, StoredBatch(batch.first, batch.count, batch.published_at, batch.rows[::-1]))
+    def seal_batch(log: str, batch: StoredBatch, *, is_moved: bool = False) -> bytes:
+        mixed = StoredBatch(batch.first, batch.count, batch.published_at, batch.rows[::-1])
+        return true_batch(log, mixed, is_moved=is_moved)
 
     patch.setattr(journal_module, "seal_batch", seal_batch)
 
@@ -193,6 +244,13 @@ PLANTS: list[Plant] = [
     keeps_releases_to_itself,
     replays_records_that_the_snapshot_covers,
     removes_segments_with_live_batches,
+    removes_a_segment_when_one_piece_of_it_is_moved,
+    compacts_what_is_not_yet_written,
+    moves_what_was_released_meanwhile,
+    reads_a_moved_batch_where_it_was,
+    does_not_find_what_was_moved_and_is_not_written,
+    takes_a_moved_batch_for_a_hole,
+    forgets_that_a_log_is_gone_in_the_snapshot,
     skips_a_step_that_the_full_disk_refused,
     writes_again_what_the_full_disk_had_accepted,
     does_not_find_what_is_being_written,
