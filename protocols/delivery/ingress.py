@@ -313,16 +313,15 @@ class Ingress:
         is_other = outbox is not None and outbox.definition.created_at != definition.created_at
         effects = self._close(event.name, now) if is_other else []
         outbox = self.outboxes.get(event.name)
+        ours = tuple(entry for entry in event.subscribers if entry.share.has(self.peer_id))
         if outbox is not None and event.token[1] == "check":
-            ours = [entry for entry in event.subscribers if entry.share.has(self.peer_id)]
             outbox.feed.expect({entry.subscription: entry.peer for entry in ours})
             outbox.known_at = outbox.checked_at
         readers = tuple(dict.fromkeys(entry.peer for entry in event.subscribers))
         if outbox is not None and event.token[1] == "greet":
             effects += [Send(peer, PublisherNews(stream=event.name)) for peer in readers if peer not in outbox.readers]
             if outbox.greeting is not None:
-                ours = [entry for entry in event.subscribers if entry.share.has(self.peer_id)]
-                outbox.greeting.hear(tuple(ours), outbox.feed)
+                outbox.greeting.hear(ours, outbox.feed)
                 effects += self._end_greeting(outbox, now) if outbox.greeting.is_over(now) else self._keep_beating()
         if event.token[1] != "open":
             return effects
@@ -406,11 +405,11 @@ class Ingress:
         effects: list[Effect] = [Reply(waiting.request, gone) for waiting in outbox.waiting]
         self._unsafe_bytes -= sum(waiting.size for waiting in outbox.waiting)
         self._forget(stream)
-        if outbox.feed.is_logged:
-            log = outbox.feed.log
-            effects += [ReleaseLog(log, outbox.feed.next), Append(OutboxClosed(stream=stream)), ForgetLog(log)]
-        epoch = outbox.feed.origin.epoch
-        return effects + self.catalogue.withdraw_publisher(stream, self.peer_id, epoch, (ROLE, "end", stream), now)
+        feed = outbox.feed
+        if feed.is_logged:
+            effects += [ReleaseLog(feed.log, feed.next), Append(OutboxClosed(stream=stream)), ForgetLog(feed.log)]
+        token = (ROLE, "end", stream)
+        return effects + self.catalogue.withdraw_publisher(stream, self.peer_id, feed.origin.epoch, token, now)
 
     def _forget(self, stream: StreamName) -> None:
         outbox = self.outboxes.pop(stream, None)
