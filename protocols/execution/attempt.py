@@ -113,6 +113,10 @@ class Attempt:
         """Those that have not said yet that they run it."""
         return [host for number, host in self.cut.by_number.items() if number not in self.heard_at]
 
+    def has_engine_at(self, host: PeerId) -> bool:
+        """Whether it uses the engine of a host."""
+        return host in _engines(self.cut)
+
     def shown(self) -> tuple[SubgraphShown, ...]:
         return tuple(SubgraphShown(each, host, self.status.get(each.number)) for each, host in self.cut.placed)
 

@@ -123,6 +123,7 @@ class Placing:
     weighed_at: Millis = 0
     patience_ms: Millis = PATIENCE_MS  # How long it waits for a publisher that is not heard of.
     unready: dict[PeerId, Millis] = field(default_factory=dict)  # Hosts without a working engine, avoided until then.
+    unable: dict[PeerId, str] = field(default_factory=dict)  # Hosts that could not start a new query, and why.
 
     def adopt(self, options: Iterable[tuple[str, str]]) -> None:
         """Take the options of the text, except where the client has said otherwise."""
@@ -165,8 +166,12 @@ class Placing:
         assert self.choice is not None
         before, _ = choice.moved_from(self.choice)
         self._note(Move(now, before, host, f"peer {host.short} {why}", is_given_up=True))
-        self.unready[host] = now + UNREADY_MS
+        self.avoid(host, now)
         self.weighed_at = now
+
+    def avoid(self, host: PeerId, now: Millis) -> None:
+        """The engine of a host does not start: plans choose another for a while, if there is one."""
+        self.unready[host] = now + UNREADY_MS
 
     def _note(self, move: Move) -> None:
         self.moves = [*self.moves, move][-MOVES_KEPT:]
@@ -315,7 +320,7 @@ def basis_of(
     """What there is to decide on: the network as it is seen now, without the peers that were lost."""
     view = NetworkView(seen.peers, seen.rows)
     view = view.among(peer for peer in view.peers if peer == proxy or peer not in lost)
-    engines = [peer for peer in view.peers if peer in seen.engines]
+    engines = [peer for peer in view.peers if peer in seen.engines and peer not in placing.unable]
     able = [peer for peer in engines if peer not in placing.unready] or engines  # Better an unready engine than none.
     is_forced = _is_forced(plan, engine)
     lacks_engine = not able if is_stateful(plan) else is_forced and proxy not in able

@@ -5,9 +5,9 @@ starting ─▶ running ─▶ ending ─▶ ended
    └─ waiting ◀┘  a host was lost, or the query moves
 
 A query that starts is planned, then deployed. It can go to `ending` from every earlier state; if nothing was made for
-it, it is `ended` at once. After a loss it waits, then starts the next attempt. A refusal, for instance of a host,
-ends a query that is not acknowledged yet; an acknowledged one is tried again for ever. `submitted.py` says which
-events lead to which change.
+it, it is `ended` at once. After a loss it waits, then starts the next attempt. A refusal ends a query that is not
+acknowledged yet, but if a host cannot start its engine, the next host is tried first. An acknowledged query is tried
+again for ever. `submitted.py` says which events lead to which change.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from protocols.effects import Effect, Tell
 from protocols.execution.cut import Cut, cut, indexed, introduced
 from protocols.execution.decision import Choice, Decision, Placing, decide
 from protocols.execution.messages import QueryId
-from protocols.execution.refusals import NoEngine, no_placement, not_indexed, not_understood
+from protocols.execution.refusals import NoEngine, cannot_run, no_placement, not_indexed, not_understood
 from protocols.ids import Millis, PeerId, StreamName
 from protocols.inside import Questions
 from protocols.join_index.condition import NotIndexed, algorithm_for, check
@@ -208,6 +208,8 @@ class Planning:
         self.is_looking = False
         found, placing = self.decide(event, now), self.placing
         if not isinstance(found, Decision):
+            if isinstance(found, NoEngine) and placing.unable:
+                return cannot_run(self.name, placing.unable)
             return [] if is_running else no_placement(self.name, found, self.planner.trouble)
         stays = placing.choice is not None and found.choice.is_as(placing.choice)
         if not placing.is_distributed or stays:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -101,7 +101,7 @@ def without_form(name: QueryId, made: Cut) -> Refused | None:
 
 
 def no_placement(name: QueryId, found: NoEngine | Infeasible, trouble: str = "") -> Refused:
-    """No peer can run the query, or none near enough; `trouble` is why our own engine did not start."""
+    """No peer can run the query, or none near enough; `trouble` is why our own engine cannot be started."""
     if isinstance(found, Infeasible):
         error = f'query "{name}" cannot have its results within {found.bound_ms:g} ms'
         detail = f"Peer {found.source.short}, which publishes for it, is {found.away_ms:.0f} ms away."
@@ -115,8 +115,8 @@ def no_placement(name: QueryId, found: NoEngine | Infeasible, trouble: str = "")
     if found.unshared:
         left_out = "1 more was" if found.unshared == 1 else f"{found.unshared} more were"
         detail += f' {left_out} left out for another version of execution: "peer doctor" says which.'
-    detail += f" Here it was tried: {trouble}." if trouble else ""
-    hint = "Windows and joins need a peer that was not started with --no-spark."
+    detail += f" This one cannot start it: {trouble}." if trouble else ""
+    hint = 'Windows and joins need a peer that can start Spark: "peer doctor" there says what it lacks.'
     return Refused(code="unavailable", error=error, detail=detail, hint=hint)
 
 
@@ -128,8 +128,10 @@ def not_running(name: QueryId, late: Sequence[PeerId], within_ms: Millis) -> Ref
     )
 
 
-def cannot_run(name: QueryId, host: PeerId, reason: str, *, is_indexed: bool) -> Refused:
-    """A host will not run its part."""
+def cannot_run(name: QueryId, tried: Mapping[PeerId, str], *, is_indexed: bool = False) -> Refused:
+    """No host runs its part; `tried` are those that were asked, with their reasons."""
+    host, reason = next(iter(tried.items()))
     error = f'query "{name}" cannot run: {reason}'
+    others = "".join(f" Peer {each.short}: {why}." for each, why in tried.items() if each != host)
     hint = "Try again later, or let it run without the index: --engine spark." if is_indexed else ""
-    return Refused(code="unavailable", error=error, detail=f"Said by peer {host.short}.", hint=hint)
+    return Refused(code="unavailable", error=error, detail=f"Said by peer {host.short}.{others}", hint=hint)

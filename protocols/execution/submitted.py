@@ -54,6 +54,7 @@ from queries.query import ParsedQuery
 START_MS: Final = 240_000  # An attempt may have to start Spark, on a busy machine.
 RETRY_MIN_MS: Final = 500
 RETRY_MAX_MS: Final = 15_000
+HOSTS_TRIED_MAX: Final = 3  # A new query is refused once so many hosts could not start it: it may be the plan.
 
 Journalled = Literal["nothing", "begun", "acknowledged"]
 """What the journal has of a query: nothing; that its stream may exist (a restart ends it); that it was accepted."""
@@ -262,6 +263,7 @@ class SubmittedQuery:
             return []
         self.lifecycle.change("runs", now)
         self.retry_ms = RETRY_MIN_MS
+        self.planning.placing.unable.clear()
         return [] if self.is_creating else self._acknowledge(now)
 
     def _acknowledge(self, now: Millis) -> list[Effect]:
@@ -275,12 +277,19 @@ class SubmittedQuery:
         return effects
 
     def _refused(self, sender: PeerId, message: DeployRefused, now: Millis) -> list[Effect]:
-        if self._attempt(message.attempt) is None:
+        attempt, placing = self._attempt(message.attempt), self.planning.placing
+        if attempt is None:
             return []
+        lacks_engine = self.state == "starting" and attempt.has_engine_at(sender)
         if self.is_acknowledged:
+            if lacks_engine:
+                placing.avoid(sender, now)
             return self._lose(f"peer {sender.short}: {message.reason}", now)
-        is_indexed = self.planning.index is not None
-        return self._give_up(cannot_run(self.name, sender, message.reason, is_indexed=is_indexed), now)
+        placing.unable[sender] = message.reason
+        if not lacks_engine or len(placing.unable) == HOSTS_TRIED_MAX:
+            is_indexed = self.planning.index is not None
+            return self._give_up(cannot_run(self.name, placing.unable, is_indexed=is_indexed), now)
+        return self._lose(f"peer {sender.short}: {message.reason}", now) + self._go_on_at_once(now)
 
     def _move(self, target: Decision, now: Millis) -> list[Effect]:
         """Plan a move: new hosts start their engines first, and the query runs on where it is meanwhile."""
@@ -316,10 +325,7 @@ class SubmittedQuery:
         if self.attempt is not None and peer in self.attempt.cut.hosts:
             is_first = self.retry_ms == RETRY_MIN_MS
             effects = self._lose(f"peer {peer.short} {why}", now)
-            if is_first:
-                self.retry_at, self.is_hasty = now, True
-                effects += self._go_on(now)
-            return effects
+            return effects + (self._go_on_at_once(now) if is_first else [])
         if self.attempt is not None and self.attempt.moving is not None:
             self.attempt.moving.fail(peer, why)
             return self._go_on_moving(now)
@@ -359,6 +365,11 @@ class SubmittedQuery:
         if self.decided is not None:
             return self._follow(self.decided, now)
         return self._follow(self.planning.locate(), now) if is_hasty else self.planning.begin()
+
+    def _go_on_at_once(self, now: Millis) -> list[Effect]:
+        """Begin the next attempt with what is known of its streams."""
+        self.retry_at, self.is_hasty = now, True
+        return self._go_on(now)
 
     def _restart(self, now: Millis) -> None:
         """This peer has restarted: resume an acknowledged query from what its stream has; end any other."""

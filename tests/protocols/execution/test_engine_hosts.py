@@ -1,0 +1,89 @@
+"""Where a host cannot start its engine, the next one is tried, and only then is a query refused."""
+
+from __future__ import annotations
+
+from protocols.events import PeerDown, Received
+from protocols.execution.messages import QueryAccepted
+from protocols.execution.submitted import HOSTS_TRIED_MAX, RETRY_MIN_MS
+from protocols.ids import PeerId
+from protocols.messages import Refused
+from protocols.subgraphs import AttemptLost, DeployRefused, Spark
+from tests.protocols.execution.parts import NORTH, PROXY, SELECT, SOUTH, WINDOWS
+from tests.protocols.execution.proxied import Proxy
+
+
+def engine_host(proxy: Proxy) -> PeerId | None:
+    """Who is asked to run the part that needs an engine."""
+    attempt = proxy.proxy.queries["q"].attempt
+    placed = attempt.cut.placed if attempt is not None else ()
+    return next((host for subgraph, host in placed if isinstance(subgraph.engine, Spark)), None)
+
+
+def refuse(proxy: Proxy, reason: str) -> PeerId:
+    """The host of that part will not run it."""
+    host, attempt = engine_host(proxy), proxy.proxy.queries["q"].attempt
+    assert host is not None
+    assert attempt is not None
+    refused = DeployRefused(query=attempt.query, attempt=attempt.number, number=0, reason=reason)
+    proxy.happen(Received(host, refused))
+    return host
+
+
+def test_the_next_host_is_tried_before_a_query_is_refused_with_all_reasons():
+    proxy = Proxy(engines=(NORTH, SOUTH))
+    proxy.begin(WINDOWS)
+    first = refuse(proxy, "no Java was found")
+    assert [reply for _, reply in proxy.replies if isinstance(reply, Refused)] == []
+    second = refuse(proxy, "its disk is full")
+    assert sorted((first, second)) == sorted((NORTH, SOUTH))
+    assert proxy.replies[-1][1] == Refused(
+        code="unavailable",
+        error='query "q" cannot run: no Java was found',
+        detail=f"Said by peer {first.short}. Peer {second.short}: its disk is full.",
+    )
+    assert proxy.proxy.queries["q"].state == "ending"
+
+
+def test_a_query_that_three_hosts_could_not_start_is_refused():
+    proxy = Proxy()
+    proxy.begin(WINDOWS)
+    tried = [refuse(proxy, "Spark refused the plan") for _ in range(HOSTS_TRIED_MAX)]
+    assert len(set(tried)) == HOSTS_TRIED_MAX
+    assert engine_host(proxy) is None, "the fourth is not asked"
+    assert isinstance(proxy.replies[-1][1], Refused)
+
+
+def test_a_query_that_starts_at_the_second_host_is_acknowledged_and_may_go_to_the_first_one_later():
+    proxy = Proxy(engines=(PROXY, SOUTH))
+    proxy.begin(WINDOWS)
+    assert refuse(proxy, "no Java was found") == PROXY
+    assert engine_host(proxy) == SOUTH
+    proxy.host(proxy.deploys())
+    assert isinstance(proxy.replies[-1][1], QueryAccepted)
+    proxy.engines = (PROXY,)
+    proxy.happen(PeerDown(SOUTH))
+    assert engine_host(proxy) == PROXY
+
+
+def test_a_query_that_ran_before_avoids_a_host_that_cannot_start_it_again_if_there_is_another():
+    proxy = Proxy(engines=(PROXY, SOUTH))
+    proxy.host(proxy.begin(WINDOWS))
+    query = proxy.proxy.queries["q"]
+    assert query.attempt is not None
+    proxy.happen(AttemptLost(query.stream, query.attempt.number, "Java died"))
+    tried = []
+    for retry in range(3):
+        proxy.tick(RETRY_MIN_MS << retry)
+        proxy.show_streams()
+        tried.append(refuse(proxy, "no Java was found"))
+    assert tried[:2] == [PROXY, SOUTH], "where it ran it is tried first"
+    assert query.state == "waiting", "better an engine that may fail than none"
+
+
+def test_a_host_that_refuses_for_another_reason_ends_the_query():
+    proxy = Proxy()
+    (deploy,) = proxy.begin(SELECT)
+    refused = DeployRefused(query=deploy.query, attempt=deploy.attempt, number=0, reason="it has too much to do")
+    proxy.happen(Received(PROXY, refused))
+    (refusal,) = (reply for _, reply in proxy.replies if isinstance(reply, Refused))
+    assert refusal.error == 'query "q" cannot run: it has too much to do'
