@@ -195,7 +195,8 @@ class Dht(Server):
         """Sign a new record if that changed; whoever hears from us next learns of it."""
         if has_engine != self._has_engine:
             self._has_engine = has_engine
-            self._own.say_engine(has_engine, time.time())
+            if self.transport is not None:
+                self._own.say_engine(has_engine, time.time())
 
     def suspect(self, peer: PeerId) -> None:
         """Something hints that a peer may be gone (its link broke): check at once."""

@@ -23,7 +23,7 @@ from overlay.overlay import Overlay
 from overlay.tasks import Tasks
 from peerd.courier import Courier
 from peerd.disk import FileDisk
-from peerd.engines import Engine, Engines
+from peerd.engines import EngineMaker, Engines
 from peerd.sight import look_around
 from protocols.commit import SyncGate
 from protocols.effects import (
@@ -67,7 +67,6 @@ from protocols.peer import Peer
 from protocols.placement.sight import LookAtNetwork
 from protocols.store.messages import Leave
 from protocols.wire import FAMILY_OF_NAME, MESSAGES, RECORDS, kind_in
-from spark_jobs.listener import Listener
 
 EVENTS_PER_TURN: Final = 256  # After so many, the network has its turn.
 NEAREST_EVERY_S: Final = 10.0
@@ -95,7 +94,7 @@ class Driver:
         disk: FileDisk,
         rng: random.Random,
         limits: Limits,
-        make_engine: Callable[[Listener], Engine] | None = None,
+        maker: EngineMaker | None = None,
     ) -> None:
         self.on_reply: Callable[[RequestId, Answer, bool], None] = _nobody_asked
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -106,7 +105,7 @@ class Driver:
         self._disk = disk
         self._loop = asyncio.get_running_loop()
         self._peer = Peer(overlay.peer_id, rng, limits)
-        self.engines = Engines(make_engine, self.submit, overlay.say_engine)
+        self.engines = Engines(maker, self.submit, overlay.say_engine)
         self._peer.executor.has_spark = self.engines.has_spark
         self._peer.shares = overlay.understanding.shares
         self._journal = Journal(disk, RECORDS.encode, RECORDS.decode)
@@ -152,6 +151,7 @@ class Driver:
             self._tasks.spawn(self._look_around())
             self._tasks.spawn(self._keep_links())
             self._tasks.spawn(self._watch_the_clock())
+            self._tasks.spawn(self.engines.watch())
             self._turn_soon()
 
     async def leave(self, tell: Callable[[Answer], None]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 import msgspec
 import structlog
@@ -24,9 +24,12 @@ from protocols.execution.engine import (
 from queries.plan import Operator
 from queries.schema import Row
 from spark_jobs.listener import Listener
+from spark_jobs.prospects import prospects
+from spark_jobs.session import SessionSettings
 
 AGAIN_MIN_S: Final = 30.0  # After a failed start of the engine.
 AGAIN_MAX_S: Final = 300.0
+LOOK_EVERY_S: Final = 10.0
 
 log = structlog.get_logger("peerd.engines")
 
@@ -51,34 +54,97 @@ class Engine(Protocol):
 
     def warm(self) -> None: ...
 
+    @property
+    def state(self) -> str:
+        """off | starting | ready"""
+
     def status(self) -> msgspec.Struct: ...
 
     async def close(self) -> None: ...
 
 
+class EngineMaker(Protocol):
+    """How this peer comes to an engine."""
+
+    def make(self, listener: Listener) -> Engine: ...
+
+    def missing(self) -> str:
+        """Why an engine could not be started now; empty if it could. May take seconds."""
+
+
+class Spark:
+    """Makes the engine of a real peer. Nothing of Spark is loaded before."""
+
+    def __init__(self, settings: SessionSettings) -> None:
+        self._settings = settings
+
+    def make(self, listener: Listener) -> Engine:
+        from spark_jobs.engine import SparkEngine
+
+        return SparkEngine(listener, self._settings)
+
+    def missing(self) -> str:
+        return prospects(self._settings).reason
+
+
 class Engines:
-    """Performs what machines ask of the engine, which is created when first needed."""
+    """Performs what machines ask of the engine, which is created when first needed.
+
+    Others hear of an engine only while it could be started: a look, every few seconds, finds nothing missing, and it
+    did not fail when it was last started.
+    """
 
     def __init__(
         self,
-        make: Callable[[Listener], Engine] | None,
+        maker: EngineMaker | None,
         submit: Callable[[Event], None],
         say: Callable[[bool], None] = lambda _: None,
     ) -> None:
-        self._make = make
+        self._maker = maker
         self._submit = submit
         self._say = say  # Tells other peers whether there is an engine here.
         self._engine: Engine | None = None
+        self._missing = ""  # What the last look found.
+        self._failure = ""  # Why the last start failed.
+        self._is_wanted_warm = False
         self._wait_s = AGAIN_MIN_S
         self._next_try: asyncio.TimerHandle | None = None
 
     @property
     def has_spark(self) -> bool:
-        return self._make is not None
+        return self._maker is not None
+
+    async def look(self) -> None:
+        """See whether the engine could be started, and tell if that has changed. One that is up needs no look."""
+        if self._maker is None or self._state != "off":
+            return
+        missing = await asyncio.to_thread(self._maker.missing)
+        if self._state != "off" or missing == self._missing:
+            return
+        before, self._missing = self._missing, missing
+        self._tell(missing or self._failure)
+        if missing:
+            log.warning("Spark could not be started; others are told that this peer has none", reason=missing)
+        else:
+            log.info("Spark could be started now", was_missing=before)
+            if self._is_wanted_warm:
+                self.warm()
+
+    async def watch(self) -> NoReturn:
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            await self.look()
+
+    def keep_warm(self) -> None:
+        """Start the engine with the peer, or as soon as nothing is missing."""
+        self._is_wanted_warm = True
+        self.warm()
 
     def warm(self) -> None:
         """Start the engine before a run needs it; on_tried tells when it is ready."""
-        if self.has_spark:
+        if self._missing:
+            self._submit(EngineTried(self._missing))
+        elif self.has_spark:
             self._made().warm()
 
     def perform(self, effect: StartRun | FeedRun | StopRun) -> None:
@@ -92,17 +158,26 @@ class Engines:
                 engine.stop(run)
 
     def _made(self) -> Engine:
-        assert self._make is not None, "the machines know that there is no engine"
+        assert self._maker is not None, "the machines know that there is no engine"
         if self._engine is None:
-            self._engine = self._make(self)
+            self._engine = self._maker.make(self)
         return self._engine
 
     def status(self) -> dict[str, Any]:
-        """For display: whether there is a Spark, and how it is doing."""
-        if self._make is None:
+        """For display: whether there is a Spark, how it is doing, and what is missing to start it."""
+        if self._maker is None:
             return {"state": "none"}
         status: dict[str, Any] = msgspec.to_builtins(self._engine.status()) if self._engine else {"state": "off"}
-        return status
+        return {**status, "missing": self._missing}
+
+    @property
+    def _state(self) -> str:
+        return "off" if self._engine is None else self._engine.state
+
+    def _tell(self, reason: str) -> None:
+        """Tell other peers, and our own machines, whether there is an engine here."""
+        self._say(not reason)
+        self._submit(EngineTried(reason))
 
     async def close(self) -> None:
         if self._next_try is not None:
@@ -130,13 +205,20 @@ class Engines:
 
     def on_tried(self, reason: str) -> None:
         """An engine that cannot be started is not offered to others until it can."""
-        self._say(not reason)
-        self._submit(EngineTried(reason))
+        self._failure = reason
+        self._tell(reason)
         if not reason:
-            self._wait_s = AGAIN_MIN_S
+            self._wait_s, self._missing = AGAIN_MIN_S, ""
             return
         log.warning(
             "Spark cannot be started; others are told that this peer has none", reason=reason, again_s=self._wait_s
         )
-        self._next_try = asyncio.get_running_loop().call_later(self._wait_s, self.warm)
+        self._next_try = asyncio.get_running_loop().call_later(self._wait_s, self._try_again)
         self._wait_s = min(2 * self._wait_s, AGAIN_MAX_S)
+
+    def _try_again(self) -> None:
+        """Not while something is missing: then the start would fail in the same way."""
+        if self._missing:
+            self._next_try = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._try_again)
+        else:
+            self.warm()

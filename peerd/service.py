@@ -34,14 +34,14 @@ from peerd.datadir import CONTACTS_MAX, DataDir
 from peerd.departure import Departure
 from peerd.disk import FileDisk
 from peerd.driver import Driver
-from peerd.engines import Engine
+from peerd.engines import Spark
 from peerd.errors import PeerError
 from peerd.gateway import Gateway
 from peerd.logs import configure_logs
 from protocols.errors import RemoteProtocolError
 from protocols.journal.format import JournalCorrupt
 from protocols.limits import Limits
-from spark_jobs.listener import Listener
+from spark_jobs.session import SessionSettings
 
 JOIN_TIMEOUT_S: Final = 10.0
 LEAVE_TIMEOUT_S: Final = 10.0
@@ -162,8 +162,8 @@ class Daemon:
             shaper=_shaper(config),
         )
         self.overlay.on_up.append(self._met)
-        engine = None if config.spark == "off" else lambda listener: _spark(listener, config)
-        self.driver = Driver(self.overlay, disk, random.Random(), Limits(), engine)
+        spark = None if config.spark == "off" else Spark(SessionSettings(config.spark_master, config.spark_memory))
+        self.driver = Driver(self.overlay, disk, random.Random(), Limits(), spark)
         self.gateway = Gateway(self.driver.submit, lambda: self.driver.is_running)
         self.driver.on_reply = self.gateway.reply
         try:
@@ -172,6 +172,7 @@ class Daemon:
             raise _damaged(error, self.data) from error
         except RemoteProtocolError as error:
             raise _unreadable(error, self.data) from error
+        await self.driver.engines.look()  # Before anybody hears of us.
         try:
             await self.overlay.start()
         except OSError as error:
@@ -215,7 +216,7 @@ class Daemon:
         if self.is_member:
             self.driver.begin()
         if self.config.spark == "warm":
-            self.driver.engines.warm()
+            self.driver.engines.keep_warm()
         await asyncio.to_thread(_learn_languages)
         lean.look_for_cycles_rarely()
         lean.give_memory_back()
@@ -304,13 +305,6 @@ def _shaper(config: Config) -> Shaper | None:
     for address, delay_ms in config.delays:
         shaper.shape(address, delay_ms=delay_ms)
     return shaper
-
-
-def _spark(listener: Listener, config: Config) -> Engine:
-    from spark_jobs.engine import SparkEngine
-    from spark_jobs.session import SessionSettings
-
-    return SparkEngine(listener, SessionSettings(config.spark_master, config.spark_memory))
 
 
 def _damaged(error: JournalCorrupt, data: DataDir) -> PeerError:

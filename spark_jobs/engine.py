@@ -48,15 +48,13 @@ from spark_jobs.listener import Listener
 from spark_jobs.results import Input, Results
 from spark_jobs.retention import Retention
 from spark_jobs.room import WORKER, resident_bytes
+from spark_jobs.scratch import private_folder
 from spark_jobs.session import SessionSettings
 from spark_jobs.spool import Fed, Spool
 from spark_jobs.stages import Mode, joins, mode
 from spark_jobs.writer import Job, Writer
 
-PREFIX: Final = "peerd-spark-"
 ROOT: Final = str(Path(__file__).resolve().parents[__name__.count(".")])  # Where the worker finds our packages.
-MEMORY: Final = Path("/dev/shm")  # noqa: S108  A file system in memory; our folder in it is ours alone.
-MEMORY_MIN: Final = 256 << 20  # With less free space, rows go through files on disk.
 ASK_S: Final = 1.0
 CLOSE_S: Final = 5.0
 WORDS_MAX: Final = 20  # How many of the worker's last lines are kept.
@@ -143,8 +141,6 @@ class _Run:
 
     def clear(self) -> None:
         """Remove everything of the run."""
-        for spool in self.spools:
-            spool.close()
         shutil.rmtree(self.folder.parent, ignore_errors=True)
 
 
@@ -170,18 +166,25 @@ class SparkEngine:
     def start(self, run: str, plan: Operator, closed_until_us: int | None) -> None:
         """Run a plan; answered with on_started or on_failed."""
         assert run not in self._runs, f"{run} runs already"
-        self._wake()
-        assert self._folder is not None
-        how, folder = mode(plan, is_local=self._settings.is_local), Path(tempfile.mkdtemp(dir=self._folder)) / "run"
-        self._runs[run] = _Run(run, plan, how, folder, closed_until_us)
+        how = mode(plan, is_local=self._settings.is_local)
+        try:
+            kept = self._runs[run] = self._make_run(run, plan, how, closed_until_us)
+        except OSError as error:  # For instance a full disk; it ends this run, and nothing else.
+            reason = f"rows cannot be handed to Spark: {_in_words(error)}"
+            if run == rehearsal.RUN:
+                self._listener.on_tried(reason)
+            else:
+                self._listener.on_failed(run, reason)
+            return
         command = StartQuery(
             run=run,
             plan=plan,
             mode=how,
             closed_until_us=closed_until_us,
-            folder=str(folder),
-            socket=str(self._folder / "results"),
+            folder=str(kept.folder),
+            socket=str(self._socket),
         )
+        self._wake()
         self._tell(command)
 
     def feed(
@@ -225,18 +228,36 @@ class SparkEngine:
         if self._status.state == "ready":
             self._listener.on_tried("")
         elif self._status.state == "off" and not self._is_closed:
-            self._wake()
             self.start(rehearsal.RUN, rehearsal.rehearsed(), None)
+
+    def _make_run(self, run: str, plan: Operator, how: Mode, closed_until_us: int | None) -> _Run:
+        """A run with its files in our private folder; raises OSError and leaves nothing then."""
+        if self._folder is None:
+            self._folder = private_folder()
+        folder = Path(tempfile.mkdtemp(dir=self._folder))
+        try:
+            return _Run(run, plan, how, folder / "run", closed_until_us)
+        except OSError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    @property
+    def _socket(self) -> Path:
+        """Where results come back."""
+        assert self._folder is not None
+        return self._folder / "results"
 
     def _wake(self) -> None:
         if self._status.state != "off" or self._is_closed:
             return
         self._status = EngineStatus("starting", "the worker", last_failure=self._status.last_failure)
-        if self._folder is None:
-            self._folder = _private_folder()
         if self._writer is None:
             self._writer = Writer(partial(self._not_written, asyncio.get_running_loop()))
         self._spawn(self._work())
+
+    @property
+    def state(self) -> str:
+        return self._status.state
 
     def status(self) -> EngineStatus:
         """How the engine is."""
@@ -273,11 +294,21 @@ class SparkEngine:
 
     async def _work(self) -> None:
         """One worker, from its start to its end."""
-        assert self._folder is not None
+        try:
+            worker = self._worker = await self._start_worker()
+        except OSError as error:  # No room for its socket, or for one more process.
+            reason = f"the Spark worker cannot be started: {_in_words(error)}"
+        else:
+            reason = await self._live(worker)
+        if not self._status.spark and not self._is_closed:  # Spark never started, so nobody should ask us for it.
+            self._listener.on_tried(reason)
+        self._lost(reason)
+
+    async def _start_worker(self) -> asyncio.subprocess.Process:
         if self._server is None:
-            self._server = await asyncio.start_unix_server(self._connected, self._folder / "results")
+            self._server = await asyncio.start_unix_server(self._connected, self._socket)
         paths = os.pathsep.join(each for each in (ROOT, os.environ.get("PYTHONPATH", "")) if each)
-        worker = self._worker = await asyncio.create_subprocess_exec(
+        return await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             WORKER,
@@ -288,6 +319,9 @@ class SparkEngine:
             env={**os.environ, "PYTHONPATH": paths},
             start_new_session=True,
         )
+
+    async def _live(self, worker: asyncio.subprocess.Process) -> str:
+        """Hand a worker its commands and take its reports until it ends; returns why it did."""
         self._status = msgspec.structs.replace(self._status, worker_pid=worker.pid)
         assert worker.stdin is not None
         for command in self._outbox:
@@ -305,9 +339,7 @@ class SparkEngine:
                 os.killpg(worker.pid, signal.SIGKILL)  # Java is in its process group.
             await worker.wait()
             await asyncio.gather(listening, asking, return_exceptions=True)
-        if reason and not self._status.spark:  # Spark never started, so nobody should ask us for it.
-            self._listener.on_tried(reason)
-        self._lost(reason or f"the Spark worker ended with code {worker.returncode}: {' / '.join(words)[-500:]}")
+        return reason or f"the Spark worker ended with code {worker.returncode}: {' / '.join(words)[-500:]}"
 
     async def _reports(self, worker: asyncio.subprocess.Process) -> str:
         """Handle the worker's reports until it ends; returns the reason, if it gave one."""
@@ -494,15 +526,6 @@ class SparkEngine:
         task.add_done_callback(self._tasks.discard)
 
 
-def _private_folder() -> Path:
-    """A new private folder, in memory if there is room; removes those that dead daemons left."""
-    parent = Path(tempfile.gettempdir())
-    with suppress(OSError):
-        space = os.statvfs(MEMORY)
-        if os.access(MEMORY, os.W_OK) and space.f_bavail * space.f_frsize >= MEMORY_MIN:
-            parent = MEMORY
-    for each in parent.glob(f"{PREFIX}*"):
-        pid = each.name.removeprefix(PREFIX).partition("-")[0]
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
-            shutil.rmtree(each, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=f"{PREFIX}{os.getpid()}-", dir=parent))
+def _in_words(error: OSError) -> str:
+    where = f' ("{error.filename}")' if error.filename else ""
+    return f"{(error.strerror or str(error)).lower()}{where}"

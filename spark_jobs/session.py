@@ -1,29 +1,23 @@
-"""The Spark session of a peer: which Java, which settings, and whether there is room for it."""
+"""The Spark session of a peer, and the settings that it is started with."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
-import socket
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from spark_jobs.room import missing_room
+from spark_jobs.prospects import LOOPBACK, prospects
+from spark_jobs.scratch import scratch_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-JAVA_MIN: Final = 17
-USUAL_FOLDERS: Final = ("/usr/lib/jvm", "/usr/java", "/opt/java", "/opt/jdk", "/Library/Java/JavaVirtualMachines")
-OWN_JAVA: Final = Path(sys.prefix) / "java"  # Where deploy/java-home puts one if the machine has none.
 BRIDGE: Final = Path(__file__).parent / "jvm" / "bridge.jar"
-MASTER_TIMEOUT_S: Final = 3.0
 JAVA_OPTIONS: Final = (
     "-XX:+UseSerialGC",  # The one with the least overhead; the heap is small.
     "-XX:MinHeapFreeRatio=20",
@@ -31,10 +25,10 @@ JAVA_OPTIONS: Final = (
     "-XX:MaxMetaspaceSize=256m",
     "-XX:ReservedCodeCacheSize=96m",
     "-Xss4m",  # Expressions may be deeply nested; unused stack costs nothing.
+    "-XX:-UsePerfData",  # A file in memory that nobody reads, and where the scratch folder is full, a crash.
     "-XX:+ExitOnOutOfMemoryError",  # A clear end: the daemon starts another worker and replays.
     "-Djava.net.preferIPv4Stack=true",
 )
-LOOPBACK: Final = "127.0.0.1"
 CLUSTER: Final = {
     "spark.jars": str(BRIDGE),  # The driver hands it to executors.
     "spark.rpc.message.maxSize": "1024",  # In MB: rows travel with the tasks that read them.
@@ -62,27 +56,26 @@ class NoSession(Exception):
 def start_session(settings: SessionSettings, waiting: Callable[[str], None]) -> tuple[SparkSession, str]:
     """The session, and the version of its Java; raises NoSession."""
     waiting("looking for Java")
-    home, version = find_java(settings.java_home)
-    if missing := missing_room(settings.heap_mb):
-        raise NoSession(missing)
-    own_address = check_master(settings.master)
-    os.environ["JAVA_HOME"] = str(home)
+    found = prospects(settings)
+    if found.reason:
+        raise NoSession(found.reason)
+    os.environ["JAVA_HOME"] = str(found.java_home)
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    if own_address:
-        os.environ["SPARK_LOCAL_IP"] = own_address
+    if found.own_address:
+        os.environ["SPARK_LOCAL_IP"] = found.own_address
     os.environ["MALLOC_ARENA_MAX"] = "2"  # Otherwise each of Java's threads would keep an arena of its own.
-    waiting(f"starting Spark on Java {version}")
+    waiting(f"starting Spark on Java {found.java}")
     from pyspark.sql import SparkSession
 
     builder = SparkSession.builder.appName("peerd")
-    for name, value in spark_conf(settings, own_address).items():
+    for name, value in spark_conf(settings, found.own_address).items():
         builder = builder.config(name, value)
     try:
         session = builder.getOrCreate()
     except Exception as error:  # Whatever py4j or Spark raise: there is no session.
         raise NoSession(f"Spark did not start: {first_line(error)}") from error
     session.sparkContext.setLogLevel("ERROR")
-    return session, version
+    return session, found.java
 
 
 def spark_conf(settings: SessionSettings, own_address: str = LOOPBACK) -> dict[str, str]:
@@ -94,7 +87,9 @@ def spark_conf(settings: SessionSettings, own_address: str = LOOPBACK) -> dict[s
         # Heap reserved from caches. With Spark's default of 300 MB it refuses heaps below 450 MB.
         "spark.testing.reservedMemory": str(min(settings.heap_mb << 18, 300 << 20)),
         "spark.driver.extraClassPath": str(BRIDGE),
-        "spark.driver.extraJavaOptions": " ".join((*heap_options(settings.heap_mb), *JAVA_OPTIONS)),
+        "spark.driver.extraJavaOptions": " ".join(
+            (*heap_options(settings.heap_mb), f'"-Djava.io.tmpdir={scratch_folder()}"', *JAVA_OPTIONS)
+        ),
         "spark.rpc.netty.dispatcher.numThreads": "4",  # Otherwise as many threads as slots.
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -136,73 +131,9 @@ def spark_conf(settings: SessionSettings, own_address: str = LOOPBACK) -> dict[s
     }
 
 
-# Java.
-
-
 def heap_options(heap_mb: int) -> tuple[str, str]:
     """A heap that grows with need; by default Java begins with a share of the machine and later touches all of it."""
     return f"-Xms{heap_mb * 2 // 5}m", f"-Xmn{heap_mb * 2 // 9}m"
-
-
-def find_java(home: str) -> tuple[Path, str]:
-    """The home and version of a Java that is new enough; raises NoSession."""
-    found = ""
-    for each in _java_homes(home):
-        version = java_version(each)
-        if version and int(version.split(".")[0]) >= JAVA_MIN:
-            return each, version
-        found = found or (f'Java {version} at "{each}" is too old' if version else "")
-    raise NoSession(f"{found or 'no Java was found'}: Spark needs {JAVA_MIN} or newer; set JAVA_HOME to its home")
-
-
-def _java_homes(home: str) -> Iterator[Path]:
-    if home:
-        yield Path(home)
-        return
-    if os.environ.get("JAVA_HOME"):
-        yield Path(os.environ["JAVA_HOME"])
-    if on_path := shutil.which("java"):  # It may be a wrapper far from its home, but it knows where that is.
-        told = re.search(r"java\.home = (.+)", _said([on_path, "-XshowSettings:properties", "-version"]))
-        yield Path(told[1]) if told else Path(on_path).resolve().parent.parent
-    for folder in map(Path, USUAL_FOLDERS):
-        yield folder
-        yield from sorted(folder.glob("*"), reverse=True)
-        yield from sorted(folder.glob("*/Contents/Home"), reverse=True)
-    yield OWN_JAVA
-
-
-def java_version(home: Path) -> str:
-    """The version that this Java reports; empty if there is none that runs."""
-    version = re.search(r'version "([0-9.]+)', _said([home / "bin" / "java", "-version"]))
-    return version[1] if version else ""
-
-
-def _said(command: list[str | Path]) -> str:
-    try:
-        return subprocess.run(command, check=True, capture_output=True, text=True, timeout=30).stderr
-    except (OSError, subprocess.SubprocessError):
-        return ""
-
-
-# Reach.
-
-
-def check_master(master: str) -> str:
-    """Our address as the machines of a cluster see it; empty if Spark has to find out.
-
-    Raises NoSession if nobody answers at the master's address, where Spark itself would try for minutes.
-    """
-    if master.startswith("local"):  # This includes a cluster of processes that Spark starts here.
-        return LOOPBACK
-    found = re.fullmatch(r"spark://\[?([^/,\]]+)\]?:(\d+)", master)
-    if not found:
-        return ""
-    try:
-        with socket.create_connection((found[1], int(found[2])), MASTER_TIMEOUT_S) as reached:
-            address: str = reached.getsockname()[0]
-            return address
-    except OSError as error:
-        raise NoSession(f'the Spark master "{master}" cannot be reached: {error.strerror or error}') from error
 
 
 def first_line(error: object) -> str:

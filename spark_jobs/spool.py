@@ -6,7 +6,7 @@ more than one input. A file is removed once all its rows have had their effect.
 
 from __future__ import annotations
 
-import mmap
+import os
 import struct
 from collections import deque
 from collections.abc import Sequence
@@ -50,10 +50,7 @@ class Spool:
         self._mark = input_number if with_marks else None
         self._columns, self._retention = source.columns, retention
         self._folder.mkdir()
-        head = self._folder / "HEAD"
-        head.write_bytes(_HEAD.pack(0))
-        with head.open("r+b") as file:
-            self._head = mmap.mmap(file.fileno(), _HEAD.size)
+        self._count(0)
         self._waiting: deque[Fed] = deque()
         self._written: deque[_File] = deque()  # For `number_of`.
         self._number = 0
@@ -94,7 +91,7 @@ class Spool:
                 self._kept.append(written)
             self._written.append(written)
             self._files = written.file
-            self._head[:] = _HEAD.pack(self._files)
+            self._count(self._files)
 
     def remove(self, done: int, floor_us: int | None) -> None:
         """Remove what inputs up to `done` brought, or what no batch job needs once all streams are beyond the floor."""
@@ -107,5 +104,13 @@ class Spool:
             (self._folder / str(file)).unlink(missing_ok=True)
         self._removed = max(self._removed, upto)
 
-    def close(self) -> None:
-        self._head.close()
+    def _count(self, files: int) -> None:
+        """Write HEAD in place: Java has mapped it.
+
+        We have not. On a full disk a write is an error of this run, but a store into a map would end the daemon.
+        """
+        head = os.open(self._folder / "HEAD", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(head, _HEAD.pack(files), 0)
+        finally:
+            os.close(head)

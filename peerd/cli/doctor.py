@@ -17,6 +17,7 @@ import click
 
 import peerd
 from peerd.cli.common import chosen_dir, target_options
+from peerd.cli.look import spark_sentence
 from peerd.cli.output import Column, chosen_form, output_option, show_rows
 from peerd.control_client import ControlClient
 from peerd.datadir import DataDir
@@ -102,7 +103,8 @@ def _examine(data: DataDir) -> Iterator[Finding]:
     yield from _versions(data, running)
     yield _clock(data, running)
     yield _open_files()
-    yield _java()
+    if config is not None:
+        yield from _spark(data, config, running)
 
 
 def _python() -> Finding:
@@ -289,14 +291,30 @@ def _open_files() -> Finding:
     return Finding("open files", "ok", f"at most {soft}")
 
 
-def _java() -> Finding:
-    from spark_jobs.session import NoSession, find_java
+def _spark(data: DataDir, config: Config, running: bool) -> Iterator[Finding]:
+    """What Spark needs to start; one that is up has it. The daemon may have looked with another environment."""
+    from spark_jobs.prospects import prospects
+    from spark_jobs.session import SessionSettings
 
+    if config.spark == "off":
+        yield Finding("Spark", "ok", "off; queries with windows run at other peers")
+        return
     try:
-        home, version = find_java("")
-    except NoSession as error:
-        return Finding("Java", "warn", str(error), "install one before queries need Spark; nothing else needs it")
-    return Finding("Java", "ok", f"{version} at {home}")
+        spark = ControlClient(data).get("/status", timeout_s=5)["spark"] if running else {"state": "off"}
+    except PeerError:
+        spark = {"state": "off"}  # The check of the daemon tells.
+    if spark["state"] in ("starting", "ready"):
+        yield Finding("Spark", "ok", spark_sentence(spark))
+        return
+    found = prospects(SessionSettings(config.spark_master, config.spark_memory))
+    for each in found.findings:
+        if each.reason:
+            yield Finding(each.what, "warn", each.reason, f"{each.step}. Only queries with windows need Spark")
+        else:
+            yield Finding(each.what, "ok", each.found)
+    said = spark.get("missing") or spark.get("last_failure")
+    if said and not found.reason:
+        yield Finding("Spark", "warn", f"the daemon says: {said}", "it tries again by itself; or restart the peer")
 
 
 def _existing_parent(path: Path) -> Path:

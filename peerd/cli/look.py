@@ -54,6 +54,8 @@ def spark_sentence(spark: Row) -> str:
         case "none":
             return "none: this peer runs without"
         case "off":
+            if missing := spark.get("missing"):
+                return f"cannot be started: {missing}"
             failure = spark.get("last_failure")
             return f"off; it failed, and is tried again: {failure}" if failure else "starts when needed"
         case "starting":

@@ -16,7 +16,7 @@ import java.util.concurrent.locks.LockSupport;
  * are.
  *
  * <p>The daemon writes a file, then HEAD, and removes a file once its rows have gone through. HEAD is eight bytes that
- * both sides have mapped into memory, so looking at it costs nothing.
+ * this side has mapped into memory, so looking at it costs nothing.
  */
 final class Spool {
   private static final long SHORT_PARK_NS = 200_000;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -81,8 +81,23 @@ class TellingEngine:
         if not self.is_cold:
             self._listener.on_tried(self.trouble)
 
+    @property
+    def state(self) -> str:
+        return "off" if self.trouble else "ready"
+
     def status(self) -> Status:
         return Status("ready", len(self.runs))
 
     async def close(self) -> None:
         self.is_closed = True
+
+
+class Maker:
+    """How drivers of tests come to their engines; `lacks` has what is missing, if anything."""
+
+    def __init__(self, make: Callable[[Listener], TellingEngine], lacks: Sequence[str] = ()) -> None:
+        self.make = make
+        self._lacks = lacks
+
+    def missing(self) -> str:
+        return "".join(self._lacks)

@@ -84,7 +84,7 @@ def test_what_cannot_be_read_is_said(folder: Path, tmp_path: Path) -> None:
 
 
 def test_without_java_it_says_so(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_jobs.session._java_homes", lambda home: iter((tmp_path / "nowhere",)))
+    monkeypatch.setattr("spark_jobs.java._java_homes", lambda home: iter((tmp_path / "nowhere",)))
     error = refused(run("flights", "--parquet", str(folder)), Exit.FAILED)
     assert "needs Spark" in error.error
     assert "no Java was found" in str(error.detail)

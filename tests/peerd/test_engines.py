@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -30,7 +30,7 @@ from protocols.limits import Limits
 from protocols.messages import Done, Refused
 from tests.overlay.networks import started, until
 from tests.peerd.desk import Desk, create, publish
-from tests.peerd.engine import TellingEngine
+from tests.peerd.engine import Maker, TellingEngine
 
 pytestmark = pytest.mark.slow
 
@@ -38,8 +38,13 @@ JOIN = "SELECT a.n FROM a [RANGE 1 HOUR], b [RANGE 1 HOUR] WHERE a.n = b.n"
 
 
 @contextlib.asynccontextmanager
-async def running(overlay: Overlay, path: Path, engines: list[TellingEngine] | None = None) -> AsyncIterator[Desk]:
-    """A driver whose engine is put into the list when it is made; without a list it has none."""
+async def running(
+    overlay: Overlay, path: Path, engines: list[TellingEngine] | None = None, lacks: Sequence[str] = ()
+) -> AsyncIterator[Desk]:
+    """A driver whose engine is put into the list when it is made; without a list it has none.
+
+    `lacks` has what a look finds missing, if anything, and a test may change it.
+    """
 
     def make(listener: object) -> TellingEngine:
         assert engines is not None
@@ -47,8 +52,10 @@ async def running(overlay: Overlay, path: Path, engines: list[TellingEngine] | N
         return engines[-1]
 
     with FileDisk(path) as disk:
-        driver = Driver(overlay, disk, random.Random(1), Limits(), make if engines is not None else None)
+        maker = None if engines is None else Maker(make, lacks)
+        driver = Driver(overlay, disk, random.Random(1), Limits(), maker)
         await driver.recover()
+        await driver.engines.look()
         driver.begin()
         yield Desk(driver)
         await driver.stop()
@@ -87,7 +94,7 @@ async def test_a_query_without_state_makes_no_engine(tmp_path: Path):
         await desk.answer(publish("a", 1, 2, 3))
         await results.has((4,), (6,))
         assert not engines
-        assert desk.driver.engines.status() == {"state": "off"}
+        assert desk.driver.engines.status() == {"state": "off", "missing": ""}
 
 
 async def test_a_join_goes_on_after_its_engine_died_and_tells_nothing_twice(tmp_path: Path):
@@ -108,7 +115,7 @@ async def test_a_join_goes_on_after_its_engine_died_and_tells_nothing_twice(tmp_
         shown = await desk.answer(ShowQuery(query="q"))
         assert isinstance(shown, QueryShown)
         assert "it had enough" in shown.reason
-        assert desk.driver.engines.status() == {"state": "ready", "runs": 1}
+        assert desk.driver.engines.status() == {"state": "ready", "runs": 1, "missing": ""}
         assert isinstance(await desk.answer(StopQuery(query="q")), Done)
         assert not engine.runs
     assert engine.is_closed
@@ -152,12 +159,14 @@ def test_the_state_of_spark_is_said_in_a_sentence():
         spark_sentence({"state": "none"}),
         spark_sentence({"state": "off", "last_failure": ""}),
         spark_sentence(failed),
+        spark_sentence({"state": "off", "missing": "no Java was found"}),
         spark_sentence({"state": "starting", "waits_for": "looking for Java"}),
         spark_sentence({**ready, "memory_bytes": 600 << 20}),
     ] == [
         "none: this peer runs without",
         "starts when needed",
         "off; it failed, and is tried again: no Java was found",
+        "cannot be started: no Java was found",
         "starting (looking for Java)",
         "4.3.0 on Java 17.0.15, local, 1 run, 600 MB",
     ]
@@ -183,7 +192,35 @@ async def test_an_engine_that_cannot_be_started_is_not_offered_to_others_until_i
             await desk.answer(create(name))
         refused = await desk.answer(SubmitQuery(text=JOIN, name="q"))
         assert isinstance(refused, Refused)
-        assert "Here it was tried: no Java was found." in refused.detail
+        assert "This one cannot start it: no Java was found." in refused.detail
         engines[0].trouble = ""
         await until(lambda: seen() == [True], "the other one hears that there is one again")
+        await submitted(desk, JOIN)
+
+
+async def test_an_engine_that_could_not_be_started_is_not_offered_and_not_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A daemon looks for what is missing, and goes on without; once it is there, the engine is offered."""
+    monkeypatch.setattr("peerd.engines.LOOK_EVERY_S", 0.02)
+    engines: list[TellingEngine] = []
+    lacks = ["no Java was found"]
+    async with (
+        started(2, engines=[0]) as (overlay, other),
+        running(other, tmp_path / "other"),
+        running(overlay, tmp_path / "one", engines, lacks) as desk,
+    ):
+        seen = lambda: [each.has_engine for each in other.members() if each.peer_id == overlay.peer_id]  # noqa: E731
+        await until(lambda: seen() == [False], "the other one hears that there is no engine")
+        desk.driver.engines.keep_warm()
+        for name in ("a", "b"):
+            await desk.answer(create(name))
+        refused = await desk.answer(SubmitQuery(text=JOIN, name="q"))
+        assert isinstance(refused, Refused)
+        assert "This one cannot start it: no Java was found." in refused.detail
+        assert desk.driver.engines.status() == {"state": "off", "missing": "no Java was found"}
+        assert not engines
+        lacks.clear()
+        await until(lambda: seen() == [True], "the other one hears that there is one now")
+        await until(lambda: bool(engines and engines[0].warmed), "it is started, since that was wanted")
         await submitted(desk, JOIN)

@@ -33,7 +33,7 @@ from queries.schema import Schema
 from spark_jobs.listener import Listener
 from tests.overlay.networks import PATIENCE_S, started, until
 from tests.peerd.desk import Desk
-from tests.peerd.engine import TellingEngine
+from tests.peerd.engine import Maker, TellingEngine
 
 pytestmark = pytest.mark.alone
 
@@ -202,7 +202,7 @@ async def apart(
                     overlay.dht.shaper.shape(there.address, delay_ms=delay_ms(place, other))
             disk = stack.enter_context(FileDisk(tmp_path / str(place)))
             make = partial(network.engine, place)
-            driver = Driver(overlay, disk, random.Random(1), Limits(advertise_every_ms=300), make)
+            driver = Driver(overlay, disk, random.Random(1), Limits(advertise_every_ms=300), Maker(make))
             await driver.recover()
             driver.begin()
             stack.push_async_callback(driver.stop)

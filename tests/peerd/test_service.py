@@ -12,6 +12,7 @@ from structlog.testing import capture_logs
 from overlay.identity import JoinToken, Network
 from peerd import service
 from peerd.admission import store_token
+from peerd.cli import doctor
 from peerd.config import Config
 from peerd.datadir import DataDir
 from peerd.disk import FileDisk
@@ -92,3 +93,36 @@ async def test_a_journal_that_a_newer_release_wrote_is_refused_in_clear_words(tm
     with pytest.raises(PeerError, match="cannot read: kind LATER is not known to this release") as refused:
         await Daemon(Config(port=0, http_port=0), data).run()
     assert "Start the peer with that release." in str(refused.value.hint)
+
+
+@pytest.mark.parametrize(
+    ("release", "reason"),
+    [("", "no Java was found"), ('JAVA_VERSION="11.0.2"', "is too old: Spark needs 17 or newer")],
+)
+async def test_a_peer_without_a_java_for_spark_says_from_the_start_that_it_has_none(
+    release: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    java = tmp_path / "java"
+    if release:
+        (java / "bin").mkdir(parents=True)
+        (java / "bin" / "java").touch(0o755)
+        (java / "release").write_text(release)
+    monkeypatch.setattr("spark_jobs.java._java_homes", lambda _: iter([java]))
+    data = DataDir(tmp_path / "data")
+    data.prepare()
+    async with started(1) as (other,):
+        store_token(data, JoinToken(other.network, (other.address,)))
+        daemon = Daemon(Config(port=0, http_port=0, spark="warm"), data)
+        running = asyncio.ensure_future(daemon.run())
+        said: list[bool] = []
+        other.on_up.append(lambda record: said.append(record.has_engine))
+        await until(lambda: running.done() or (said and daemon.driver.is_running), "it is a member")
+        assert not running.done(), running.exception()
+        assert said == [False], "nobody ever heard of an engine"
+        assert reason in daemon.driver.engines.status()["missing"]
+        (finding, *_) = doctor._spark(data, daemon.config, running=False)
+        assert (finding.check, finding.status) == ("Java", "warn")
+        assert reason in finding.finding
+        assert "openjdk-17-jre-headless" in finding.next_step
+        daemon.request_stop("test")
+        await running

@@ -15,7 +15,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from spark_jobs.session import find_java
+from spark_jobs.java import find_java
 
 SPARK = Path(pyspark.__file__).parent
 START_S = 180  # A machine with much else to do.

@@ -18,7 +18,8 @@ from queries.plan import Operator, Source, Union, sources
 from queries.reference import Streams, _Evaluation
 from queries.schema import Row
 from spark_jobs.bridge import NO_MARK, SOURCE_HIDDEN, from_arrow, source_schema, to_arrow
-from spark_jobs.session import NoSession, SessionSettings, find_java, start_session
+from spark_jobs.java import NoJava, find_java
+from spark_jobs.session import SessionSettings, start_session
 from spark_jobs.types import KEEP, source_type
 
 # As a peer has it, but with tasks for two cores.
@@ -31,7 +32,7 @@ def session() -> Iterator[SparkSession]:
     """A session, until the tests that need it are over."""
     try:
         find_java(SETTINGS.java_home)
-    except NoSession as error:
+    except NoJava as error:
         pytest.skip(str(error))
     spark, _ = start_session(SETTINGS, print)
     yield spark

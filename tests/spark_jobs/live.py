@@ -12,7 +12,8 @@ import pytest
 from queries.plan import Operator
 from queries.schema import Row
 from spark_jobs.engine import SparkEngine
-from spark_jobs.session import NoSession, SessionSettings, find_java
+from spark_jobs.java import NoJava, find_java
+from spark_jobs.session import SessionSettings
 
 PATIENCE_S = 300  # A machine with much else to do starts Spark in a minute.
 
@@ -146,7 +147,7 @@ def live() -> Iterator[Live]:
     """An engine, until the tests that need it are over."""
     try:
         find_java("")
-    except NoSession as error:
+    except NoJava as error:
         pytest.skip(str(error))
     engine = Live()
     yield engine

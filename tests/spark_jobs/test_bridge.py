@@ -90,7 +90,6 @@ def test_a_spool_holds_rows_what_the_engine_knows_of_them_and_a_mark(tmp_path: P
     assert sorted(each.name for each in (tmp_path / "0").iterdir()) == ["1", "HEAD"]
     spool.remove(5, None)
     assert [each.name for each in (tmp_path / "0").iterdir()] == ["HEAD"]
-    spool.close()
 
 
 def test_inputs_that_wait_are_written_together_and_their_last_one_is_marked(tmp_path: Path):
@@ -111,4 +110,3 @@ def test_inputs_that_wait_are_written_together_and_their_last_one_is_marked(tmp_
         (None, 5, True, 2),
     ]
     assert [spool.number_of(file) for file in (1, 2)] == [5, 6]
-    spool.close()

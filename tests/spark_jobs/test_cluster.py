@@ -12,7 +12,8 @@ pytest.importorskip("pyspark")
 
 from queries.reference import Tuple, evaluate, same_rows
 from queries.schema import Row
-from spark_jobs.session import NoSession, SessionSettings, find_java
+from spark_jobs.java import NoJava, find_java
+from spark_jobs.session import SessionSettings
 from tests.seeds import draw_seed
 from tests.spark_jobs.cluster import Cluster, cluster
 from tests.spark_jobs.feeder import START, Feeder, arrived, plan_of, us
@@ -35,7 +36,7 @@ END_US = us(START) + 10**12
 def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
     try:
         find_java("")
-    except NoSession as error:
+    except NoJava as error:
         pytest.skip(str(error))
     with cluster(tmp_path, monkeypatch) as running:
         yield running

@@ -17,8 +17,9 @@ from queries import sql
 from queries.plan import Operator, sources
 from queries.reference import Streams, _Evaluation, evaluate, same_rows
 from queries.schema import Row
+from spark_jobs.java import NoJava, find_java
 from spark_jobs.runner import INTERPRETED
-from spark_jobs.session import NoSession, SessionSettings, find_java
+from spark_jobs.session import SessionSettings
 from spark_jobs.stages import mode
 from tests.queries.random_queries import Queries
 from tests.queries.random_sql import STREAMS, data
@@ -39,7 +40,7 @@ pytestmark = pytest.mark.system
 def live() -> Iterator[Live]:
     try:
         find_java("")
-    except NoSession as error:
+    except NoJava as error:
         pytest.skip(str(error))
     engine = Live(SessionSettings(extra=INTERPRETED))
     yield engine

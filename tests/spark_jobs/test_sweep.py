@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from spark_jobs.session import NoSession, find_java
+from spark_jobs.java import NoJava, find_java
 from tests.experiments.cells import CELLS, product
 from tests.tidy import ROOT
 
@@ -29,7 +29,7 @@ print(json.dumps(sweep.run("products", product, CELLS, chosen(Path(sys.argv[1]),
 def test_spark_finds_the_same(tmp_path: Path) -> None:
     try:
         find_java("")
-    except NoSession as error:
+    except NoJava as error:
         pytest.skip(str(error))
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}

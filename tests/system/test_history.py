@@ -13,8 +13,8 @@ pytest.importorskip("pyspark")
 
 from peerd.cluster import Cluster
 from peerd.errors import Exit
+from spark_jobs.java import NoJava, find_java
 from spark_jobs.recordings import Recording
-from spark_jobs.session import NoSession, find_java
 from tests.system.clients import client, peer
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -57,7 +57,7 @@ def test_nothing_kept_of_a_time_is_said(network: Cluster) -> None:
 async def test_a_query_runs_over_the_past(network: Cluster) -> None:
     try:
         find_java("")
-    except NoSession as error:
+    except NoJava as error:
         pytest.skip(str(error))
     async with client(network, 1) as one, client(network, 2) as two:
         await one.create_stream("sales", "shop int, price decimal, at timestamp", event_time="at")
