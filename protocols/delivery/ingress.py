@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 from protocols.catalogue.events import Advertised, AdvertiseFailed, LookupFailed, PublisherEntry, StreamFound
 from protocols.catalogue.machine import CatalogueMachine
 from protocols.catalogue.refusals import clock_is_off, unknown_stream
-from protocols.catalogue.statistics import SAMPLE_MAX, StatisticsSketch, has_moved
+from protocols.catalogue.statistics import StatisticsSketch, has_moved
 from protocols.catalogue.streams import StreamDefinition
 from protocols.clock import COUNT_BITS, HybridClock
 from protocols.delivery.feed import Feed
@@ -58,12 +58,11 @@ from protocols.limits import Limits
 from protocols.messages import Done, Record, Refused
 from protocols.role import Owned
 from protocols.store.messages import Leave
-from queries.schema import Row, RowError
+from queries.schema import RowError
 
 ROLE: Final = "publisher"
 TICK: Final = "publisher/tick"
 BEAT: Final = "publisher/beat"
-SAMPLE_EVERY_MS: Final = 100  # In this time as many rows are sampled as one batch has samples at most.
 GRACE_MS: Final = 2000  # Clocks differ: a subscription's stamp may be lower by so much than that of a tuple before it.
 
 
@@ -181,7 +180,7 @@ class Ingress:
             case DiskSpace():
                 self._disk_is_low = event.is_low
             case Requested(request=request, command=Leave()):
-                return [Reply(request, self._kept(), last=False)]
+                return [Reply(request, self._kept(), last=False), *self._say_goodbye(now)]
         return []
 
     # Taking tuples.
@@ -215,7 +214,7 @@ class Ingress:
             return [Reply(request, Published(first=feed.next, count=0, stamp=self.clock.latest))]
         batch = StoredBatch(feed.next, command.count, self.clock.tick(now), command.rows)
         feed.append(batch)
-        self._note_statistics(outbox, batch, now)
+        outbox.note_statistics(batch, self._lively, now)
         effects: list[Effect] = []
         if command.session:
             note = PublishNoted(
@@ -238,19 +237,6 @@ class Ingress:
         # The note goes first: a note without its tuples is ignored, but tuples without their note would be published
         # twice.
         return [*effects, AppendBatch(feed.log, batch), AfterSync((Tell(synced),))]
-
-    def _note_statistics(self, outbox: Outbox, batch: StoredBatch, now: Millis) -> None:
-        """Count every tuple, but sample a batch only now and then, whatever the rate and the number of streams.
-
-        Each stream has turns of its own: a client that alternates between two streams would otherwise give statistics
-        of one.
-        """
-        rows: list[Row] = []
-        if now >= outbox.rested_at:
-            rests_ms = SAMPLE_EVERY_MS * self._lively * min(batch.count, SAMPLE_MAX) // SAMPLE_MAX
-            outbox.rested_at = now + rests_ms
-            rows = outbox.definition.schema.decode(batch.rows)
-        outbox.statistics.add(rows, batch.count, len(batch.rows), now)
 
     def _refusal(self, outbox: Outbox, command: Publish) -> Refused | None:
         name, feed, size = command.stream, outbox.feed, len(command.rows)
@@ -473,6 +459,14 @@ class Ingress:
     def _say_silent(self, outbox: Outbox, now: Millis, only: SubscriptionId | None = None) -> list[Effect]:
         """Tell readers that nothing follows what they have; not while our clock is off, as we could not stamp it."""
         return [] if self.clock.is_off else outbox.feed.beat(outbox.silence(self.clock.tick(now)), only)
+
+    def _say_goodbye(self, now: Millis) -> list[Effect]:
+        """Readers need not wait for a peer that leaves."""
+        effects: list[Effect] = []
+        for outbox in self.outboxes.values():
+            outbox.is_leaving = True
+            effects += self._say_silent(outbox, now)
+        return effects
 
     def _keep_beating(self) -> list[Effect]:
         if self._is_beating:

@@ -104,6 +104,7 @@ class Silence(msgspec.Struct, frozen=True, array_like=True):
     at: Stamp  # Every later tuple gets a higher stamp.
     is_idle: bool = False  # It has been silent for so long that nobody need wait for its event time.
     before_us: int | None = None  # Punctuation: no tuple to come has an event time before this one.
+    is_leaving: bool = False  # It leaves the network, and will not be heard of for a while.
 
 
 class Heartbeat(Message, frozen=True, kw_only=True, tag="HEARTBEAT"):

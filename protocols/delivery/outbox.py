@@ -7,15 +7,18 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from protocols.catalogue.events import PublisherEntry, SubscriberEntry
-from protocols.catalogue.statistics import StatisticsSketch
+from protocols.catalogue.statistics import SAMPLE_MAX, StatisticsSketch
 from protocols.catalogue.streams import StreamDefinition
 from protocols.clock import Stamp, wall_ms
 from protocols.delivery.feed import Feed
 from protocols.delivery.messages import FINISHED_US, OutboxOpened, OutboxPunctuated, Silence
 from protocols.delivery.mirror import Mirror
+from protocols.events import StoredBatch
 from protocols.ids import Millis, PeerId, RequestId, SubscriptionId
 from protocols.messages import Record
+from queries.schema import Row
 
+SAMPLE_EVERY_MS: Final = 100  # In this time as many rows are sampled as one batch has samples at most.
 QUIET_MS: Final = 2000  # After so long a silent publisher is idle, unless its stream says otherwise.
 RETURN_MS: Final = 10_000  # A publisher that restarts is not idle before its clients had time to come back.
 
@@ -77,6 +80,7 @@ class Outbox:
     known_at: Millis = 0
     before_us: int | None = None  # Punctuation: no tuple to come has an event time before this one.
     finished_at: int | None = None  # The position at which a client said that it had finished.
+    is_leaving: bool = False
 
     def safe(self, *, is_alone: bool) -> int:
         """Everything below is as safe as the stream promises."""
@@ -99,7 +103,20 @@ class Outbox:
             at,
             is_idle=silent_ms >= (idle_ms or QUIET_MS),
             before_us=FINISHED_US if has_finished else self.before_us,
+            is_leaving=self.is_leaving,
         )
+
+    def note_statistics(self, batch: StoredBatch, lively: int, now: Millis) -> None:
+        """Count every tuple, but sample a batch only now and then, whatever the rate and the number of lively streams.
+
+        Each stream has turns of its own: a client that alternates between two streams would otherwise give statistics
+        of one.
+        """
+        rows: list[Row] = []
+        if now >= self.rested_at:
+            self.rested_at = now + SAMPLE_EVERY_MS * lively * min(batch.count, SAMPLE_MAX) // SAMPLE_MAX
+            rows = self.definition.schema.decode(batch.rows)
+        self.statistics.add(rows, batch.count, len(batch.rows), now)
 
     def entry(self, now: Millis) -> PublisherEntry:
         """What the catalogue is to tell of this publisher."""

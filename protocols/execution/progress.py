@@ -37,6 +37,11 @@ class _Heard:
     def has_finished(self) -> bool:
         return self.silence is not None and self.silence.before_us == FINISHED_US
 
+    @property
+    def is_away(self) -> bool:
+        """Whether it is read to its end, and nothing will be added before it is back."""
+        return self.silence is not None and (self.silence.is_leaving or self.is_over)
+
     def is_idle(self, since: Stamp) -> bool:
         """Whether it has said that it is silent, and not just at the very start of the query."""
         said = self.silence
@@ -123,7 +128,7 @@ class InputClock:
         """Whether all its publishers have finished, so that its last windows can close."""
         if self.said is not None:
             return self.said.has_finished
-        heard = self._present(now)
+        heard = {} if self.follows_clock else self._present(now)
         return bool(heard) and all(each.has_finished for each in heard.values())
 
     def advance(self, now: Millis) -> int | None:
@@ -163,7 +168,7 @@ class InputClock:
         return {
             origin: heard
             for origin, heard in self._origins.items()
-            if now - heard.at < self.patience_ms and not (heard.is_over and heard.silence is not None)
+            if now - heard.at < self.patience_ms and not heard.is_away
         }
 
     def _active(self, now: Millis) -> dict[Origin, _Heard]:

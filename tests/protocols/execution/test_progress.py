@@ -89,6 +89,17 @@ def test_an_origin_that_is_over_is_waited_for_until_its_copy_is_read():
     assert clock.advance(0) == 9 * SECOND
 
 
+def test_a_publisher_that_leaves_is_not_waited_for_until_it_is_back():
+    clock = clock_of()
+    clock.note(LEFT, 1, 9 * SECOND, 0, now=0)
+    clock.note_silence(silence(OTHER, 0, is_idle=False, is_leaving=True), now=0)
+    assert clock.advance(0) == 9 * SECOND
+    assert not clock.has_finished(0), "its windows stay open"
+    clock.note(LEFT, 2, 11 * SECOND, 0, now=0)
+    clock.note(OTHER, 1, 10 * SECOND, 0, now=0)
+    assert clock.advance(0) == 10 * SECOND
+
+
 def test_an_origin_that_is_over_and_has_no_copy_is_forgotten():
     clock = clock_of()
     clock.note(LEFT, 1, 9 * SECOND, 0, now=0)
