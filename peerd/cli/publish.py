@@ -7,6 +7,7 @@ it is sent: a bad one is named by its line, and what was published before it is 
 from __future__ import annotations
 
 import asyncio
+import codecs
 import csv
 import os
 import sys
@@ -232,7 +233,7 @@ class _Source:
         self._file = file
         self.repeats = repeats and text != "-"
 
-    async def lines(self) -> AsyncIterator[str]:
+    async def lines(self) -> AsyncIterator[bytes]:
         if self._file is not None:
             try:
                 with self._file.open("rb") as file:
@@ -246,18 +247,29 @@ class _Source:
             async for line in _lines_of(sys.stdin.buffer):
                 yield line
         else:
-            yield self._text or ""
+            yield os.fsencode(self._text or "")
 
 
-async def _lines_of(file: BinaryIO) -> AsyncIterator[str]:
+async def _lines_of(file: BinaryIO) -> AsyncIterator[bytes]:
     """Lines as they come. A pipe is waited for in the event loop, so that Ctrl-C and pending batches have their way."""
     rest = b""
     while chunk := await _chunk(file.fileno()):
         *lines, rest = (rest + chunk).split(b"\n")
         for line in lines:
-            yield line.decode("utf-8", "replace")
+            yield line
     if rest:
-        yield rest.decode("utf-8", "replace")
+        yield rest
+
+
+def _decoded(number: int, line: bytes) -> str:
+    """The text of a line; the first one may begin with a byte order mark."""
+    line = line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        problem = f"byte {error.start + 1} (0x{line[error.start]:02x}) is not valid UTF-8"
+        hint = "Convert the input, for instance: iconv -f latin1 -t utf-8. --skip-bad reports such lines and goes on."
+        raise BadLine(number, problem, hint) from error
 
 
 async def _chunk(descriptor: int) -> bytes:
@@ -299,16 +311,15 @@ class _Reader:
         number = 0
         async for line in self._source.lines():
             number += 1
-            if line.strip():
-                for row in self._good(number, line):
-                    yield row
+            for row in self._good(number, line) if line.strip() else ():
+                yield row
 
-    def _good(self, number: int, line: str) -> list[Any]:
+    def _good(self, number: int, line: bytes) -> list[Any]:
         import msgspec
 
         try:
             try:
-                value = self._decode(line)
+                value = self._decode(_decoded(number, line))
             except (msgspec.DecodeError, RecursionError) as error:
                 raise BadLine(number, f"not valid JSON: {error}") from error
             is_many = isinstance(value, list) and all(isinstance(each, dict | list) for each in value)
@@ -323,7 +334,12 @@ class _Reader:
         async for line in self._source.lines():
             number += 1
             begun = begun if text else number
-            text = f"{text}\n{line}" if text else line
+            try:
+                text = f"{text}\n{_decoded(number, line)}" if text else _decoded(number, line)
+            except BadLine as error:
+                self._skip(error)
+                text = ""
+                continue
             if text.count('"') % 2 or not text.strip():  # A line break within quotes; or nothing.
                 text = text if text.strip() else ""
                 continue

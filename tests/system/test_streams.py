@@ -253,6 +253,28 @@ def test_a_bad_line_stops_with_its_number_or_is_skipped(network: Cluster):
     assert [json.loads(line)["id"] for line in read.stdout.splitlines()] == [1, 2, 1, 2, 5]
 
 
+def test_text_that_is_not_utf_8_is_refused_with_its_place_and_a_byte_order_mark_is_not(
+    network: Cluster, tmp_path: Path
+):
+    peer(network, "stream", "create", "texts", "id int, word string")
+    good, bad = tmp_path / "good.csv", tmp_path / "bad.jsonl"
+    good.write_bytes(b"\xef\xbb\xbfid,word\n1,caf\xc3\xa9\n")
+    assert "published 1 tuple" in peer(network, "publish", "texts", "-f", str(good)).stderr
+    bad.write_bytes(b'\xef\xbb\xbf{"id": 2, "word": "a"}\n{"id": 3, "word": "caf\xe9"}\n{"id": 4, "word": "b"}\n')
+    refused = peer(network, "publish", "texts", "-f", str(bad), code=2).stderr
+    assert f"line 2 of {bad}: byte 23 (0xe9) is not valid UTF-8" in refused
+    assert "1 tuple before that is published" in refused
+    assert "skipped 1 bad line" in peer(network, "publish", "texts", "-f", str(bad), "--skip-bad").stderr
+    bad.write_bytes(b"id,word\n5,x\n6,\xff\n7,y\n")
+    assert (
+        "skipped 1 bad line"
+        in peer(network, "publish", "texts", "-f", str(bad), "--format", "csv", "--skip-bad").stderr
+    )
+    read = peer(network, "subscribe", "texts", "--since", "start", "-n", "6", "-o", "jsonl").stdout
+    words = {json.loads(line)["word"] for line in read.splitlines()}
+    assert words == {"café", "a", "b", "x", "y"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "expected"),
     [
