@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -205,10 +206,10 @@ async def _read(
 ) -> None:
     shown = 0
     subscription = client.subscribe(stream, name=name, since=since if last is None else "start")
-    rows = aiter(subscription) if last is None else _last(subscription, last)
+    reading = nullcontext(aiter(subscription)) if last is None else aclosing(_last(subscription, last))
     subscription.on_missed = tell_missed
     subscription.on_dead_lettered = _tell_dead_lettered
-    async with subscription:
+    async with subscription, reading as rows:
         if subscription.dead_lettered:
             number = counted(subscription.dead_lettered, "tuple")
             click.echo(f'{number} in its dead letters: "peer stream dead {stream} --name {name}"', err=True)
@@ -223,7 +224,7 @@ async def _read(
                 return
 
 
-async def _last(subscription: Subscription, last: int) -> AsyncIterator[Any]:
+async def _last(subscription: Subscription, last: int) -> AsyncGenerator[Any]:
     """The youngest N of the tuples that are there, by time of publication, then what follows.
 
     The past is over when a tuple comes that was published after we began to read, or when nothing comes for a moment.
@@ -232,17 +233,21 @@ async def _last(subscription: Subscription, last: int) -> AsyncIterator[Any]:
     batches = subscription.batches()
     newest = 0
     coming = asyncio.ensure_future(anext(batches))
-    while newest <= subscription.opened_at and (await asyncio.wait([coming], timeout=LAST_QUIET_S))[0]:
-        batch = coming.result()
-        newest = max(newest, batch.published_at)
-        past = sorted([*past, *((batch.published_at, row) for row in batch.rows)], key=lambda each: each[0])[-last:]
-        coming = asyncio.ensure_future(anext(batches))
-    for _, row in past:
-        yield row
-    while True:
-        for row in (await coming).rows:
+    try:
+        while newest <= subscription.opened_at and (await asyncio.wait([coming], timeout=LAST_QUIET_S))[0]:
+            batch = coming.result()
+            newest = max(newest, batch.published_at)
+            past = sorted([*past, *((batch.published_at, row) for row in batch.rows)], key=lambda each: each[0])[-last:]
+            coming = asyncio.ensure_future(anext(batches))
+        for _, row in past:
             yield row
-        coming = asyncio.ensure_future(anext(batches))
+        while True:
+            for row in (await coming).rows:
+                yield row
+            coming = asyncio.ensure_future(anext(batches))
+    finally:  # The reader has had enough, and nobody waits for the next batch.
+        coming.cancel()
+        await asyncio.gather(coming, return_exceptions=True)
 
 
 def since_of(text: str | None) -> Literal["now", "start"] | int:

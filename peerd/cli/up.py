@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -180,8 +181,11 @@ def _stop(cluster: Cluster) -> None:
 def interruptible() -> Iterator[None]:
     """Let a closed terminal or a service manager end this command the way Ctrl-C does."""
 
-    def interrupt(_number: int, _frame: object) -> None:
-        raise KeyboardInterrupt
+    def interrupt(_number: int, frame: FrameType | None) -> None:
+        as_usual = signal.getsignal(signal.SIGINT)  # In an event loop, it ends the main task in good order.
+        if not callable(as_usual):
+            raise KeyboardInterrupt
+        as_usual(signal.SIGINT, frame)
 
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:

@@ -265,7 +265,8 @@ class _Line(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_lost = True
         self.room.set()
-        self._gone.set_result(None)
+        if not self._gone.done():  # Whoever hung up may not have waited for it.
+            self._gone.set_result(None)
         if not self.greeted.done():
             self.greeted.set_exception(ConnectionResetError("the peer hung up at once"))
         self._on_lost(self)

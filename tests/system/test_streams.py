@@ -226,6 +226,8 @@ def test_json_csv_and_stdin_are_published_and_read_back(network: Cluster, tmp_pa
     ]
     last = peer(network, "subscribe", "mixed", "--last", "2", "-n", "2", "-p", "1", "-o", "csv")
     assert last.stdout == "id,name,price\n4,four,\n5,five,\n"
+    enough = peer(network, "subscribe", "mixed", "--last", "4", "-n", "2", "-p", "1", "-o", "csv")
+    assert enough.stderr == "", "nobody waits for the batch after that"
 
 
 def test_count_repeats_the_input_and_rate_slows_it_down(network: Cluster):
