@@ -18,9 +18,9 @@ FULL_NOW = "no space left on device"
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The folder for rows, a megabyte large."""
-    folder = tmp_path / "rows"
+def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder for rows, a megabyte large. Its name is short, since sockets in it must have short names."""
+    folder = tmp_path_factory.mktemp("r") / "s"
     with mounted(folder, FULL) as is_mounted:
         if not is_mounted:
             pytest.skip("only root can mount a small file system")
