@@ -303,7 +303,7 @@ def quorum_of_one() -> Patch:
     return patch.object(Neighbourhood, "needed", lambda neighbourhood, now: 1)
 
 
-@bug(HARD, seeds=60)
+@bug(HARD, seeds=250)
 def one_owner_too_many() -> Patch:
     """Off by one: a key has R + 1 owners, of which two quorums need not meet."""
     is_among = module_of_neighbours._is_among

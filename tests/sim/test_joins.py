@@ -24,9 +24,17 @@ ROWS = MINUTES * 15
 LONG = f"""
 peers = 5
 for_s = {MINUTES * 60}
-workload = {{ name = "queries", join = "sai", windowed = true, queries = 3, rows = {ROWS}, every_ms = 4000 }}
 faults = []
 small_limits_share = 0.0
+
+[workload]
+name = "queries"
+publishers = 2
+join = "sai"
+windowed = true
+queries = 3
+rows = {ROWS}
+every_ms = 4000
 """
 
 
