@@ -43,7 +43,7 @@ VERSIONS: Final[Versions] = {
     "store": Span(1, 1),  # And the catalogue's entries in it.
     "delivery": Span(1, 1),
     "execution": Span(2, 2),
-    "join_index": Span(2, 2),
+    "join_index": Span(3, 3),  # 3: a join with several equalities is indexed by all of them.
     "placement": Span(1, 1),
 }
 """What this release speaks. tests/protocols/test_spoken.py tells when a version must be raised."""

@@ -13,7 +13,7 @@ import msgspec
 from experiments.cqdht.messages import JoinQuery, Notification, StreamTuple, TupleId
 from protocols.clock import Stamp
 from protocols.ids import Millis
-from protocols.join_index.condition import JoinCondition, JoinSide, check, searched_values, time_of
+from protocols.join_index.condition import JoinCondition, JoinSide, check, searched_values, time_of, together
 from protocols.join_index.keys import at_path, value_text
 from protocols.join_index.messages import LEFT, RIGHT, Side, ValueText
 from queries.compile import OnRow, on_row
@@ -63,14 +63,15 @@ class ReadyQuery:
 
     @classmethod
     def _compiled(cls, query: JoinQuery) -> ReadyQuery:
-        condition = check(query.plan, query.algorithm)
+        condition = check(query.plan, query.algorithm, equalities_max=1)  # As in the paper.
         plan = condition.plan
         expressions = (*(each.expression for each in plan.outputs), condition.predicate)
         left, right = condition.sides
+        values = searched_values(condition, query.algorithm)
         return cls(
             query,
             condition,
-            searched_values(condition, query.algorithm),
+            (together(values[LEFT]), together(values[RIGHT])),
             (_selection(condition, LEFT), _selection(condition, RIGHT)),
             on_row(condition.predicate, plan.input.columns),
             tuple(on_row(each.expression, plan.input.columns) for each in plan.outputs),

@@ -457,7 +457,7 @@ def _from_the_first(message: Join | ForgetQuery | Bundle) -> list[Effect]:
 def _group(ready: ReadyQuery, side: Side, *, is_indexing: bool) -> _Group:
     own, other = ready.side(side), ready.side(1 if side == 0 else 0)
     opens = _opens(ready, side)
-    is_own_value = opens is None or isinstance(other.expression, Column)
+    is_own_value = opens is None or all(isinstance(each, Column) for each in other.expressions)
     formula = own.signature if is_own_value else b"%d " % len(own.signature) + own.signature + other.signature
     if is_indexing:
         formula = b""

@@ -96,7 +96,7 @@ WINDOWED: Final = (
 )
 JOINS: Final = (
     "SELECT l.number, r.number AS other FROM left_side l, right_side r WHERE l.part = r.part AND r.number <> 3",
-    "SELECT r.number, l.part FROM left_side l, right_side r WHERE r.number = l.number",
+    "SELECT r.number, l.part FROM left_side l, right_side r WHERE r.number = l.number AND l.part = r.part",
     WINDOWED[0],
     "SELECT a.number, b.number AS other FROM left_side a, left_side b WHERE a.part = b.part AND a.number < b.number",
     "SELECT a.number, b.part FROM right_side a, right_side b WHERE a.number = b.number",

@@ -2,6 +2,8 @@
 
 T1: each side is an attribute, or can be solved for one, so that the value of one side finds the tuples of the other.
 T2: a side is any other expression; only DAI-V runs these, by the value that both sides have.
+A join with several equalities is indexed by all of type T1 together, or by all of T2 if there are no others: two tuples
+meet only where all of them hold, whatever the order of the text.
 
 The index runs a join only if two tuples alone decide whether they make a result. A window of time over publication
 time, without SLIDE, allows that. A window of rows, over event time, or with SLIDE needs the stream in one place.
@@ -9,10 +11,10 @@ time, without SLIDE, allows that. A window of rows, over event time, or with SLI
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -22,8 +24,6 @@ from protocols.delivery.messages import Origin
 from protocols.errors import RemoteProtocolError
 from protocols.ids import Millis
 from protocols.join_index.messages import (
-    LEFT,
-    RIGHT,
     Attribute,
     JoinQuery,
     Side,
@@ -44,7 +44,7 @@ from queries.expressions import (
     inputs_of,
     rewritten,
 )
-from queries.linear import is_t1, solved
+from queries.linear import attribute_of, is_t1, solved
 from queries.plan import Operator, Project, Source, output_schema, sources
 from queries.schema import Row, Schema
 
@@ -58,9 +58,9 @@ class JoinSide:
     """One side of the join condition."""
 
     source: Source
-    expression: Expression
-    attribute: Attribute  # Its tuples are found by this one: the paper's IndexA.
-    signature: bytes  # The expression without its alias.
+    expressions: tuple[Expression, ...]  # One for each equality.
+    attribute: Attribute  # Its tuples are found by this one: the paper's IndexA. It has one path for each equality.
+    signature: bytes  # The expressions without their alias.
 
     @property
     def window_ms(self) -> Millis | None:
@@ -70,7 +70,7 @@ class JoinSide:
 
 @dataclass(frozen=True, slots=True)
 class JoinCondition:
-    """The equality that a query is indexed by, and all that must hold of two tuples."""
+    """The equalities that a query is indexed by, and all that must hold of two tuples."""
 
     sides: tuple[JoinSide, JoinSide]
     type: Literal["T1", "T2"]
@@ -84,8 +84,8 @@ class JoinCondition:
         return msgspec.msgpack.encode([[str(side.attribute), side.signature] for side in self.sides])
 
 
-def condition_of(plan: Operator) -> JoinCondition:
-    """The join condition of a plan; raises NotIndexed."""
+def condition_of(plan: Operator, equalities_max: int | None = None) -> JoinCondition:
+    """The join condition of a plan, by so many of its equalities, or by all; raises NotIndexed."""
     if not isinstance(plan, Project):
         raise NotIndexed("only a plain join can be indexed: no aggregate, no union, no XML")
     inputs, parts = flattened(plan.input)
@@ -99,20 +99,19 @@ def condition_of(plan: Operator) -> JoinCondition:
     equalities = [part for part in every if isinstance(part, Call) and is_equi_join(part)]
     if not equalities:
         raise NotIndexed("a join is indexed by an equality between an expression of each stream; there is none")
-    plain = [part for part in equalities if all(map(_is_attribute, part.arguments))]
-    one_each = plain or [part for part in equalities if is_t1(part)]
-    chosen = (one_each or equalities)[0]
-    by_alias = {inputs_of(side)[0]: side for side in chosen.arguments}
-    left, right = (_side(source, by_alias[source.alias]) for source in both)
+    one_each = [part for part in equalities if is_t1(part)]
+    keyed = _distinct([_equality(part, both) for part in one_each or equalities])[:equalities_max]
+    left, right = (_side(source, [each.sides[place] for each in keyed]) for place, source in enumerate(both))
     predicate = conjunction(every)
     assert predicate is not None, "the equality is a part of it"
-    rest = conjunction(tuple(part for part in every if part is not chosen)) if plain else predicate
+    decided = [each.part for each in keyed if each.is_plain]  # Equal values say that these hold.
+    rest = conjunction(tuple(part for part in every if part not in decided))
     return JoinCondition((left, right), "T1" if one_each else "T2", predicate, plan, rest)
 
 
-def check(plan: Operator, algorithm: str) -> JoinCondition:
+def check(plan: Operator, algorithm: str, equalities_max: int | None = None) -> JoinCondition:
     """The join condition of a plan that an algorithm can run; raises NotIndexed."""
-    condition = condition_of(plan)
+    condition = condition_of(plan, equalities_max)
     if algorithm != "dai-v" and condition.type == "T2":
         raise NotIndexed(f"{algorithm} needs an equality that one attribute of each side decides; dai-v does not")
     return condition
@@ -153,28 +152,75 @@ def _check_times(both: Sequence[Source], expressions: Sequence[Expression]) -> N
             )
 
 
-def _is_attribute(side: Expression) -> bool:
-    return isinstance(side, Column) and not side.path[0].startswith("$")
+class _Equality(NamedTuple):
+    """An equality of the two streams, its sides in their order."""
+
+    part: Call
+    sides: tuple[Expression, Expression]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it compares one attribute with another."""
+        return all(isinstance(side, Column) and not side.path[0].startswith("$") for side in self.sides)
 
 
-def _side(source: Source, expression: Expression) -> JoinSide:
+def _equality(part: Call, both: Sequence[Source]) -> _Equality:
+    by_alias = {inputs_of(side)[0]: side for side in part.arguments}
+    left, right = (by_alias[source.alias] for source in both)
+    return _Equality(part, (left, right))
+
+
+def _distinct(equalities: Iterable[_Equality]) -> list[_Equality]:
+    """In an order that does not depend on the text, plain ones first; one for each pair of attributes of type T1.
+
+    Another one of the same two attributes tells no further tuples apart: it is left to check.
+    """
+    found: dict[Any, _Equality] = {}
+    for each in sorted(equalities, key=lambda each: (not each.is_plain, [_signature(side) for side in each.sides])):
+        attributes = tuple(attribute_of(side) for side in each.sides)
+        found.setdefault(attributes if None not in attributes else each.sides, each)
+    return list(found.values())
+
+
+def _side(source: Source, expressions: Sequence[Expression]) -> JoinSide:
+    attribute = Attribute.of(source.stream, [_path(source, each) for each in expressions])
+    return JoinSide(source, tuple(expressions), attribute, b"".join(map(_signature, expressions)))
+
+
+def _path(source: Source, expression: Expression) -> tuple[str, ...]:
     paths = [column.path for column in columns_of(expression) if not column.path[0].startswith("$")]
-    path = paths[0] if paths else (source.schema.fields[0].name,)
+    return paths[0] if paths else (source.schema.fields[0].name,)
+
+
+def _signature(expression: Expression) -> bytes:
+    """The expression without its alias."""
 
     def without_alias(node: Expression) -> Expression:
         return msgspec.structs.replace(node, input="") if isinstance(node, Column) else node
 
-    signature = msgspec.msgpack.encode(rewritten(expression, without_alias))
-    return JoinSide(source, expression, Attribute(source.stream, path), signature)
+    return msgspec.msgpack.encode(rewritten(expression, without_alias))
 
 
-def searched_values(condition: JoinCondition, algorithm: str) -> tuple[OnRow, OnRow]:
-    """For each side, a function from its rows to the value that finds their partners."""
+_Values = tuple[tuple[OnRow, ...], tuple[OnRow, ...]]
+
+
+def searched_values(condition: JoinCondition, algorithm: str) -> _Values:
+    """For each side and equality, a function from rows of the side to the value that finds their partners."""
     left, right = condition.sides
-    values = (left.expression, right.expression)
+    pairs = list(zip(left.expressions, right.expressions, strict=True))
     if algorithm != "dai-v":  # The other side's tuples are found by its attribute, so its side is solved for that.
-        values = (solved(right.expression, left.expression), solved(left.expression, right.expression))
-    return on_row(values[LEFT], left.source.columns), on_row(values[RIGHT], right.source.columns)
+        pairs = [(solved(other, one), solved(one, other)) for one, other in pairs]
+    return (
+        tuple(on_row(one, left.source.columns) for one, _ in pairs),
+        tuple(on_row(other, right.source.columns) for _, other in pairs),
+    )
+
+
+def together(values: Sequence[OnRow]) -> OnRow:
+    """A function from rows to all these values taken as one; a single one stays as it is."""
+    if len(values) == 1:
+        return values[0]
+    return lambda row: tuple([value(row) for value in values])
 
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
@@ -183,7 +229,7 @@ class CompiledJoin:
 
     query: JoinQuery
     condition: JoinCondition
-    values: tuple[OnRow, OnRow]  # From a side's row to the value that finds its partners.
+    values: _Values  # From a side's row to the values that find its partners.
     schema: Schema  # Of the results.
 
     @classmethod

@@ -77,6 +77,8 @@ def as_text(plan: Operator) -> str:
     >>> known = {name: Stream(name, Schema.parse("a int, b string")) for name in ("R", "S")}
     >>> as_text(plan("SELECT R.a FROM R, S WHERE R.b = S.b", known).plan)
     'index    at R.b and S.b; messages per tuple to evaluators: sai 1 (auto), dai-q 2, dai-t 2, dai-v 1'
+    >>> as_text(plan("SELECT R.a FROM R, S WHERE R.b = S.b AND S.a = R.a", known).plan).partition(";")[0]
+    'index    at R.(a, b) and S.(a, b)'
     >>> as_text(plan("SELECT R.a FROM R", known).plan)
     ''
     """

@@ -7,7 +7,7 @@ one evaluator.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from fractions import Fraction
@@ -28,8 +28,12 @@ _KEYS_MAX: Final = 1 << 20  # Remembered, since frequent values come again.
 def value_text(value: Any) -> ValueText:
     """The text that all values equal to this one share. Null and NaN, which equal nothing, have the text of null.
 
+    A join on several columns compares tuples of values. Where one of them is null, the tuple equals nothing.
+
     >>> value_text(7) == value_text(7.0) == value_text(Decimal("7.00")), value_text(0.5), value_text("7")
     (True, 'n1/2', 's7')
+    >>> value_text((7, "x")) == value_text((7.0, "x")), value_text((7, "x")), value_text((7, None))
+    (True, 'c2:n72:sx', '')
     """
     if type(value) is int:  # Most values are, and this is asked of every tuple.
         return f"n{value}"
@@ -52,7 +56,19 @@ def value_text(value: Any) -> ValueText:
             return f"t{(value - EPOCH) // MICROSECOND}"
         case timedelta():
             return f"i{value // MICROSECOND}"
+        case tuple():
+            return joined_text([value_text(each) for each in value])
     raise AssertionError(f"no text for a {type(value).__name__}")
+
+
+def joined_text(texts: Sequence[ValueText]) -> ValueText:
+    """The text of several values taken as one. A single value keeps its own."""
+    if NULL in texts:
+        return NULL
+    if len(texts) == 1:
+        return texts[0]
+    together = "".join([f"{len(each)}:{each}" for each in texts])
+    return _short("c", together.encode(), together)
 
 
 def _short(kind: str, raw: bytes, text: str) -> ValueText:

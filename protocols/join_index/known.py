@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
 
-from protocols.catalogue.statistics import StreamStatistics
+from protocols.catalogue.statistics import FREQUENT_KEPT, StreamStatistics
 from protocols.join_index.condition import CompiledJoin
-from protocols.join_index.keys import NULL, value_text
+from protocols.join_index.keys import NULL, joined_text, value_text
 from protocols.join_index.messages import SIDES, Side, ValueText
 from protocols.join_index.selections import Comparison, comparison_of, getter
 from queries.compile import OnRow
@@ -20,6 +20,8 @@ from queries.schema import Row, Schema
 BOUND_SHARE: Final = 1 / 3  # Assumed share of tuples that a bound lets through.
 EQUAL_SHARE: Final = 1 / 10  # Assumed share of tuples that an equality lets through, without statistics.
 _PLAIN: Final = {"int": int, "float": float, "string": str, "bool": bool}  # Types that JSON has, too.
+
+_Path = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,25 +45,40 @@ class SideKnown:
         if not rate:
             return cls()
         condition = join.side(side)
-        schema, own = condition.source.schema, condition.attribute.path
+        schema = condition.source.schema
 
-        def shares(path: tuple[str, ...], value: OnRow) -> dict[ValueText, float]:
+        def shares(parts: Sequence[tuple[_Path, OnRow]]) -> dict[ValueText, float]:
             found: dict[ValueText, float] = {}
             for each in publishers:
-                for row, share in _frequent(schema, path, each):
-                    text = value_text(value(row))
-                    if text != NULL:
-                        found[text] = found.get(text, 0.0) + share * each.rate_per_s / rate
+                for text, share in _frequent_together(schema, parts, each).items():
+                    found[text] = found.get(text, 0.0) + share * each.rate_per_s / rate
             return found
 
-        paths = list(dict.fromkeys(column.path for column in columns_of(condition.expression)))
-        asked = shares(paths[0], join.values[side]) if len(paths) == 1 else {}
+        read = [list(dict.fromkeys(column.path for column in columns_of(each))) for each in condition.expressions]
+        searched = [(paths[0], value) for paths, value in zip(read, join.values[side], strict=True) if len(paths) == 1]
+        asked = shares(searched) if len(searched) == len(read) else {}
+        own = shares([(path, getter(schema, path)) for path in condition.attribute.paths])
         wish = comparison_of(join.condition, side)
         wanted = sum(_passing(wish, each) * each.rate_per_s / rate for each in publishers) if wish is not None else 1.0
-        return cls(rate, shares(own, getter(schema, own)), asked, wanted)
+        return cls(rate, own, asked, wanted)
 
 
-def _frequent(schema: Schema, path: tuple[str, ...], statistics: StreamStatistics) -> Iterator[tuple[Row, float]]:
+def _frequent_together(
+    schema: Schema, parts: Sequence[tuple[_Path, OnRow]], statistics: StreamStatistics
+) -> dict[ValueText, float]:
+    """The share of each frequent combination of values, as if fields did not depend on each other."""
+    found: dict[tuple[ValueText, ...], float] = {(): 1.0}
+    for path, value in parts:
+        more: dict[tuple[ValueText, ...], float] = {}
+        for row, share in _frequent(schema, path, statistics):
+            text = value_text(value(row))
+            for texts, before in found.items() if text != NULL else ():
+                more[*texts, text] = more.get((*texts, text), 0.0) + before * share
+        found = dict(sorted(more.items(), key=lambda each: -each[1])[:FREQUENT_KEPT])
+    return {joined_text(texts): share for texts, share in found.items()}
+
+
+def _frequent(schema: Schema, path: _Path, statistics: StreamStatistics) -> Iterator[tuple[Row, float]]:
     """For each frequent value of a field, a row in which all other fields are null, and the value's share."""
     place = next((place for place, each in enumerate(schema.fields) if (each.name,) == path), None)
     if place is None or schema.fields[place].type not in _PLAIN:

@@ -11,6 +11,7 @@ A life is an incarnation of a peer's part of the index: it begins with nothing, 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, Literal
 
 import msgspec
@@ -41,13 +42,32 @@ def other_side(side: Side) -> Side:
 
 
 class Attribute(msgspec.Struct, frozen=True, array_like=True):
-    """An attribute of a relation. Its path has several names if it is inside a record."""
+    """An attribute of a relation, or several that are taken as one: a join on several columns looks for all at once.
+
+    A path has several names if the attribute is inside a record.
+
+    >>> str(Attribute("R", ("b",))), str(Attribute.of("R", [("b",), ("c", "x")]))
+    ('R.b', 'R.(b, c.x)')
+    """
 
     relation: StreamName
-    path: tuple[str, ...]
+    path: tuple[str, ...]  # Between the paths of two attributes is an empty name.
+
+    @classmethod
+    def of(cls, relation: StreamName, paths: Iterable[tuple[str, ...]]) -> Attribute:
+        """Attributes taken as one."""
+        return cls(relation, tuple(name for path in paths for name in ("", *path))[1:])
+
+    @property
+    def paths(self) -> list[tuple[str, ...]]:
+        """The paths of all attributes that are taken as one."""
+        ends = [place for place, name in enumerate(self.path) if not name]
+        firsts = [0, *(end + 1 for end in ends)]
+        return [self.path[first:end] for first, end in zip(firsts, [*ends, len(self.path)], strict=True)]
 
     def __str__(self) -> str:
-        return ".".join((self.relation, *self.path))
+        names = [".".join(path) for path in self.paths]
+        return f"{self.relation}.{names[0]}" if len(names) == 1 else f"{self.relation}.({', '.join(names)})"
 
 
 # Queries.

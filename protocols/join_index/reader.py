@@ -13,7 +13,7 @@ from protocols.catalogue.shares import WHOLE, PublisherShare
 from protocols.clock import Stamp
 from protocols.delivery.messages import Batch, Origin
 from protocols.ids import Millis, PeerId, RequestId
-from protocols.join_index.condition import CompiledJoin, time_of
+from protocols.join_index.condition import CompiledJoin, time_of, together
 from protocols.join_index.expiry import less
 from protocols.join_index.heavy import Spread
 from protocols.join_index.keys import NULL, value_text
@@ -96,7 +96,7 @@ class _Rewriting:
         side = held.message.side
         opens = None if held.member.algorithm == "dai-v" else held.member.attributes[1 - side]
         wanted = Selections(side, held.source.schema)
-        return cls(held.member.group, opens, CompiledJoin.of(held.member.query).values[side], wanted)
+        return cls(held.member.group, opens, together(CompiledJoin.of(held.member.query).values[side]), wanted)
 
 
 @dataclass(slots=True, eq=False)
@@ -137,7 +137,7 @@ class Reader:
     _value: OnRow = field(init=False)
 
     def __post_init__(self) -> None:
-        self._value = getter(self.schema, self.at.path)
+        self._value = together([getter(self.schema, path) for path in self.at.paths])
 
     # Queries.
 

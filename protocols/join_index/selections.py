@@ -120,7 +120,7 @@ def comparison_of(condition: JoinCondition, side: Side) -> Comparison | None:
 
 
 def getter(schema: Schema, path: tuple[str, ...]) -> OnRow:
-    """A function from rows to the value of an attribute."""
+    """A function from rows to the value at a path."""
     if len(path) == 1:
         return itemgetter(next(place for place, each in enumerate(schema.fields) if each.name == path[0]))
     return lambda row: at_path(schema, row, path)

@@ -45,7 +45,7 @@ def test_values_of_other_types_have_texts_of_their_own():
     ("text", "kind", "attributes"),
     [
         ("SELECT 1 AS one FROM R, S WHERE R.B = S.E", "T1", ["R.B", "S.E"]),
-        ("SELECT 1 AS one FROM R, S WHERE R.B + 1 = S.E AND S.D = R.A", "T1", ["R.A", "S.D"]),
+        ("SELECT 1 AS one FROM R, S WHERE R.B + 1 = S.E AND S.D = R.A", "T1", ["R.(A, B)", "S.(D, E)"]),
         ("SELECT 1 AS one FROM R, S WHERE R.B + 1 = S.D - 2", "T1", ["R.B", "S.D"]),
         ("SELECT 1 AS one FROM R, S WHERE R.B + R.A = 2 * S.E", "T2", ["R.B", "S.E"]),
         ("SELECT 1 AS one FROM R a, R b WHERE b.A = a.B", "T1", ["R.B", "R.A"]),
