@@ -27,6 +27,7 @@ from protocols.effects import (
     AfterSync,
     Append,
     AppendBatch,
+    Blame,
     Effect,
     ForgetLog,
     ReadLog,
@@ -589,6 +590,7 @@ class SimPeer:
         ReadLog: _read_log,
         AfterSync: _after_sync,
         Tell: _tell,
+        Blame: lambda _self, _effect: None,  # The trace has it.
         StartRun: _start_run,
         FeedRun: _feed_run,
         StopRun: _stop_run,
