@@ -31,8 +31,8 @@ class Account:
 class Mistakes:
     """Accounts of the peers that erred, the latest last; the oldest is forgotten where there are too many.
 
-    A throttled peer is heard again as soon as time has forgiven enough. One that errs all the time is so heard once in a
-    second, and is logged no more often.
+    A throttled peer is heard again as soon as time has forgiven enough. So one that errs all the time is heard, and
+    logged, once in a second.
     """
 
     def __init__(self, time_s: Callable[[], float]) -> None:
