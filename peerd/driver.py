@@ -24,12 +24,14 @@ from overlay.tasks import Tasks
 from peerd.courier import Courier
 from peerd.disk import FileDisk
 from peerd.engines import EngineMaker, Engines
+from peerd.mistakes import Mistakes
 from peerd.sight import look_around
 from protocols.commit import SyncGate
 from protocols.effects import (
     AfterSync,
     Append,
     AppendBatch,
+    Blame,
     Effect,
     ForgetLog,
     ReadLog,
@@ -114,6 +116,7 @@ class Driver:
         self._events: deque[Event] = deque()
         self._turn_is_due = False
         self._timers: dict[TimerName, asyncio.TimerHandle] = {}
+        self.mistakes = Mistakes(self._loop.time)
         self._neighbours: dict[PeerId, None] = {}
         self._unknown: dict[tuple[PeerId, str], None] = {}  # Who sent which kind of message that we do not know.
         self._commit: asyncio.Task[None] | None = None
@@ -274,6 +277,9 @@ class Driver:
                     self.engines.perform(effect)
                 case WarmEngine():
                     self.engines.warm()
+                case Blame(peer, reason):
+                    self.counters["messages_senseless_total"] += 1
+                    self.mistakes.note(peer, reason)
                 case _:
                     raise AssertionError(f"no driver performs {effect}")
 
@@ -371,6 +377,9 @@ class Driver:
     # The network.
 
     def _received(self, sender: PeerId, _key: Key | None, payload: bytes) -> None:
+        if self.mistakes.is_throttled(sender):
+            self.counters["messages_throttled_total"] += 1
+            return
         apart = self._overlay.understanding.apart.get(sender)
         if apart is not None and FAMILY_OF_NAME.get(kind_in(payload)) in apart.unshared:
             self.counters["messages_unread_total"] += 1  # Its sender knows: there it has failed.
@@ -382,7 +391,7 @@ class Driver:
             return
         except RemoteProtocolError as error:
             self.counters["messages_malformed_total"] += 1
-            log.warning("a malformed message", sender=sender.short, reason=str(error))
+            self.mistakes.note(sender, str(error))
             return
         self.counters["messages_in_total"] += 1
         self.submit(Received(sender, message))

@@ -8,13 +8,16 @@ between them: each peer stamps above all it has seen (Kulkarni et al., 2014). A 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
+
+import msgspec
 
 from protocols.ids import Millis
 
-Stamp = int
+Stamp = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 COUNT_BITS: Final = 16
 OFFSET_MAX_MS: Final = 500  # A peer whose clock is further off may not stamp.
+AHEAD_MAX_MS: Final = 24 * 3600 * 1000  # Nobody's clock is ahead of ours by more.
 PEERS_MIN: Final = 2  # With one other peer nobody can tell whose clock is wrong.
 
 
@@ -25,6 +28,7 @@ class HybridClock:
     latest: Stamp = 0
     offset_ms: Millis = 0  # How far the wall clock is ahead of the other peers'.
     compared_with: int = 0  # How many peers it was compared with.
+    now: Millis = 0  # The wall clock at the latest event; 0: not known.
 
     @property
     def is_off(self) -> bool:
@@ -37,8 +41,9 @@ class HybridClock:
         return self.latest
 
     def witness(self, stamp: Stamp) -> None:
-        """Note the stamp of another peer or of a client."""
-        self.latest = max(self.latest, stamp)
+        """Note the stamp of another peer or of a client. One that no clock can have given is not heeded."""
+        if not self.now or wall_ms(stamp) <= self.now + AHEAD_MAX_MS:
+            self.latest = max(self.latest, stamp)
 
 
 def wall_ms(stamp: Stamp) -> Millis:

@@ -85,6 +85,13 @@ class Reply(Effect, frozen=True):
     last: bool = True
 
 
+class Blame(Effect, frozen=True):
+    """Count a message of another peer that no peer of ours would send; nothing else came of it."""
+
+    peer: PeerId
+    reason: str
+
+
 class Tell(Effect, frozen=True):
     """Hand an event to another role of this same peer, before anything else happens to it.
 

@@ -17,3 +17,9 @@ class UnknownKind(RemoteProtocolError):
     def __init__(self, kind: str) -> None:
         super().__init__(f"kind {kind} is not known to this release")
         self.kind = kind
+
+
+def expect(is_so: bool, mistake: str) -> None:
+    """What another peer sent must be so, or it is its mistake."""
+    if not is_so:
+        raise RemoteProtocolError(mistake)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from functools import lru_cache
-from typing import Final, Self
+from typing import Annotated, Final, Self
+
+import msgspec
 
 ID_BITS: Final = 160
 ID_BYTES: Final = ID_BITS // 8
@@ -69,7 +71,19 @@ def distance(a: Key, b: Key) -> int:
     return a.number ^ b.number
 
 
-Millis = int
+COUNT_MAX: Final = 1 << 62
+MILLIS_MAX: Final = 1 << 53
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
+"""A number of things, or the place of one in a sequence. What another peer sends is checked when it is decoded."""
+
+Amount = Annotated[float, msgspec.Meta(ge=0.0, le=1e300)]
+"""A delay, a rate or a cost. What is not a number is none."""
+
+Micros = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=(1 << 63) - 1)]
+"""A point of time since 1970 in microseconds, or before it."""
+
+Millis = Annotated[int, msgspec.Meta(ge=0, le=MILLIS_MAX)]
 """A duration, or a point of time since 1970, in milliseconds."""
 
 TimerName = str

@@ -13,6 +13,12 @@ import msgspec
 class Message(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """What one peer sends another."""
 
+    def check(self) -> None:
+        """Raise RemoteProtocolError if fields contradict each other, or say nothing.
+
+        The decoder has checked each field by itself. What only a machine can know is up to the machine.
+        """
+
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """What a peer writes to its journal so that it survives a crash."""

@@ -13,8 +13,8 @@ from protocols.clock import HybridClock
 from protocols.delivery.ingress import Ingress
 from protocols.delivery.keeper import Keeper
 from protocols.delivery.subscriber import Subscriber
-from protocols.effects import AfterSync, Effect, Reply, Tell
-from protocols.errors import LocalProtocolError
+from protocols.effects import AfterSync, Blame, Effect, Reply, Tell
+from protocols.errors import LocalProtocolError, RemoteProtocolError
 from protocols.events import (
     Answered,
     ClockCompared,
@@ -96,6 +96,7 @@ class Peer:
 
     def restore(self, records: Sequence[Record], logs: Mapping[LogId, LogBounds], now: Millis) -> None:
         """Restore the state of all roles from the records of the journal."""
+        self.clock.now = now
         for record in records:
             self._by_record[type(record)].restore(record, logs)
         # No stamp given before the crash may be given again.
@@ -108,16 +109,22 @@ class Peer:
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:
         """What to do about one event. Events that roles tell each other are handled before it returns."""
+        self.clock.now = now
         if isinstance(event, ClockCompared):  # All roles stamp by one clock.
             self.clock.offset_ms, self.clock.compared_with = event.offset_ms, event.peers
             return []
+        if type(event) is Received and event.sender != self.peer_id:
+            try:
+                event.message.check()
+            except RemoteProtocolError as error:
+                return [_blamed(event, error)]
         effects: list[Effect] = []
         pending = [event]
         for current in pending:  # The loop appends to it.
             roles = self._roles_for(current)
             for role in roles:
                 self._busy[type(role)] = role
-                for effect in role.handle(current, now):
+                for effect in self._effects(role, current, now):
                     if type(effect) is Reply or type(effect) is AfterSync:
                         effect = self.inside.turned(effect)  # A reply to a role becomes an event.
                     if type(effect) is Tell:
@@ -125,6 +132,15 @@ class Peer:
                     else:
                         effects.append(effect)
         return effects
+
+    def _effects(self, role: Role, event: Event, now: Millis) -> list[Effect]:
+        """What a role makes of an event. The mistakes of other peers end here; our own end the peer."""
+        try:
+            return role.handle(event, now)
+        except RemoteProtocolError as error:
+            if not isinstance(event, Received) or event.sender == self.peer_id:
+                raise
+            return [_blamed(event, error)]
 
     def _roles_for(self, event: Event) -> Sequence[Role]:
         if type(event) is Received:
@@ -155,3 +171,7 @@ class Peer:
             if role is not self.store:
                 role.validate()
         self._busy.clear()
+
+
+def _blamed(event: Received, error: RemoteProtocolError) -> Blame:
+    return Blame(event.sender, f"{event.message.__struct_config__.tag}: {error}")

@@ -24,7 +24,7 @@ import msgspec
 from protocols.clock import Stamp
 from protocols.delivery.messages import Origin
 from protocols.events import Event
-from protocols.ids import Millis, PeerId, StreamName
+from protocols.ids import Count, Micros, Millis, PeerId, StreamName
 from protocols.messages import Message
 from queries.plan import Operator
 from queries.schema import Row, Schema
@@ -66,7 +66,7 @@ class Indexed(msgspec.Struct, frozen=True, array_like=True, tag="indexed"):
     algorithm: Algorithm
     skew: Skew = "auto"
     is_open: bool = False  # Nobody asked for the algorithm: the index may take a better one.
-    replicas: int = 0  # Rewriters of each attribute; 0: as many as the streams need.
+    replicas: Count = 0  # Rewriters of each attribute; 0: as many as the streams need.
 
     @property
     def name(self) -> str:
@@ -84,7 +84,7 @@ class Reach(msgspec.Struct, frozen=True, array_like=True):
 
     alias: str
     origin: Origin
-    next: int
+    next: Count
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):
@@ -92,8 +92,8 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
 
     covers: tuple[Reach, ...] = ()  # Every row below has had its effect on the results.
     lows: tuple[Reach, ...] = ()  # Replay begins here: no row below can affect a result that is still to come.
-    watermark_us: int | None = None  # No row before this time is to come, except late ones.
-    floor_us: int | None = None  # Like the watermark, but silent streams hold it back, too.
+    watermark_us: Micros | None = None  # No row before this time is to come, except late ones.
+    floor_us: Micros | None = None  # Like the watermark, but silent streams hold it back, too.
     is_idle: bool = False  # The streams are silent: consumers leave this flow out of their watermark.
     has_finished: bool = False  # All publishers have finished: the last windows can close.
 
@@ -150,7 +150,7 @@ class FlowInput(msgspec.Struct, frozen=True, array_like=True, tag="flow", tag_fi
     """A source of a subgraph that is the result of another subgraph of the same query."""
 
     alias: str
-    subgraph: int
+    subgraph: Count
     is_mixed: bool = False  # The last field of its rows says which are new.
 
 
@@ -160,11 +160,11 @@ Input = StreamInput | FlowInput
 class Subgraph(msgspec.Struct, frozen=True, array_like=True):
     """The operators of a query that run together on one peer; without a consumer they make the query's results."""
 
-    number: int
+    number: Count
     plan: Operator
     inputs: tuple[Input, ...]
     engine: Engine
-    consumer: int | None = None  # The subgraph that reads it.
+    consumer: Count | None = None  # The subgraph that reads it.
     consumer_alias: str = ""
     derived: StreamName = ""  # The name of what it makes for its consumer: the same in every query that wants it.
     tells_old: bool = (
@@ -180,7 +180,7 @@ class Deploy(Message, frozen=True, kw_only=True, tag="DEPLOY"):
     """Run a subgraph, in this attempt of its query; earlier attempts are over."""
 
     query: StreamName
-    attempt: int
+    attempt: Count
     subgraph: Subgraph
     consumer_host: PeerId | None
     resume: Progress  # Rows below its covers are for state only; results made of them alone are known already.
@@ -190,8 +190,8 @@ class Deployed(Message, frozen=True, kw_only=True, tag="DEPLOYED"):
     """The subgraph runs: from now on no row is missed."""
 
     query: StreamName
-    attempt: int
-    number: int
+    attempt: Count
+    number: Count
     life: Millis  # Its incarnation: when the host took it in. After a restart of the host it is another.
 
 
@@ -199,8 +199,8 @@ class DeployRefused(Message, frozen=True, kw_only=True, tag="DEPLOY_REFUSED"):
     """The subgraph does not run here, or has stopped running here."""
 
     query: StreamName
-    attempt: int
-    number: int
+    attempt: Count
+    number: Count
     reason: str
 
 
@@ -208,21 +208,21 @@ class Undeploy(Message, frozen=True, kw_only=True, tag="UNDEPLOY"):
     """Attempts up to this one of a query are over."""
 
     query: StreamName
-    attempt: int
+    attempt: Count
 
 
 class Prepare(Message, frozen=True, kw_only=True, tag="PREPARE"):
     """Have your engine ready: a part of the query is to move to you. Sent again until it is answered."""
 
     query: StreamName
-    attempt: int  # The one that runs on elsewhere meanwhile.
+    attempt: Count  # The one that runs on elsewhere meanwhile.
 
 
 class Prepared(Message, frozen=True, kw_only=True, tag="PREPARED"):
     """The engine is ready; or it cannot be, for a reason."""
 
     query: StreamName
-    attempt: int
+    attempt: Count
     reason: str = ""
 
 
@@ -230,19 +230,19 @@ class Lease(Message, frozen=True, kw_only=True, tag="LEASE"):
     """The query is still wanted; a host whose lease runs out gives up its subgraphs."""
 
     query: StreamName
-    attempt: int
+    attempt: Count
 
 
 class Flow(Message, frozen=True, kw_only=True, tag="FLOW"):
     """Rows from one subgraph to the next, in order, and the progress of its inputs that they account for."""
 
     query: StreamName
-    attempt: int
-    subgraph: int  # The one that made them.
+    attempt: Count
+    subgraph: Count  # The one that made them.
     life: Millis  # The incarnation of that subgraph.
-    sequence: int
+    sequence: Count
     rows: bytes
-    count: int
+    count: Count
     is_new: bool  # Otherwise the consumer needs them for its state only.
     progress: Progress
     is_whole: bool  # False: more parts of the batch follow (the last has the progress), or its maker still replays.
@@ -252,9 +252,9 @@ class Flowed(Message, frozen=True, kw_only=True, tag="FLOWED"):
     """Everything below `sequence` has had its effect at the consumer."""
 
     query: StreamName
-    attempt: int
-    subgraph: int
-    sequence: int
+    attempt: Count
+    subgraph: Count
+    sequence: Count
 
 
 class Hold(msgspec.Struct, frozen=True, array_like=True):
@@ -269,11 +269,11 @@ class InputStatus(msgspec.Struct, frozen=True, array_like=True):
     """One input of a running subgraph, for people to look at."""
 
     alias: str
-    rows: int
-    late: int
-    watermark_us: int | None
+    rows: Count
+    late: Count
+    watermark_us: Micros | None
     is_idle: bool
-    missed: int = 0  # Tuples that expired before they could be read.
+    missed: Count = 0  # Tuples that expired before they could be read.
     hold: Hold | None = None
     left_out: tuple[PeerId, ...] = ()  # Publishers that were silent for too long to be waited for.
     has_finished: bool = False
@@ -286,9 +286,9 @@ class RewriterStatus(msgspec.Struct, frozen=True, array_like=True):
     attribute: str
     peer: PeerId
     rewrites: bool
-    replica: int = 0  # Of `replicas` that share the tuples of this side.
-    replicas: int = 1
-    tuples: int = 0  # Read there.
+    replica: Count = 0  # Of `replicas` that share the tuples of this side.
+    replicas: Count = 1
+    tuples: Count = 0  # Read there.
 
 
 class IndexStatus(msgspec.Struct, frozen=True, array_like=True):
@@ -296,26 +296,26 @@ class IndexStatus(msgspec.Struct, frozen=True, array_like=True):
 
     rewriters: tuple[RewriterStatus, ...]
     evaluators: tuple[PeerId, ...]  # Those that may hold a part of it.
-    used: int  # How many evaluators do.
-    parts: int  # JOIN and VL_INDEX that its tuples have become.
+    used: Count  # How many evaluators do.
+    parts: Count  # JOIN and VL_INDEX that its tuples have become.
     algorithm: str = ""
     why: str = ""  # The reason for that algorithm.
-    heavy: tuple[tuple[str, int], ...] = ()  # Values that have several evaluators, and how many.
+    heavy: tuple[tuple[str, Count], ...] = ()  # Values that have several evaluators, and how many.
 
 
 class SubgraphStatus(Message, frozen=True, kw_only=True, tag="SUBGRAPH_STATUS"):
     """What a host tells the proxy once a second: that it lives, and how its subgraph is doing."""
 
     query: StreamName
-    attempt: int
-    number: int
+    attempt: Count
+    number: Count
     life: Millis
-    rows_in: int
-    rows_out: int
-    waiting: int  # Inputs taken whose results are not handed on yet.
+    rows_in: Count
+    rows_out: Count
+    waiting: Count  # Inputs taken whose results are not handed on yet.
     inputs: tuple[InputStatus, ...]
     progress: Progress
-    state_rows: int | None = 0  # What its engine keeps; None: it has not said yet.
+    state_rows: Count | None = 0  # What its engine keeps; None: it has not said yet.
     index: IndexStatus | None = None
 
 

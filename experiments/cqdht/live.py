@@ -32,7 +32,8 @@ from typing import Final, Literal
 from experiments.cqdht.messages import AnyAlgorithm
 from experiments.cqdht.workload import BOS, SCHEMA, ZIPF, Size, Workload
 from experiments.report import with_progress
-from overlay.sim.peer import OnAnswer, SimPeer
+from overlay.sim.peer import SimPeer
+from overlay.sim.surroundings import OnAnswer
 from overlay.sim.topology import UniformTopology
 from overlay.sim.trace import Trace
 from overlay.sim.world import World

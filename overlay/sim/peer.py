@@ -7,26 +7,23 @@ disk at a time, and only then what waits for it. A crash forgets everything but 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from itertools import islice
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from overlay.clocks import Clocks
-from overlay.sim.agenda import Agenda
 from overlay.sim.disk import SimDisk
 from overlay.sim.engine import ReferenceEngine
-from overlay.sim.membership import Membership
-from overlay.sim.network import Network
 from overlay.sim.power import FailingDisk, PowerLost
-from overlay.sim.topology import Topology
-from overlay.sim.trace import Trace, places_of
+from overlay.sim.surroundings import Machine, OnAnswer, PeerFailed, Surroundings
+from overlay.sim.trace import places_of
 from protocols.clock import OFFSET_MAX_MS, PEERS_MIN
 from protocols.commit import SyncGate
 from protocols.effects import (
     AfterSync,
     Append,
     AppendBatch,
+    Blame,
     Effect,
     ForgetLog,
     ReadLog,
@@ -42,7 +39,6 @@ from protocols.events import (
     ClockCompared,
     DiskSpace,
     Event,
-    LogBounds,
     LogRead,
     NearestPeers,
     PeerDown,
@@ -61,12 +57,12 @@ from protocols.execution.engine import (
     StopRun,
     WarmEngine,
 )
-from protocols.ids import LogId, Millis, PeerId, RequestId, TimerName
+from protocols.ids import Millis, PeerId, RequestId, TimerName
 from protocols.journal.compaction import Piece
 from protocols.journal.disk import DiskFull
 from protocols.journal.journal import Journal
 from protocols.journal.pending import Pending, Reading
-from protocols.messages import Answer, Command, Record
+from protocols.messages import Answer, Command
 from protocols.placement.sight import LookAtNetwork, NetworkSeen
 from protocols.store.messages import Leave
 from queries.schema import Row
@@ -83,51 +79,6 @@ START_RUN_MS: Final = 200
 WARM_MS_MAX: Final = 8000  # The longest first start of an engine.
 FAILS_SHARE: Final = 0.2  # Share of first starts that fail.
 FEED_RUN_MS: Final = 30
-
-OnAnswer = Callable[[Answer | None, bool], None]
-"""Hears the answers of one request; None when the peer has crashed and the connection with it."""
-
-
-OnCrash = Callable[["SimPeer", bool], None]
-"""Hears of every crash, and again when the disk is lost with it."""
-
-
-class Machine(Protocol):
-    """What runs on a simulated peer: `protocols.peer.Peer`, or another machine of its shape."""
-
-    def handle(self, event: Event, now: Millis) -> list[Effect]: ...
-    def restore(self, records: Sequence[Record], logs: Mapping[LogId, LogBounds], now: Millis) -> None: ...
-    def snapshot(self) -> list[Record]: ...
-    def validate(self) -> None: ...
-
-
-class PeerFailed(Exception):
-    """A machine broke one of its own rules: our mistake."""
-
-
-@dataclass(slots=True)
-class Surroundings:
-    """What all peers of a simulation share."""
-
-    seed: int
-    agenda: Agenda
-    membership: Membership
-    network: Network
-    topology: Topology
-    trace: Trace
-    make: Callable[[PeerId, random.Random], Machine]
-    encode_record: Callable[[Record], bytes]
-    decode_record: Callable[[bytes], Record]
-    disk_rng: random.Random
-    rng: random.Random  # Draws how long disks take, whom a peer measures, and the like.
-    validate_every: int = 1
-    segment_bytes: int = 1 << 20
-    sync_ms_max: Millis = 6
-    has_engine: Callable[[PeerId], bool] = lambda _: True
-    requests: int = 0
-    contacts: list[int] = field(default_factory=list)  # Whom a peer may measure: everybody.
-    peers: list[SimPeer] = field(default_factory=list)
-    on_crash: OnCrash = lambda peer, with_disk: None
 
 
 class SimPeer:
@@ -159,6 +110,7 @@ class SimPeer:
         "index",
         "is_up",
         "life",
+        "may_leave",
         "paused_until",
         "peer_id",
         "skew_ms",
@@ -173,6 +125,7 @@ class SimPeer:
         self.disks = 1  # How many it has had.
         self.is_up = False
         self.life = 0
+        self.may_leave = True
         self.skew_ms: Millis = 0
         self.slow_ms: Millis = 0
         self.paused_until: Millis = 0
@@ -589,6 +542,7 @@ class SimPeer:
         ReadLog: _read_log,
         AfterSync: _after_sync,
         Tell: _tell,
+        Blame: lambda _self, _effect: None,  # The trace has it.
         StartRun: _start_run,
         FeedRun: _feed_run,
         StopRun: _stop_run,

@@ -17,10 +17,10 @@ from typing import Final
 
 from overlay.sim.faults import Faults, draw_rules
 from overlay.sim.oracle import Violation
-from overlay.sim.peer import PeerFailed
 from overlay.sim.query_workload import QueriesWorkload, QueryWorkload
 from overlay.sim.ranges import draw
 from overlay.sim.scenario import Scenario, parse_scenario
+from overlay.sim.surroundings import PeerFailed
 from overlay.sim.topology import TOPOLOGY_NAMES, make_topology
 from overlay.sim.trace import Trace, places_of
 from overlay.sim.workload import Workload

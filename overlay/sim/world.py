@@ -8,7 +8,8 @@ from collections.abc import Callable
 from overlay.sim.agenda import Agenda
 from overlay.sim.membership import Membership
 from overlay.sim.network import Codec, Network
-from overlay.sim.peer import Machine, OnCrash, SimPeer, Surroundings
+from overlay.sim.peer import SimPeer
+from overlay.sim.surroundings import Machine, OnCrash, Surroundings
 from overlay.sim.topology import Topology, UniformTopology
 from overlay.sim.trace import Trace
 from protocols.ids import Millis, PeerId

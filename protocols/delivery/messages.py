@@ -15,9 +15,12 @@ import msgspec
 from protocols.catalogue.shares import WHOLE, PublisherShare
 from protocols.catalogue.streams import StreamDefinition
 from protocols.clock import Stamp
-from protocols.ids import Millis, PeerId, StreamName, SubscriptionId
+from protocols.errors import expect
+from protocols.ids import COUNT_MAX, Count, Micros, Millis, PeerId, StreamName, SubscriptionId
 from protocols.messages import Answer, Command, Message, Record
 
+STREAM_NAME_MAX: Final = 1024  # Characters; names of streams are shorter, those of results have more in front.
+_raw_rows: Final = msgspec.msgpack.Decoder(list[msgspec.Raw])
 FINISHED_US: Final = (1 << 63) - 1  # The punctuation of a publisher that has finished: nothing follows at any time.
 
 
@@ -35,22 +38,32 @@ class Position(msgspec.Struct, frozen=True, array_like=True):
     """A place in what one origin has published: everything below `next` is behind it."""
 
     origin: Origin
-    next: int
-    dead: tuple[int, ...] = ()  # Tuples below `next` that were dead-lettered, not processed; the latest ones.
+    next: Count
+    dead: tuple[Count, ...] = ()  # Tuples below `next` that were dead-lettered, not processed; the latest ones.
 
 
 class Batch(msgspec.Struct, frozen=True, array_like=True):
     """Consecutive tuples of one origin; tuple i has the id (origin, first + i)."""
 
     origin: Origin
-    first: int
-    count: int
+    first: Count
+    count: Count
     published_at: Stamp
     rows: bytes  # A msgpack array of rows, each an array in the order of the schema.
 
     @property
     def next(self) -> int:
         return self.first + self.count
+
+    def check(self) -> None:
+        """What holds of every batch, whoever sends it; see Message.check."""
+        expect(self.count > 0, "a batch without tuples")
+        expect(self.next <= COUNT_MAX, "a batch beyond the end of all sequences")
+        try:
+            rows = len(_raw_rows.decode(self.rows))
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            rows = -1
+        expect(rows == self.count, "a batch whose rows are not as many as it says, or cannot be read")
 
 
 class DeadLetter(msgspec.Struct, frozen=True, array_like=True):
@@ -71,7 +84,7 @@ class Subscribe(Message, frozen=True, kw_only=True, tag="SUBSCRIBE"):
     stream: StreamName
     positions: tuple[Position, ...]  # Its position in each origin that it knows at this peer.
     since: Stamp  # For any other origin: start at the first tuple with this stamp or a later one.
-    credit: int  # How many bytes of rows may be on their way; 0 while no client reads.
+    credit: Count  # How many bytes of rows may be on their way; 0 while no client reads.
     copies_of: tuple[Origin, ...] = ()  # For a backup: the origins whose copy it should serve.
     restart: bool = False  # Resend from the positions on; what is in flight is useless.
     heartbeats: bool = False  # Send HEARTBEAT while there is nothing else to send.
@@ -92,6 +105,10 @@ class BatchMessage(Message, frozen=True, kw_only=True, tag="BATCH"):
     subscription: SubscriptionId
     batches: tuple[Batch, ...]
 
+    def check(self) -> None:
+        for batch in self.batches:
+            batch.check()
+
 
 class Silence(msgspec.Struct, frozen=True, array_like=True):
     """What a publisher says of itself: as of a time, nothing of its origin follows a position.
@@ -100,10 +117,10 @@ class Silence(msgspec.Struct, frozen=True, array_like=True):
     """
 
     origin: Origin
-    next: int
+    next: Count
     at: Stamp  # Every later tuple gets a higher stamp.
     is_idle: bool = False  # It has been silent for so long that nobody need wait for its event time.
-    before_us: int | None = None  # Punctuation: no tuple to come has an event time before this one.
+    before_us: Micros | None = None  # Punctuation: no tuple to come has an event time before this one.
     is_leaving: bool = False  # It leaves the network, and will not be heard of for a while.
 
 
@@ -119,8 +136,11 @@ class Gap(Message, frozen=True, kw_only=True, tag="GAP"):
 
     subscription: SubscriptionId
     origin: Origin
-    first: int
-    next: int
+    first: Count
+    next: Count
+
+    def check(self) -> None:
+        expect(self.first < self.next, "a gap without tuples")
 
 
 class Ack(Message, frozen=True, kw_only=True, tag="ACK"):
@@ -148,15 +168,21 @@ class Backup(Message, frozen=True, kw_only=True, tag="BACKUP"):
 
     origin: Origin
     batches: tuple[Batch, ...]
-    first: int  # Where the ingress peer's log begins; what lies below is kept nowhere any more.
+    first: Count  # Where the ingress peer's log begins; what lies below is kept nowhere any more.
     retention_ms: Millis
+
+    def check(self) -> None:
+        expect(len(self.origin.stream) <= STREAM_NAME_MAX, "the name of the stream is too long")
+        for batch in self.batches:
+            expect(batch.origin == self.origin, "a batch of another origin")
+            batch.check()
 
 
 class Backed(Message, frozen=True, kw_only=True, tag="BACKED"):
     """The backup has everything below `next` on disk and wants the tuples from there on."""
 
     origin: Origin
-    next: int
+    next: Count
 
 
 # In the journal.
@@ -354,7 +380,7 @@ class SubscriptionLetters(msgspec.Struct, frozen=True, array_like=True):
     """The dead letters of one subscription."""
 
     subscription: SubscriptionId
-    count: int  # All that there ever were.
+    count: Count  # All that there ever were.
     letters: tuple[DeadLetter, ...]  # The newest, newest first.
 
 
@@ -374,7 +400,7 @@ class LogKept(msgspec.Struct, frozen=True, array_like=True):
     """The tuples of one stream at an ingress peer that some subscription has not read yet."""
 
     stream: StreamName
-    pending: int
+    pending: Count
     backup: PeerId | None  # The peer that serves them meanwhile.
 
 

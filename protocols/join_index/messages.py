@@ -18,7 +18,7 @@ import msgspec
 
 from protocols.clock import Stamp
 from protocols.delivery.messages import Origin, Position
-from protocols.ids import Millis, PeerId, StreamName
+from protocols.ids import Count, Millis, PeerId, StreamName
 from protocols.messages import Message
 from protocols.subgraphs import Algorithm, Reach
 from queries.plan import Operator
@@ -92,8 +92,8 @@ class Heavy(msgspec.Struct, frozen=True, array_like=True):
 
     at: Attribute | None  # None: DAI-V, where the value alone decides.
     value: ValueText
-    rows: int
-    columns: int
+    rows: Count
+    columns: Count
 
 
 class IndexQuery(Message, frozen=True, kw_only=True, tag="QUERY"):
@@ -101,11 +101,11 @@ class IndexQuery(Message, frozen=True, kw_only=True, tag="QUERY"):
 
     query: JoinQuery
     side: Side
-    replica: int
+    replica: Count
     rewrites: bool = True  # False: this side's tuples go to evaluators as they are. SAI rewrites by one side.
     evaluators: tuple[PeerId, ...] = ()  # A value's key, modulo their number, says which of them evaluates it.
     heavy: tuple[Heavy, ...] = ()  # Values that several of them evaluate.
-    replicas: int = 1  # Rewriters of this side. Each reads a share of the publishers.
+    replicas: Count = 1  # Rewriters of this side. Each reads a share of the publishers.
 
 
 class AskEvaluators(Message, frozen=True, kw_only=True, tag="ASK_EVALUATORS"):
@@ -127,9 +127,9 @@ class QueryIndexed(Message, frozen=True, kw_only=True, tag="QUERY_INDEXED"):
 
     query: JoinId
     side: Side
-    replica: int
+    replica: Count
     reader: str = ""  # The reader that serves this side.
-    report: int = 0  # Its first COVERED that counts for this query.
+    report: Count = 0  # Its first COVERED that counts for this query.
 
 
 class QueryRefused(Message, frozen=True, kw_only=True, tag="QUERY_REFUSED"):
@@ -148,7 +148,7 @@ class RemoveQuery(Message, frozen=True, kw_only=True, tag="REMOVE_QUERY"):
 class KeepQueries(Message, frozen=True, kw_only=True, tag="KEEP_QUERIES"):
     """Renews the lease of these sides of queries. A rewriter forgets a side whose lease has run out."""
 
-    queries: tuple[tuple[JoinId, Side, int], ...]  # The number is the replica.
+    queries: tuple[tuple[JoinId, Side, Count], ...]  # The number is the replica.
 
 
 class QueryLost(Message, frozen=True, kw_only=True, tag="QUERY_LOST"):
@@ -171,7 +171,7 @@ class Load(msgspec.Struct, frozen=True, array_like=True):
     schema: Schema
     origin: Origin
     published_at: Stamp
-    sequences: tuple[int, ...]
+    sequences: tuple[Count, ...]
     values: tuple[ValueText, ...]
     rows: bytes  # A batch, as the schema writes it.
 
@@ -179,14 +179,14 @@ class Load(msgspec.Struct, frozen=True, array_like=True):
 class Parcel(Message, frozen=True, kw_only=True, tag="PARCEL"):
     """What a rewriter has for an evaluator. Number 0 carries no loads; it asks whether the evaluator is still there."""
 
-    number: int
+    number: Count
     loads: tuple[Load, ...] = ()
     queries: tuple[JoinQuery, ...] = ()  # The evaluator learns these before it takes the loads.
     over: tuple[JoinId, ...] = ()  # Their subscriber has ended these: forget them for good.
     released: tuple[JoinId, ...] = ()  # This rewriter has dropped these: forget those that no other has brought.
     counts_on: bool = False  # The sender is a rewriter, which relies on what evaluators keep.
-    after: int = 0  # A parcel with queries that the evaluator must have unpacked before this one.
-    settled: int = 0  # Parcels with lower numbers will not be sent again.
+    after: Count = 0  # A parcel with queries that the evaluator must have unpacked before this one.
+    settled: Count = 0  # Parcels with lower numbers will not be sent again.
 
 
 class Heard(msgspec.Struct, frozen=True, array_like=True):
@@ -194,7 +194,7 @@ class Heard(msgspec.Struct, frozen=True, array_like=True):
 
     peer: PeerId
     life: Millis
-    sequence: int
+    sequence: Count
 
 
 class Told(msgspec.Struct, frozen=True, array_like=True):
@@ -202,13 +202,13 @@ class Told(msgspec.Struct, frozen=True, array_like=True):
 
     subscriber: PeerId
     life: Millis
-    sequence: int
+    sequence: Count
 
 
 class Receipt(Message, frozen=True, kw_only=True, tag="RECEIPT"):
     """The parcel is unpacked. Its results have left with the numbers in `told`, or lower ones."""
 
-    number: int
+    number: Count
     life: Millis  # The evaluator's. What it got in an earlier life is lost.
     told: tuple[Told, ...] = ()
     refused: str = ""  # Why the evaluator did not keep some of it.
@@ -219,7 +219,7 @@ class ResultRows(msgspec.Struct, frozen=True, array_like=True):
 
     query: JoinId
     origins: tuple[Origin, ...]
-    made_of: tuple[int, ...]  # Four numbers a row: for left, then right, an index into `origins` and a sequence.
+    made_of: tuple[Count, ...]  # Four numbers a row: for left, then right, an index into `origins` and a sequence.
     rows: bytes  # As the schema of the result writes them.
 
 
@@ -228,7 +228,7 @@ class JoinResults(Message, frozen=True, kw_only=True, tag="JOIN_RESULTS"):
 
     life: Millis  # The evaluator's.
     subscriber_life: Millis
-    sequence: int  # Counts from 1, without gaps, for each life of the subscriber.
+    sequence: Count  # Counts from 1, without gaps, for each life of the subscriber.
     results: tuple[ResultRows, ...]
     late: tuple[JoinId, ...] = ()  # A tuple came too late for these: its partners may have expired.
 
@@ -237,7 +237,7 @@ class Notified(Message, frozen=True, kw_only=True, tag="NOTIFIED"):
     """One JOIN_RESULTS has arrived. The subscriber withholds this while results pile up: back-pressure."""
 
     subscriber_life: Millis
-    sequence: int
+    sequence: Count
 
 
 class Covered(Message, frozen=True, kw_only=True, tag="COVERED"):
@@ -248,9 +248,9 @@ class Covered(Message, frozen=True, kw_only=True, tag="COVERED"):
     """
 
     reader: str
-    report: int  # Numbers the reports of the reader.
-    tuples: int  # Read so far.
-    messages: int  # Tuples and triggers sent to evaluators.
+    report: Count  # Numbers the reports of the reader.
+    tuples: Count  # Read so far.
+    messages: Count  # Tuples and triggers sent to evaluators.
     covers: tuple[Position, ...]
     heard: tuple[Heard, ...]  # Every evaluator that has got something of this reader.
     forgotten: tuple[JoinId, ...] = ()

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import msgspec
 
-from protocols.ids import PeerId
+from protocols.ids import Amount, PeerId
 from protocols.placement.tree import Distance, Site
 
 Location = PeerId | None
@@ -25,8 +25,8 @@ class Configuration(msgspec.Struct, frozen=True, array_like=True):
     """An operator at a location, with its children where they are cheapest for that."""
 
     location: Location
-    cost: float  # γ: of the whole subtree.
-    delay: float  # δ: the longest way from a source below to here.
+    cost: Amount  # γ: of the whole subtree.
+    delay: Amount  # δ: the longest way from a source below to here.
     children: tuple[Location, ...] = ()
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from protocols.effects import Effect, Route, Send, SetTimer, Tell
+from protocols.errors import expect
 from protocols.events import Event, Received, TimerFired, Unreachable, Unroutable
 from protocols.ids import Millis, PeerId
 from protocols.placement import messages
@@ -76,6 +77,7 @@ class PlacementMachine:
     me: PeerId
     again_ms: Millis = 2_000
     forget_ms: Millis = 60_000
+    entries_max: int = 10_000  # Zones and mapped operators; what exceeds them is ignored.
     mapped: dict[tuple[PlacementId, int], Row] = field(default_factory=dict)
     refused: int = 0  # Remappings to a place that was never offered.
     _zones: dict[PlacementId, dict[int, Zone]] = field(default_factory=dict)
@@ -149,7 +151,13 @@ class PlacementMachine:
         asked = self._asked.get(message.placement)
         if asked is None or asked.attempt != message.attempt or asked.is_done:
             return []
-        if message.configuration.location is not None:
+        operator, children = message.operator, message.configuration.children
+        expect(
+            operator in asked.tree.sites or operator in asked.tree.sources, f"no operator {operator} in this placement"
+        )
+        expect(None not in children, "an operator whose children are nowhere")
+        expect(len(children) == len(asked.tree.vertices[operator].children), "an operator with other children")
+        if message.configuration.location is not None and len(asked.hosts) < self.entries_max:
             asked.hosts[message.operator, message.configuration.location] = None
         latest = asked.mapped.get(message.operator)
         if latest is None or latest.decided_by < message.decided_by:
@@ -234,6 +242,8 @@ class PlacementMachine:
         place = message.placement, message.operator
         row = Row(message.attempt, message.decided_by, configuration)
         known = self.mapped.get(place)
+        if known is None and len(self.mapped) >= self.entries_max:
+            return []
         if known is None or known.order < row.order:
             self.mapped[place] = row
         return self._remember(message.placement)
@@ -241,9 +251,13 @@ class PlacementMachine:
     # As coordinator.
 
     def _zone(self, placement: PlacementId, attempt: int, root: int) -> Zone | None:
-        """The zone, made anew for a new attempt; None if this attempt is over."""
+        """The zone, made anew for a new attempt; None if this attempt is over, or if there is no room for it."""
+        if placement not in self._zones and len(self._zones) >= self.entries_max:
+            return None
         zones = self._zones.setdefault(placement, {})
         zone = zones.get(root)
+        if zone is None and len(zones) >= self.entries_max:
+            return None
         if zone is None or zone.attempt < attempt:
             zone = zones[root] = Zone(attempt)
         return zone if zone.attempt == attempt else None
@@ -252,6 +266,8 @@ class PlacementMachine:
         zone = self._zone(message.placement, message.attempt, message.subtree[-1].operator)
         if zone is None:
             return []
+        is_new = not zone.subtree
+        expect(is_new or (zone.subtree, zone.boundary) == (message.subtree, message.boundary), "another subtree")
         zone.subtree, zone.boundary = message.subtree, message.boundary
         return [*self._remember(message.placement), *self._advance(message.placement, zone)]
 
@@ -259,6 +275,13 @@ class PlacementMachine:
         zone = self._zone(message.placement, message.attempt, message.path[0])
         if zone is None:
             return []
+        expect(
+            zone.terms is None or (zone.path, zone.terms) == (message.path, message.terms), "a path with other terms"
+        )
+        expect(
+            not zone.subtree or message.operator in zone.boundary, f"operator {message.operator} is not at the boundary"
+        )
+        expect(len(zone.tables) < self.entries_max, "a zone with too many children")
         zone.path, zone.terms = message.path, message.terms
         zone.tables[message.operator] = MappedTable.of(message)
         return [*self._remember(message.placement), *self._advance(message.placement, zone)]

@@ -11,7 +11,7 @@ from functools import cached_property
 
 import msgspec
 
-from protocols.ids import PeerId
+from protocols.ids import Amount, Count, PeerId
 from queries.cost import Rates
 from queries.plan import Operator, Source
 
@@ -23,8 +23,8 @@ class Vertex(msgspec.Struct, frozen=True, array_like=True):
     """An operator, a source, or the delivery."""
 
     name: str
-    children: tuple[int, ...]
-    beta: float  # What flows to its parent, in bytes per second: the paper's β of the edge above it.
+    children: tuple[Count, ...]
+    beta: Amount  # What flows to its parent, in bytes per second: the paper's β of the edge above it.
     peer: PeerId | None = None  # The place of a source (the paper's DHT function) or of the proxy; None: an operator.
     able: tuple[PeerId, ...] | None = None  # The peers that can run an operator; None: every peer.
     instead: tuple[tuple[PeerId, PeerId], ...] = ()  # For each peer that cannot, the nearest that can.
@@ -33,9 +33,9 @@ class Vertex(msgspec.Struct, frozen=True, array_like=True):
 class Site(msgspec.Struct, frozen=True, array_like=True):
     """All that placing one operator needs to know of the tree; the proxy computes it before anything is placed."""
 
-    operator: int
-    children: tuple[int, ...]
-    betas: tuple[float, ...]  # Of the edge to each child.
+    operator: Count
+    children: tuple[Count, ...]
+    betas: tuple[Amount, ...]  # Of the edge to each child.
     below: tuple[tuple[PeerId, ...], ...]  # dl of each child: the locations of the sources below it.
     common: tuple[PeerId, ...]  # cl: the locations in every child's dl.
     wanted: tuple[PeerId, ...]  # Where an operator above may want this one, because several of its inputs meet there.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -66,15 +66,19 @@ class Zone:
 
     @property
     def is_ready(self) -> bool:
-        return bool(self.subtree) and all(child in self.tables for child in self.boundary)
+        has_tables = self.terms is not None and all(child in self.tables for child in self.boundary)
+        return bool(self.subtree) and has_tables
 
     def map(self) -> None:
         """Place every operator of the zone, and work out its cost wherever those above may want it.
 
-        An operator that not every peer can run may find no place within the bound; the zone then stays unplaced.
+        An operator that not every peer can run may find no place within the bound; the zone then stays unplaced. So it
+        does if the messages that made it name peers outside the network view.
         """
         terms = self.terms
         assert terms is not None
+        if terms.peers and not frozenset(terms.peers).issuperset(self._named()):
+            return
         measure = measure_of(terms)
         choose = chooser(terms.algorithm, terms.candidates)
         for site in self.subtree:
@@ -84,6 +88,16 @@ class Zone:
                 return
             self.tables[site.operator] = MappedTable(best, *_options(site, below, measure, terms))
         self.is_mapped = True
+
+    def _named(self) -> Iterator[PeerId]:
+        """Every peer whose distance the placement may ask for."""
+        for site in self.subtree:
+            yield from (*site.common, *site.wanted, *(peer for below in site.below for peer in below))
+            yield from (other for _, other in site.instead)
+            yield from (site.peer,) if site.peer is not None else ()
+        for child in self.boundary:
+            table = self.tables[child]
+            yield from (table.best.location,) if table.best.location is not None else ()
 
     def settle(self, location: PeerId) -> dict[int, Configuration] | None:
         """The configuration of every operator of the zone with its root at a location; None if it cannot be there."""

@@ -22,7 +22,7 @@ from __future__ import annotations
 import msgspec
 
 from protocols.clock import Stamp
-from protocols.ids import Key, Millis, PeerId
+from protocols.ids import Count, Key, Millis, PeerId
 from protocols.messages import Answer, Command, Message, Record
 from protocols.store.entries import Entry, Order
 
@@ -37,7 +37,7 @@ class Version(msgspec.Struct, frozen=True, array_like=True):
     item: str
     stamp: Stamp
     writer: PeerId
-    size: int  # Bytes the entry takes in a message.
+    size: Count  # Bytes the entry takes in a message.
 
     @property
     def order(self) -> Order:
@@ -89,7 +89,7 @@ class StorePutDone(Message, frozen=True, kw_only=True, tag="STORE_PUT_DONE"):
 
     name: ItemName
     stamp: Stamp  # Of the entry that was put.
-    replicas: int
+    replicas: Count
     newest: Stamp  # Of what the owners hold now.
     is_newest: bool  # Whether that is the entry that was put; if not, its stamp was too old.
     refusal: str = ""
@@ -141,7 +141,7 @@ class StoreDigest(Message, frozen=True, kw_only=True, tag="STORE_DIGEST"):
     round: Round
     # The peers by which the sender determines its keys; both sides must mean the same keys.
     neighbours: tuple[PeerId, ...]
-    start: int
+    start: Count
     digests: tuple[tuple[int, int], ...]  # Bucket and checksum, of the buckets that hold anything.
     wants_sightings: bool = False
 
@@ -154,8 +154,8 @@ class StoreOffer(Message, frozen=True, kw_only=True, tag="STORE_OFFER"):
 
     versions: tuple[Version, ...]
     round: Round = 0
-    buckets: tuple[int, ...] = ()
-    end: int = 0
+    buckets: tuple[Count, ...] = ()
+    end: Count = 0
     sightings: tuple[Sighting, ...] = ()  # All peers around me, if you asked for them.
 
 

@@ -165,7 +165,7 @@ async def test_what_is_not_shared_is_not_read_and_unknown_kinds_are_said_once(tm
         (
             EXECUTION,
             "warn",
-            "does not share execution (2 here, 7 to 8 there), join_index (2 here, 7 to 8 there): neither runs parts of "
+            "does not share execution (2 here, 7 to 8 there), join_index (3 here, 7 to 8 there): neither runs parts of "
             "the other's queries, neither joins for the other",
             "upgrade this peer",
         ),

@@ -69,7 +69,7 @@ def make(kind: Any, luck: random.Random | None = None) -> Any:
 
 
 SIMPLE: dict[Any, Callable[[random.Random | None], Any]] = {
-    int: lambda luck: luck.randrange(1 << luck.randrange(1, 60)) if luck else 7,
+    int: lambda luck: luck.randrange(1 << luck.randrange(1, 53)) if luck else 7,
     float: lambda luck: luck.uniform(0, 1e6) if luck else 0.5,
     str: lambda luck: "".join(luck.choices("aé漢 /\0", k=luck.randrange(6))) if luck else "name",
     bytes: lambda luck: luck.randbytes(luck.randrange(40)) if luck else b"\x01\x02",

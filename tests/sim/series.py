@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from overlay.sim.oracle import Violation
-from overlay.sim.peer import PeerFailed
 from overlay.sim.run import Verdict, run
 from overlay.sim.scenario import parse_scenario, scenario_text
+from overlay.sim.surroundings import PeerFailed
 from tests.sim import shelf
 
 HERE = Path(__file__).parent

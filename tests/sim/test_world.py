@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from overlay.sim.network import TIMEOUT_MS, Conditions
-from overlay.sim.peer import PeerFailed
+from overlay.sim.surroundings import PeerFailed
 from overlay.sim.trace import Trace
 from protocols.events import NEIGHBOURS_MAX, Started
 from protocols.ids import Key, distance
