@@ -193,11 +193,12 @@ class Faults:
 
     def _leave(self, rule: FaultRule, for_ms: Millis) -> None:
         """Neighbours that own the same keys leave together; enough others must remain to own these keys."""
-        up = [peer for peer in self._world.peers if peer.is_up]
+        up = [peer for peer in self._world.peers if peer.is_up and peer.may_leave]
         point = self._rng.choice(up).peer_id.number if up else 0
         up.sort(key=lambda peer: peer.peer_id.number ^ point)
         count = self._rng.choice(_LEAVING_TOGETHER) if rule.share is None else round(rule.share * len(up))
-        for peer in up[: min(count, len(up) - _STAYING_MIN)]:
+        staying = sum(peer.is_up for peer in self._world.peers) - _STAYING_MIN
+        for peer in up[: max(0, min(count, staying))]:
             peer.leave(partial(self._world.agenda.after, for_ms, self._restart, peer))
 
     def _restart(self, peer: SimPeer) -> None:

@@ -464,6 +464,8 @@ class QueryWorkload:
             else:
                 size = -(-count // publishers)
             made.append((peer, _Source(self, stream, peer, size, first)))
+            if self.shape.streams[stream].event_time is not None:
+                peer.may_leave = False  # No window waits for a publisher that has left: its later rows may be late.
             first += size
         return [source for _, source in made]
 
