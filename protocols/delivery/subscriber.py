@@ -483,8 +483,9 @@ class Subscriber:
         if subscription is None or subscription.request is None:
             return []
         origin, upto = message.origin, subscription.taken.get(message.origin)
-        if upto is None or message.first > upto or subscription.held:
-            return []  # Something before it is in flight, lost, or held here; GAP will be sent again.
+        is_tried = subscription.trial is not None or subscription.is_burying
+        if upto is None or message.first > upto or subscription.held or is_tried:
+            return []  # Something before it is in flight, lost, held or tried here; GAP will be sent again.
         if message.next <= upto:
             repeated = Ack(subscription=message.subscription, positions=subscription.positions_at([origin]))
             return [Send(sender, repeated)]
