@@ -44,8 +44,8 @@ experiment: $(READY) ## Run an experiment of docs/experiments.md: make experimen
 	@$(FIND_JAVA)
 	$(BIN)/python -m experiments.$(or $(E),$(error Say which, as in: make experiment E=sand.figure_6)) $(ARGS)
 
-compose-test: $(READY) ## Start the five containers of docker-compose.yml, cut one off, heal, kill one, tear down.
-	deploy/compose-test
+compose-test: $(READY) ## Run the containers of docker-compose.yml: cut one off, kill others in the middle of queries, tear down.
+	$(BIN)/python deploy/compose-test
 
 java: $(READY) ## Find Java 17 or newer, or install one into the virtual environment; print its home.
 	@$(BIN)/python deploy/java-home

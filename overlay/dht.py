@@ -36,11 +36,14 @@ from overlay.datagrams import (
     Pong,
     same_place,
 )
-from overlay.identity import Address, Identity, Network, PeerRecord, format_address
+from overlay.identity import Address, Identity, PeerRecord, format_address
 from overlay.liveness import Liveness
 from overlay.lookup import PARALLEL, Lookup
 from overlay.members import Gone, Member
+from overlay.membership import Membership
+from overlay.now import steady_ms, wall_ms
 from overlay.own_record import OwnRecord
+from overlay.resolve import resolve
 from overlay.rpc import Reply, SealedProtocol
 from overlay.shaping import Shaper
 from overlay.table import Candidate, Contact, Table
@@ -55,7 +58,6 @@ REFRESH_SELF_S: Final = 10.0
 REFRESH_LEVEL_S: Final = 3.0
 SEEK_ALONE_S: Final = 2.0  # Between two tries at the seeds while we know nobody,
 SEEK_S: Final = 30.0  # and otherwise: networks that grew apart meet again at a seed.
-RESOLVE_S: Final = 3.0  # A seed whose name takes longer must not hold up the others.
 FAREWELL_S: Final = 1.5
 SETTLE_TRIES: Final = 5  # Questions to a neighbour until it has us in its table.
 RETRIES_PER_PROBE: Final = 3
@@ -73,7 +75,7 @@ class Dht(Server):
     def __init__(
         self,
         identity: Identity,
-        network: Network,
+        membership: Membership,
         *,
         has_engine: bool = False,
         understanding: Understanding | None = None,
@@ -95,7 +97,7 @@ class Dht(Server):
         self.shaper = shaper
         self._own: OwnRecord
         self._identity = identity
-        self._network = network
+        self.membership = membership
         self._has_engine = has_engine
         self._rng = rng or random.Random()
         self._since_at = time.time()
@@ -131,8 +133,9 @@ class Dht(Server):
                 time.time(),
                 has_engine=self._has_engine,
                 versions=self.understanding.versions,
+                ring=self.membership.ring,
             )
-            self.protocol = SealedProtocol(self._network, self.table, self, self.shaper)
+            self.protocol = SealedProtocol(self.membership.spoken(), self.table, self, self.shaper)
             self.transport, _ = await self._loop.create_datagram_endpoint(lambda: self.protocol, sock=endpoint)
         except BaseException:
             endpoint.close()
@@ -144,7 +147,7 @@ class Dht(Server):
 
     async def bootstrap(self, addrs: Sequence[Address] | None = None) -> int:
         """Join through the given addresses, or the seeds; returns how many of them answered."""
-        addresses = await _resolve(self.seeds if addrs is None else addrs)
+        addresses = await resolve(self.seeds if addrs is None else addrs)
         replies = await asyncio.gather(*(self._hello(address) for address in addresses))
         answered = sum(replies)
         if answered:
@@ -215,7 +218,12 @@ class Dht(Server):
             Member(peer, apart.address, apart.release, "incompatible", apart.since_at, None, versions=apart.versions)
             for peer, apart in self.understanding.refused()
         ]
-        return [own, *known, *refused, *self.gone.members()]
+        expelled = self.membership.ring.expelled_members()
+        return [own, *known, *refused, *expelled, *self.gone.members()]
+
+    def dead(self) -> list[Address]:
+        """Where the peers were that died, or were cut off."""
+        return [member.address for member in self.gone.members() if member.status == "dead"]
 
     async def crawl(self, limit: int = 10_000) -> list[Member]:
         """All peers of the network, found by asking from peer to peer."""
@@ -244,7 +252,7 @@ class Dht(Server):
         """How far our wall clock is from those of the peers that answer us."""
         told = [contact.clock.ahead_of_steady_ms for contact in self.table.contacts() if not contact.is_suspect]
         others_ms = [ahead_ms for ahead_ms in told if ahead_ms is not None]
-        return self._clocks.compare(_wall_ms() - _steady_ms(), others_ms)
+        return self._clocks.compare(wall_ms() - steady_ms(), others_ms)
 
     def stats(self) -> dict[str, float]:
         """Counters of datagrams and calls, the size of the table, and how far our clock is off."""
@@ -264,6 +272,14 @@ class Dht(Server):
     def own_record(self) -> PeerRecord:
         return self.record
 
+    def belongs(self, record: PeerRecord, tag: bytes) -> bool:
+        """Whether the sender of a datagram, sealed under the key of this tag, is a member."""
+        if self.membership.refusal(record.peer_id, tag):
+            return False
+        if record.peer_id != self.peer_id:
+            self.membership.heard_record(record)
+        return True
+
     def own_coordinate(self) -> Coordinate:
         return self.vivaldi.coordinate
 
@@ -271,10 +287,7 @@ class Dht(Server):
         """Whether a peer speaks what a member must; one that no longer does, after an upgrade, loses its place."""
         is_admitted = self.understanding.admits(record)
         if not is_admitted and not self._stopping:
-            self.gone.rise(record.peer_id)
-            if (contact := self.table.get(record.peer_id)) is not None:
-                self.table.remove_contact(contact)
-                self._went_down(contact, "it speaks other versions now")
+            self._lose(record.peer_id, "it speaks other versions now")
         return is_admitted
 
     def heard(self, record: PeerRecord, source: Address, message: Message) -> Answer | None:
@@ -334,7 +347,7 @@ class Dht(Server):
         """A peer has told its wall clock, exact to half a round trip."""
         contact = self.table.get(peer)
         if contact is not None:
-            contact.clock.add(rtt_ms, clock_ms - _steady_ms())
+            contact.clock.add(rtt_ms, clock_ms - steady_ms())
 
     def silent(self, peer: PeerId, since: float, *, given_up: bool) -> None:
         """A question to a peer is overdue, or has been given up."""
@@ -429,7 +442,7 @@ class Dht(Server):
     def _verify(self, candidate: Candidate) -> None:
         """Ask a peer known by hearsay whether it is there; its answer gives it a place in the table."""
         peer = candidate.peer_id
-        if peer not in self._asked and peer != self.peer_id:
+        if peer not in self._asked and peer != self.peer_id and not self.membership.is_expelled(peer):
             self._asked.add(peer)
 
             def done(reply: Reply | None) -> None:
@@ -441,6 +454,7 @@ class Dht(Server):
     # Life and death.
 
     def _came_up(self, contact: Contact) -> None:
+        self.membership.met(contact.peer_id, self.protocol.opened_under)
         was = self.gone.status(contact.peer_id)
         self.gone.rise(contact.peer_id)
         log.info(
@@ -454,7 +468,25 @@ class Dht(Server):
     async def _revisit(self) -> None:
         await self.closest(Key(self.peer_id), self.table.leaf_peers + 1)
 
+    def expel(self, peer: PeerId) -> None:
+        """Treat a peer as dead, and do not believe it any more."""
+        self._lose(peer, "expelled")
+
+    def _lose(self, peer: PeerId, why: str) -> None:
+        """Forget a peer that is no member any more."""
+        self.gone.rise(peer)
+        if (contact := self.table.get(peer)) is not None:
+            self.table.remove_contact(contact)
+            self._went_down(contact, why)
+
+    def say_ring(self) -> None:
+        """Speak under the keys that count now, and sign a record that says which ring we have."""
+        if self.transport is not None:
+            self.protocol.accept(self.membership.spoken())
+            self._own.say_ring(self.membership.ring, time.time())
+
     def _went_down(self, contact: Contact, why: str) -> None:
+        self.membership.went_down(contact.peer_id)
         log.info("peer down", peer=contact.peer_id.short, address=format_address(contact.record.address), why=why)
         spare = self.table.spare_for(contact.peer_id)
         if spare:
@@ -462,10 +494,10 @@ class Dht(Server):
         for callback in self.on_down:
             callback(contact.record, why)
 
-    def _is_outdated(self, candidate: Candidate) -> bool:
+    def is_outdated(self, candidate: Candidate) -> bool:
         """Whether a hint is no newer than the end of that peer, or than its refusal."""
         refused = self.understanding.refuses(candidate.peer_id, candidate.incarnation)
-        return refused or self.gone.knows(candidate)
+        return refused or self.gone.knows(candidate) or self.membership.is_expelled(candidate.peer_id)
 
     def _has_left(self, record: PeerRecord) -> bool:
         gone = self.gone.record(record.peer_id)
@@ -482,7 +514,7 @@ class Dht(Server):
             known.append(record.incarnation + 1)
         settled = contact is not None and same_place(contact.record.address, record.address)
         is_settled = settled or not self.table.has_room_for(record.peer_id)
-        return Pong(source[0], is_settled, max(known, default=0), int(_wall_ms()))
+        return Pong(source[0], is_settled, max(known, default=0), int(wall_ms()))
 
     def _read_pong(self, reply: Reply | None) -> None:
         """Learn from an answer how others see us: a newer record than ours, or another address."""
@@ -531,7 +563,7 @@ class Dht(Server):
                 lookup.answered(peer)
                 for hint in reply.message.hints:
                     candidate = hint.candidate()
-                    if not self._is_outdated(candidate):
+                    if not self.is_outdated(candidate):
                         lookup.learn(candidate)
                         self._hearsay(candidate)
             step()
@@ -560,27 +592,3 @@ class Dht(Server):
     def tell(self, address: Address, message: Message) -> None:
         """Send a notice."""
         self.protocol.tell(address, message)
-
-
-def _wall_ms() -> float:
-    return time.time() * 1000
-
-
-def _steady_ms() -> float:
-    """A monotonic clock that also runs while the machine sleeps."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME) * 1000
-
-
-async def _resolve(addresses: Sequence[Address]) -> list[Address]:
-    """Resolve host names; a name that does not resolve now is left out and may resolve later."""
-    loop = asyncio.get_running_loop()
-
-    async def resolve(host: str, port: int) -> list[Address]:
-        try:
-            found = await asyncio.wait_for(loop.getaddrinfo(host, port, type=socket.SOCK_DGRAM), RESOLVE_S)
-        except OSError:
-            return []
-        return [(str(entry[4][0]), port) for entry in found]
-
-    found = await asyncio.gather(*(resolve(host, port) for host, port in addresses))
-    return list(dict.fromkeys(address for each in found for address in each))

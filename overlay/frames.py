@@ -14,11 +14,13 @@ import msgspec
 from overlay.identity import VERSION_CHARS_MAX, StatedVersions
 
 # HELLO greets, in both directions, before anything else. CONTROL carries a message to the peer. OPEN, DATA, CREDIT and
-# CLOSE make up a channel. PING asks for PONG. GOODBYE says that its sender starts nothing new on this link.
-HELLO, CONTROL, OPEN, DATA, CREDIT, CLOSE, PING, PONG, GOODBYE = range(1, 10)
+# CLOSE make up a channel. PING asks for PONG. GOODBYE says that its sender starts nothing new on this link. RING is
+# about the network key and the expelled (rollover.py); only a peer whose HELLO states a ring gets one.
+HELLO, CONTROL, OPEN, DATA, CREDIT, CLOSE, PING, PONG, GOODBYE, RING = range(1, 11)
 
 CONTROL_BYTES_MAX: Final = (1 << 20) + (64 << 10)
 DATA_BYTES_MAX: Final = 4 << 20
+RING_BYTES_MAX: Final = 1 << 20
 WINDOW_BYTES: Final = 256 << 10
 WINDOW_BYTES_MAX: Final = 16 << 20
 CHANNELS_MAX: Final = 1024  # How many each side may have open on one link.
@@ -41,6 +43,7 @@ BODY_BYTES: Final = (
     (U64.size, U64.size),
     (U64.size, U64.size),
     (0, 0),
+    (1, RING_BYTES_MAX),
 )
 
 
@@ -58,6 +61,7 @@ class Hello(msgspec.Struct, array_like=True, frozen=True):
     port: Annotated[int, msgspec.Meta(ge=0, le=65535)]
     versions: StatedVersions = {}
     release: Annotated[str, msgspec.Meta(max_length=VERSION_CHARS_MAX)] = ""
+    ring: Annotated[bytes, msgspec.Meta(max_length=16)] = b""  # Which key and expulsions the sender knows: keyring.py.
 
 
 class OpenChannel(msgspec.Struct, array_like=True, frozen=True):

@@ -37,7 +37,9 @@ StatedVersions = Annotated[
 ]
 """The versions of a peer as they travel: by the name of the family, so that older peers skip those they do not know."""
 _TOKEN_PREFIX: Final = "peer1-"
-_NETWORK_KEY_BYTES: Final = 32
+NETWORK_KEY_BYTES: Final = 32
+TAG_BYTES: Final = 4
+ID_OF_KEY_BYTES: Final = 16
 
 
 class IdentityError(ValueError):
@@ -77,14 +79,34 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Network:
-    """The secret that makes peers members of one network, under a name for people."""
+    """The secret that makes peers members of one network, under a name for people.
+
+    An expulsion replaces the key by one of the next generation (keyring.py); the id of the network stays.
+    """
 
     name: str
     key: bytes
+    generation: int = 1
+    origin: bytes = b""  # The id of the network, from generation 2 on: the first key is not known to everybody then.
+
+    @property
+    def id(self) -> bytes:
+        """Names the network through all generations of its key; public."""
+        return self.origin or self.derive("peerd net id")[:ID_OF_KEY_BYTES]
+
+    @property
+    def key_id(self) -> bytes:
+        """Names the key and reveals nothing of it."""
+        return self.derive("peerd key id")[:ID_OF_KEY_BYTES]
+
+    @property
+    def tag(self) -> bytes:
+        """The beginning of the key's id, as it travels."""
+        return self.key_id[:TAG_BYTES]
 
     @classmethod
     def create(cls, name: str) -> Network:
-        return cls(name, secrets.token_bytes(_NETWORK_KEY_BYTES))
+        return cls(name, secrets.token_bytes(NETWORK_KEY_BYTES))
 
     def derive(self, purpose: str, salt: bytes = b"") -> bytes:
         """Derive 32 bytes for one purpose; knowing one of them reveals nothing of the others."""
@@ -100,6 +122,8 @@ class TokenBody(msgspec.Struct, array_like=True):
     name: str
     key: bytes
     seeds: list[tuple[str, int]]
+    generation: Annotated[int, msgspec.Meta(ge=1)] = 1
+    origin: Annotated[bytes, msgspec.Meta(max_length=ID_OF_KEY_BYTES)] = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +139,12 @@ class JoinToken:
     seeds: tuple[Address, ...]
 
     def __str__(self) -> str:
-        body = msgspec.msgpack.encode(TokenBody(self.network.name, self.network.key, list(self.seeds)))
+        network = self.network
+        fields = (network.name, network.key, list(self.seeds))
+        # A network whose key was never replaced has the token that it had in earlier releases.
+        body = msgspec.msgpack.encode(
+            fields if network.generation == 1 else TokenBody(*fields, network.generation, network.origin)
+        )
         return _TOKEN_PREFIX + base64.urlsafe_b64encode(body + _checksum(body)).decode().rstrip("=")
 
     @classmethod
@@ -135,9 +164,13 @@ class JoinToken:
             token = msgspec.msgpack.decode(body, type=TokenBody)
         except msgspec.DecodeError as error:
             raise IdentityError("the join token was made by a version this one cannot read") from error
-        if len(token.key) != _NETWORK_KEY_BYTES:
-            raise IdentityError(f"the join token holds a key of {len(token.key)} bytes instead of {_NETWORK_KEY_BYTES}")
-        return cls(Network(token.name, token.key), tuple(token.seeds))
+        if len(token.key) != NETWORK_KEY_BYTES:
+            raise IdentityError(f"the join token holds a key of {len(token.key)} bytes instead of {NETWORK_KEY_BYTES}")
+        if token.generation > 1 and len(token.origin) != ID_OF_KEY_BYTES:
+            raise IdentityError("the join token does not say which network it is of")
+        origin = token.origin if token.generation > 1 else b""
+        network = Network(token.name, token.key, token.generation, origin)
+        return cls(network, tuple(token.seeds))
 
 
 def _checksum(body: bytes) -> bytes:
@@ -159,6 +192,8 @@ class RecordBody(msgspec.Struct, array_like=True, frozen=True):
     left: bool
     has_engine: bool
     versions: StatedVersions = {}
+    generation: Annotated[int, msgspec.Meta(ge=0)] = 0
+    ring: Annotated[bytes, msgspec.Meta(max_length=16)] = b""
 
 
 _encode_body = msgspec.msgpack.Encoder().encode
@@ -178,6 +213,8 @@ class PeerRecord:
     has_engine: bool  # It can run operators with state.
     versions: Versions  # The protocol versions it speaks.
     raw: bytes  # The signed bytes, then the signature: what travels.
+    generation: int = 0  # Of the network key that it has; 0 for a release that cannot replace it.
+    ring: bytes = b""  # Which key and which expulsions it knows, see keyring.py.
 
     @classmethod
     def sign(
@@ -191,15 +228,19 @@ class PeerRecord:
         left: bool = False,
         has_engine: bool = False,
         versions: Versions = VERSIONS,
+        generation: int = 0,
+        ring: bytes = b"",
         life_s: int = RECORD_LIFE_S,
     ) -> PeerRecord:
         version = version[:VERSION_CHARS_MAX]
         expires_at = int(now_s) + life_s
         dates = (incarnation, expires_at)
-        body = RecordBody(identity.public_key, *address, *dates, version, left, has_engine, dict(versions))
+        body = RecordBody(
+            identity.public_key, *address, *dates, version, left, has_engine, dict(versions), generation, ring
+        )
         signed = _encode_body(body)
         raw = signed + identity.private_key.sign(_RECORD_CONTEXT + signed)
-        return cls(identity.peer_id, address, *dates, version, left, has_engine, versions, raw)
+        return cls(identity.peer_id, address, *dates, version, left, has_engine, versions, raw, generation, ring)
 
     @classmethod
     def verify(cls, raw: bytes, now_s: float) -> PeerRecord:
@@ -220,7 +261,8 @@ class PeerRecord:
         peer_id = PeerId.of_public_key(body.public_key)
         address = (body.host, body.port)
         dates = (body.incarnation, body.expires_at)
-        return cls(peer_id, address, *dates, body.version, body.left, body.has_engine, body.versions, raw)
+        ring = (body.generation, body.ring)
+        return cls(peer_id, address, *dates, body.version, body.left, body.has_engine, body.versions, raw, *ring)
 
 
 def highest_incarnation(now_s: float, ahead_s: float) -> int:
@@ -237,7 +279,7 @@ def read_secret(path: Path) -> bytes:
 
 
 def write_secret(path: Path, secret: bytes) -> None:
-    """Write a secret atomically, readable by its owner alone."""
+    """Write a secret atomically, readable by its owner alone: after a crash the file is the old one or the new one."""
     scratch = path.with_name(path.name + ".new")
     descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:
@@ -245,6 +287,11 @@ def write_secret(path: Path, secret: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     scratch.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)  # Otherwise a power failure may bring the old file back.
+    finally:
+        os.close(folder)
 
 
 def parse_address(text: str, default_port: int) -> Address:

@@ -30,6 +30,7 @@ from overlay.frames import (
     OPEN,
     PING,
     PONG,
+    RING,
     U32,
     U64,
     WINDOW_BYTES,
@@ -43,7 +44,7 @@ from overlay.frames import (
 from overlay.identity import Address
 from overlay.outbox import LinkCounters, LinkError, Outbox
 from overlay.shaping import Shaper
-from overlay.tls import NotAMember
+from overlay.tls import NotAMember, Proof
 from protocols.ids import PeerId
 
 _BUFFER_BYTES: Final = 32 << 10  # A process may hold thousands of links, most of them idle.
@@ -59,7 +60,7 @@ CHANNEL_BYTES_MAX: Final = 32 << 20
 class LinkEvents:
     """Callbacks for what happens to a link."""
 
-    identify: Callable[[asyncio.BaseTransport], PeerId]  # The peer at the other end; raises NotAMember.
+    identify: Callable[[asyncio.BaseTransport], Proof]  # Who is at the other end; raises NotAMember.
     greeted: Callable[[Link, Hello], str]  # Why a peer that greets like this gets no link; empty if it does.
     ready: Callable[[Link], None]
     control: Callable[[Link, bytes], None]
@@ -67,12 +68,14 @@ class LinkEvents:
     round_trip: Callable[[Link, float], None]  # In ms.
     goodbye: Callable[[Link], None]  # The other side starts nothing new here; answer with goodbye().
     lost: Callable[[Link], None]
+    ring: Callable[[Link, bytes], None]  # A message about the network key.
 
 
 class Link(asyncio.BufferedProtocol):
     """One connection to one peer. Its creator hands it to a transport and awaits `ready`."""
 
     peer: PeerId  # Known once identified.
+    tag: bytes  # Names the network key under which it proved to be a member, likewise.
 
     def __init__(
         self,
@@ -89,6 +92,7 @@ class Link(asyncio.BufferedProtocol):
         self.closed = False
         self.is_identified = False
         self.is_leaving = False  # We start nothing new here.
+        self.stated = b""  # The ring that the other side has, as its HELLO says.
         self.heard_at = 0.0
         self.ping_due_at = 0.0
         self._loop = asyncio.get_running_loop()
@@ -167,6 +171,11 @@ class Link(asyncio.BufferedProtocol):
             self._ping_sent_at = time.perf_counter()  # The loop's own clock may stand still for a whole turn.
             self._outbox.put_first(PING, U64.pack(self._ping))
 
+    def tell_ring(self, body: bytes) -> None:
+        """Send a message about the network key, if the other side can read one."""
+        if self.stated and not self.closed:
+            self._outbox.put_first(RING, body)
+
     def goodbye(self) -> None:
         """Start nothing new here; what was started goes on, and then the link closes."""
         if not self.is_leaving:
@@ -199,7 +208,7 @@ class Link(asyncio.BufferedProtocol):
             self._transport.abort()
             return
         try:
-            self.peer = self._events.identify(transport)
+            self.peer, self.tag = self._events.identify(transport)
         except NotAMember as error:
             self.abort(str(error))
             return
@@ -310,6 +319,7 @@ class Link(asyncio.BufferedProtocol):
             assert self._transport is not None
             self.address = (hello.host or str(self._transport.get_extra_info("peername")[0]), hello.port)
             self._greet()  # Whatever the other side said: it shall know what we speak.
+        self.stated = hello.ring
         refusal = self._events.greeted(self, hello)
         if refusal:
             self._reason = refusal
@@ -331,6 +341,8 @@ class Link(asyncio.BufferedProtocol):
                 round_trip_ms = (time.perf_counter() - self._ping_sent_at) * 1000
                 self._ping_sent_at = None
                 self._events.round_trip(self, round_trip_ms)
+        elif kind == RING:
+            self._events.ring(self, bytes(body))
         elif kind == GOODBYE and not self._heard_goodbye:
             self._heard_goodbye = True
             self._events.goodbye(self)

@@ -14,8 +14,9 @@ import random
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from overlay.channel import Channel, ChannelClosed
@@ -24,7 +25,7 @@ from overlay.identity import Address, format_address
 from overlay.link import CHANNEL_BYTES_MAX, Link, LinkEvents
 from overlay.outbox import LinkCounters, LinkError
 from overlay.shaping import Shaper
-from overlay.tls import ALPN, LinkCredentials, NotAMember, peer_id_of
+from overlay.tls import ALPN, LinkCredentials, NotAMember, Proof, server_name
 from overlay.understanding import Understanding
 from protocols.ids import PeerId
 
@@ -87,16 +88,23 @@ class Links:
         self.on_channel: Callable[[Channel], None] = lambda channel: channel.close()
         self.on_round_trip: Callable[[PeerId, float], None] = _ignore
         self.on_lost: Callable[[PeerId], None] = _ignore
+        self.on_linked: Callable[[Link], None] = _ignore
+        self.on_unlinked: Callable[[PeerId], None] = _ignore  # There is no link in use to that peer any more.
+        self.on_ring: Callable[[PeerId, bytes], None] = _ignore
+        # Why a peer that has proved its id is no member, and what to tell it; None if it is one.
+        self.refuse: Callable[[PeerId, bytes], tuple[str, bytes] | None] = lambda _peer, _tag: None
+        self.tags_for: Callable[[PeerId], Sequence[bytes]] = lambda _peer: self.credentials.tags[:1]
+        self.stated = b""  # What HELLO says of our keyring.
         self.address: Address = ("", 0)  # Where we say we listen: set by listen(), corrected by whoever knows better.
         self.peer_id = credentials.peer_id
-        self._credentials = credentials
+        self.credentials = credentials
         self._understanding = understanding
         self._shaper = shaper
         self._limits = limits
         self._rng = random.Random()
         self._counters = LinkCounters()
         self._sent: Counter[PeerId] = Counter()  # Bytes sent over links that are gone.
-        self._dialled = self._dials_failed = self._accepted = self._refused = self._broken = 0
+        self._dialled = self._dials_failed = self._accepted = self._refused = self._broken = self._no_members = 0
         self._no_common_version = 0
         self._links: dict[PeerId, list[Link]] = {}  # Links in use; we send on the last, the newest.
         self._leaving: dict[Link, None] = {}  # Links that said goodbye and are not closed yet.
@@ -149,13 +157,45 @@ class Links:
         link = self._current(peer)
         return link.address if link else None
 
+    def peers(self) -> list[PeerId]:
+        """Everybody there is a link to."""
+        return list(self._links)
+
     def close_peer(self, peer: PeerId) -> None:
         """Close the link to a peer and forget how the last dial went."""
         self._backoffs.pop(peer, None)
         self._cancel_dial(peer)
-        for link in self._links.pop(peer, []):
+        links = self._links.pop(peer, [])
+        for link in links:
             self._leaving[link] = None
             link.close()
+        if links:
+            self.on_unlinked(peer)
+
+    def tell_ring(self, peer: PeerId, body: bytes) -> None:
+        """Send a message about the network key over the link to a peer, if there is one."""
+        if link := self._current(peer):
+            link.tell_ring(body)
+
+    def shut(self, peer: PeerId, body: bytes) -> None:
+        """End every link to a peer that is no member, and tell it why."""
+        for link in [link for link in self._all_links() if link.peer == peer]:
+            link.tell_ring(body)
+            link.close()
+        self.close_peer(peer)
+
+    async def meet(self, address: Address) -> str:
+        """Dial whoever listens at an address, under each of our keys; returns why there is no link then, or nothing."""
+
+        def identify(transport: asyncio.BaseTransport) -> Proof:
+            return self._identify_inbound(transport)
+
+        try:
+            async with self._dial_slots, asyncio.timeout(self._limits.handshake_s):
+                await self._connect(identify, address, self.credentials.tags)
+        except (OSError, ValueError, OverflowError) as error:
+            return _reason(error, self._limits.handshake_s)
+        return ""
 
     async def drain(self) -> None:
         """Start nothing new and say goodbye on every link; what is in flight still gets through."""
@@ -199,6 +239,7 @@ class Links:
             "link_dials_failed_total": self._dials_failed,
             "link_accepts_refused_total": self._refused,
             "links_no_common_version_total": self._no_common_version,
+            "links_no_member_total": self._no_members,
             "link_protocol_errors_total": counters.protocol_errors,
             "link_channels_refused_total": counters.channels_refused,
             "link_bytes_in_total": counters.bytes_in,
@@ -214,6 +255,8 @@ class Links:
             raise LinkError(f"no link to peer {peer.short}: this peer is closing its links")
         if peer == self.peer_id:
             raise LinkError(f"no link to peer {peer.short}: that is this peer itself")
+        if (refused := self.refuse(peer, self.credentials.tags[0])) is not None:
+            raise LinkError(f"no link to peer {peer.short}: {refused[0]}", retry_in_s=self._limits.backoff_max_s)
         dial = self._dials.get(peer)
         if dial is None:
             self._check_backoff(peer, address)
@@ -226,32 +269,50 @@ class Links:
     async def _dial(self, peer: PeerId, address: Address) -> None:
         """Dial once. The link itself reports success, through _on_ready."""
 
-        def identify(transport: asyncio.BaseTransport) -> PeerId:
-            proved = _proved_peer(transport)
-            if proved != peer:
-                raise NotAMember(f"peer {proved.short} answers there")
-            return proved
+        def identify(transport: asyncio.BaseTransport) -> Proof:
+            proof = self._proof(transport)
+            if proof.peer != peer:
+                raise NotAMember(f"peer {proof.peer.short} answers there")
+            return proof
 
-        link = self._new_link(identify, dialled=address)
         try:
             async with self._dial_slots, asyncio.timeout(self._limits.handshake_s):
-                if self._shaper is not None:
-                    await self._shaper.hold_dial(address)
-                loop = asyncio.get_running_loop()
-                host, port = address
-                context = self._credentials.client
-                # Peers have ids, not names; an empty server name sends none.
-                await loop.create_connection(lambda: link, host, port, ssl=context, server_hostname="")
-                await link.ready
+                await self._connect(identify, address, self.tags_for(peer))
         except (OSError, ValueError, OverflowError) as error:  # The last two: not a valid address.
-            link.abort("dial given up")
             self._dial_failed(peer, address, _reason(error, self._limits.handshake_s))
-        except asyncio.CancelledError:
-            link.abort("dial cancelled")
-            raise
         else:
             dial = self._dials.pop(peer)
             _fail(dial.link, LinkError(f"no link to peer {peer.short}: it was lost as soon as it was made"))
+
+    async def _connect(
+        self, identify: Callable[[asyncio.BaseTransport], Proof], address: Address, tags: Sequence[bytes]
+    ) -> None:
+        """Make a link under the first of these network keys that the other side takes."""
+        loop = asyncio.get_running_loop()
+        host, port = address
+        for tries_left, tag in zip(reversed(range(len(tags))), tags, strict=True):
+            link = self._new_link(identify, dialled=address)
+            try:
+                if self._shaper is not None:
+                    await self._shaper.hold_dial(address)
+                context = self.credentials.client_for(tag)
+                # Peers have ids, not names; the name tells which key we know.
+                await loop.create_connection(
+                    partial(_same, link), host, port, ssl=context, server_hostname=server_name(tag)
+                )
+                await link.ready
+            except OSError as error:
+                link.abort("dial given up")
+                if not tries_left or isinstance(error, TimeoutError | ConnectionRefusedError):
+                    raise
+            except (ValueError, OverflowError):
+                link.abort("dial given up")
+                raise
+            except asyncio.CancelledError:
+                link.abort("dial cancelled")
+                raise
+            else:
+                return
 
     def _cancel_dial(self, peer: PeerId) -> None:
         if dial := self._dials.pop(peer, None):
@@ -311,7 +372,7 @@ class Links:
         try:
             async with asyncio.timeout(self._limits.handshake_s):
                 loop = asyncio.get_running_loop()
-                await loop.connect_accepted_socket(lambda: link, connection, ssl=self._credentials.server)
+                await loop.connect_accepted_socket(lambda: link, connection, ssl=self.credentials.server)
                 await link.ready
         except OSError:
             self._refused += 1
@@ -320,11 +381,18 @@ class Links:
             link.abort("too slow")
             raise
 
-    def _identify_inbound(self, transport: asyncio.BaseTransport) -> PeerId:
-        proved = _proved_peer(transport)
-        if proved == self.peer_id:
+    def _identify_inbound(self, transport: asyncio.BaseTransport) -> Proof:
+        proof = self._proof(transport)
+        if proof.peer == self.peer_id:
             raise NotAMember("this peer has dialled itself")
-        return proved
+        return proof
+
+    def _proof(self, transport: asyncio.BaseTransport) -> Proof:
+        """What the handshake proved."""
+        connection: ssl.SSLObject = transport.get_extra_info("ssl_object")
+        if connection.selected_alpn_protocol() != ALPN:
+            raise NotAMember(f"the other side does not speak {ALPN}")
+        return self.credentials.proof(connection)
 
     def _stop_beginning(self) -> None:
         self._is_closed = True
@@ -340,7 +408,7 @@ class Links:
 
     # Called by links.
 
-    def _new_link(self, identify: Callable[[asyncio.BaseTransport], PeerId], *, dialled: Address | None) -> Link:
+    def _new_link(self, identify: Callable[[asyncio.BaseTransport], Proof], *, dialled: Address | None) -> Link:
         events = LinkEvents(
             identify=identify,
             greeted=self._on_greeted,
@@ -350,11 +418,12 @@ class Links:
             round_trip=self._on_link_round_trip,
             goodbye=self._retire,
             lost=self._on_link_lost,
+            ring=lambda link, body: self.on_ring(link.peer, body),
         )
         return Link(
             events,
             self._counters,
-            Hello(*self.address, dict(self._understanding.versions), self._understanding.release),
+            Hello(*self.address, dict(self._understanding.versions), self._understanding.release, self.stated),
             dialled=dialled,
             shaper=self._shaper,
             channel_bytes_max=self._limits.channel_bytes_max,
@@ -362,6 +431,11 @@ class Links:
 
     def _on_greeted(self, link: Link, hello: Hello) -> str:
         assert link.address is not None, "HELLO says where its sender listens"
+        if (refused := self.refuse(link.peer, link.tag)) is not None:
+            self._no_members += 1
+            reason, body = refused
+            link.tell_ring(body)
+            return reason
         apart = self._understanding.learn(link.peer, link.address, hello.release, hello.versions)
         if apart is None or not apart.refusal:
             return ""
@@ -389,6 +463,7 @@ class Links:
             oldest.abort("replaced too often")
         if (dial := self._dials.get(peer)) and not dial.link.done():
             dial.link.set_result(self._links[peer][-1])
+        self.on_linked(link)
 
     def _retire(self, link: Link) -> None:
         """Stop using a link; it closes once both sides have said goodbye."""
@@ -418,6 +493,7 @@ class Links:
         links.remove(link)
         if not links:
             del self._links[link.peer]
+            self.on_unlinked(link.peer)
         return True
 
     def _current(self, peer: PeerId) -> Link | None:
@@ -452,12 +528,8 @@ class Links:
                     link.ping()
 
 
-def _proved_peer(transport: asyncio.BaseTransport) -> PeerId:
-    """The peer id that the handshake proved."""
-    connection: ssl.SSLObject = transport.get_extra_info("ssl_object")
-    if connection.selected_alpn_protocol() != ALPN:
-        raise NotAMember(f"the other side does not speak {ALPN}")
-    return peer_id_of(connection)
+def _same(link: Link) -> Link:
+    return link
 
 
 def _reason(error: Exception, timeout_s: float) -> str:

@@ -11,7 +11,7 @@ from overlay.table import Candidate
 from protocols.ids import PeerId
 from protocols.versions import Versions
 
-Status = Literal["alive", "suspect", "incompatible", "left", "dead"]
+Status = Literal["alive", "suspect", "incompatible", "left", "dead", "expelled"]
 STATUSES: Final[tuple[Status, ...]] = get_args(Status)
 
 GONE_MAX: Final = 1024
@@ -22,7 +22,7 @@ RETRY_MAX_S: Final = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One row of `peer members`; an incompatible peer is none, but would like to be."""
+    """One row of `peer members`; an incompatible or expelled peer is none, but would like to be."""
 
     peer_id: PeerId
     address: Address

@@ -4,25 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Sequence
+import random
+import secrets
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from overlay.coordinates import UNKNOWN, Coordinate, Distance, estimate
 from overlay.dht import Dht
-from overlay.identity import Address, Identity, Network, PeerRecord, format_address
+from overlay.identity import NETWORK_KEY_BYTES, Address, Identity, Network, PeerRecord, format_address
+from overlay.keyring import OVERLAP_MS, Keyring, Outcast, Statement
 from overlay.links import LinkError, Links
 from overlay.members import Member
+from overlay.membership import Membership
+from overlay.reunion import Reunion
 from overlay.router import Router, Unreachable
 from overlay.shaping import Shaper
+from overlay.tasks import Tasks
 from overlay.tls import LinkCredentials
 from overlay.understanding import Understanding
 from protocols.events import ClockCompared
-from protocols.ids import Key, PeerId
+from protocols.ids import Key, Millis, PeerId
 from protocols.versions import VERSIONS, Versions
 
 _PORT_TRIES: Final = 20
 _JOIN_RETRY_S: Final = 0.3
+_LAST_WORD_S: Final = 1.0
 KEPT_LINKS: Final = 16  # To the nearest neighbours.
 
 
@@ -55,14 +63,28 @@ class Overlay:
         versions: Versions = VERSIONS,
         seeds: Sequence[Address] = (),
         shaper: Shaper | None = None,
+        ring: Keyring | None = None,
+        save_ring: Callable[[Keyring], None] | None = None,
+        overlap_ms: Millis = OVERLAP_MS,
     ) -> None:
-        self.network = network
         self.peer_id = identity.peer_id
+        self._identity = identity
         self.understanding = understanding = Understanding(versions, version)
-        self.dht = Dht(
-            identity, network, has_engine=has_engine, understanding=understanding, seeds=seeds, shaper=shaper
+        self.membership = membership = Membership(
+            identity,
+            ring or Keyring.of(network),
+            new_key=partial(secrets.token_bytes, NETWORK_KEY_BYTES),
+            rng=random.Random(),
+            save=save_ring,
+            overlap_ms=overlap_ms,
         )
-        self.links = Links(LinkCredentials(identity, network), understanding, shaper=shaper)
+        self.dht = Dht(
+            identity, membership, has_engine=has_engine, understanding=understanding, seeds=seeds, shaper=shaper
+        )
+        self.links = Links(LinkCredentials(identity, *membership.trusted()), understanding, shaper=shaper)
+        self._tasks = Tasks("overlay")
+        self._reunion = Reunion(self.dht, self.links, membership, random.Random())
+        self._follow_membership()
         self.router = Router(self.dht, self.links)
         self.on_up = self.dht.on_up
         self.on_down = self.dht.on_down
@@ -70,6 +92,73 @@ class Overlay:
         self.links.on_lost = self.dht.suspect
         self.links.on_round_trip = self._round_trip
         self.on_down.append(lambda record, why: self.links.close_peer(record.peer_id))
+
+    def _follow_membership(self) -> None:
+        """Let the links and the DHT go by the keys and the expulsions that count."""
+        membership, links = self.membership, self.links
+        links.stated = membership.ring.stated
+        links.refuse = self._refuse
+        links.tags_for = self._tags_for
+        links.on_ring = membership.read
+        links.on_linked = lambda link: membership.linked(link.peer, link.tag, link.stated)
+        links.on_unlinked = membership.unlinked
+        membership.tell = links.tell_ring
+        membership.shut = links.shut
+        membership.dial = self._link_soon
+        membership.on_adopt.append(self._adopt)
+        membership.on_keys.append(self.dht.say_ring)
+        membership.on_cast_out.append(lambda _statement: self.fall_silent())
+
+    def _refuse(self, peer: PeerId, tag: bytes) -> tuple[str, bytes] | None:
+        if self.membership.cast_out is not None:
+            return "this peer was expelled from the network", self.membership.refusal_for(peer, tag)
+        reason = self.membership.refusal(peer, tag)
+        return (reason, self.membership.refusal_for(peer, tag)) if reason else None
+
+    def _tags_for(self, peer: PeerId) -> list[bytes]:
+        """Under which keys to dial a peer: first the one that it has said it has."""
+        tags, said = self.links.credentials.tags, self.membership.tag_for(peer)
+        return sorted(tags, key=lambda tag: tag != said)
+
+    def _link_soon(self, peer: PeerId) -> None:
+        self._tasks.spawn(self._link_to(peer))
+
+    async def _link_to(self, peer: PeerId) -> None:
+        known = self.dht.find(peer)
+        if known is None:
+            known = next((each for each in await self.dht.closest(peer, 2) if each.peer_id == peer), None)
+        if known is not None:
+            with suppress(LinkError):
+                await self.links.link(peer, known.address)
+
+    def _adopt(self, expelled: Mapping[PeerId, Statement]) -> None:
+        self.links.credentials = LinkCredentials(self._identity, *self.membership.trusted())
+        self.links.stated = self.membership.ring.stated
+        for peer in expelled:
+            self.links.shut(peer, self.membership.refusal_for(peer, b""))
+            self.dht.expel(peer)
+
+    @property
+    def network(self) -> Network:
+        """The network with its present key."""
+        return self.membership.network
+
+    async def expel(self, peer: Member) -> None:
+        """Replace the network key, and hand the new one to every member but this peer; ValueError says why not."""
+        members = await self.crawl()
+        live = [each.peer_id for each in members if each.status in ("alive", "suspect") and not each.is_self]
+        known = [each.peer_id for each in members if each.status not in ("incompatible", "expelled")]
+        outcast = Outcast(bytes(peer.peer_id), *peer.address)
+        if peer.peer_id in live:
+            with suppress(OSError):  # Over a link it hears at once that it is out.
+                await asyncio.wait_for(self.links.link(peer.peer_id, peer.address), _LAST_WORD_S)
+        self.membership.expel([outcast], known, [each for each in live if each != peer.peer_id])
+
+    def fall_silent(self) -> None:
+        """Take no part any more, and answer nobody."""
+        self.dht.stop()
+        for peer in self.links.peers():
+            self.links.close_peer(peer)
 
     @property
     def address(self) -> Address:
@@ -91,6 +180,8 @@ class Overlay:
         else:
             raise OSError(errno.EADDRINUSE, "found no port free for both TCP and UDP")
         self.dht.start()
+        self.membership.start()
+        self._tasks.spawn(self._reunion.run())
 
     async def join(self, *, timeout_s: float = 10.0) -> int:
         """Enter the network through the seeds; returns how many peers it knows then. Without seeds, found one."""
@@ -113,6 +204,8 @@ class Overlay:
 
     async def stop(self) -> None:
         """Stop without telling anybody."""
+        await self._tasks.finish()
+        await self.membership.stop()
         self.dht.stop()
         await self.router.stop()
         await self.links.close()
@@ -174,7 +267,7 @@ class Overlay:
 
     def stats(self) -> dict[str, float]:
         """Flat counters for metrics."""
-        return {**self.dht.stats(), **self.router.counters, **self.links.stats()}
+        return {**self.dht.stats(), **self.router.counters, **self.links.stats(), **self.membership.counters}
 
     def _coordinate(self, peer: PeerId) -> Coordinate | None:
         if peer == self.peer_id:

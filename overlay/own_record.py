@@ -12,6 +12,7 @@ from collections import Counter, OrderedDict
 from typing import Final
 
 from overlay.identity import CLOCK_SKEW_MAX_S, RECORD_LIFE_S, Address, Identity, PeerRecord, highest_incarnation
+from overlay.keyring import Keyring
 from protocols.ids import PeerId
 from protocols.versions import VERSIONS, Versions
 
@@ -31,11 +32,13 @@ class OwnRecord:
         *,
         has_engine: bool = False,
         versions: Versions = VERSIONS,
+        ring: Keyring | None = None,
     ) -> None:
         self._identity = identity
         self._version = version
         self._has_engine = has_engine
         self._versions = versions
+        self._ring = ring
         self._incarnation = 0
         self._voters: OrderedDict[PeerId, str] = OrderedDict()  # Which peer saw us at which host, latest last.
         is_wildcard = ipaddress.ip_address(bound[0]).is_unspecified
@@ -57,6 +60,10 @@ class OwnRecord:
 
     def say_engine(self, has_engine: bool, now_s: float) -> None:
         self._has_engine = has_engine
+        self.renew(now_s)
+
+    def say_ring(self, ring: Keyring, now_s: float) -> None:
+        self._ring = ring
         self.renew(now_s)
 
     def say_goodbye(self, now_s: float) -> None:
@@ -92,6 +99,8 @@ class OwnRecord:
             left=left,
             has_engine=self._has_engine,
             versions=self._versions,
+            generation=self._ring.current.generation if self._ring else 0,
+            ring=self._ring.stated if self._ring else b"",
         )
 
 

@@ -233,7 +233,7 @@ class Router:
             self.counters["redirects_total"] += 1
             self._forget_key(item.key)
             candidate = nearer.candidate()
-            too_far = item.hops >= HOPS_MAX or self._dht.gone.knows(candidate)
+            too_far = item.hops >= HOPS_MAX or self._dht.is_outdated(candidate)
             item.target, item.is_astray = None if too_far else candidate, too_far
         return True
 

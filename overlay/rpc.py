@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -21,8 +21,8 @@ from kademlia.protocol import KademliaProtocol
 from overlay import datagrams
 from overlay.coordinates import Coordinate
 from overlay.datagrams import Answer, Envelope, Found, Message, Ping, Pong, WireCoordinate, plain_host
-from overlay.identity import Address, IdentityError, Network, PeerRecord
-from overlay.seal import BODY_BYTES_MAX, Opener, Sealer
+from overlay.identity import TAG_BYTES, Address, IdentityError, Network, PeerRecord
+from overlay.seal import BODY_BYTES_MAX, Seals
 from overlay.shaping import Shaper
 from overlay.table import Contact, Table
 from protocols.ids import PeerId
@@ -62,6 +62,7 @@ class RpcHandler(Protocol):
 
     def own_record(self) -> PeerRecord: ...
     def own_coordinate(self) -> Coordinate: ...
+    def belongs(self, record: PeerRecord, tag: bytes) -> bool: ...
     def admits(self, record: PeerRecord) -> bool: ...
     def heard(self, record: PeerRecord, source: Address, message: Message) -> Answer | None: ...
     def answered(self, record: PeerRecord, called: Address, coordinate: Coordinate, rtt_ms: float | None) -> None: ...
@@ -72,15 +73,17 @@ class RpcHandler(Protocol):
 class SealedProtocol(KademliaProtocol):
     """One UDP socket: questions out, answers in, and the reverse."""
 
-    def __init__(self, network: Network, table: Table, handler: RpcHandler, shaper: Shaper | None) -> None:
+    def __init__(self, networks: Sequence[Network], table: Table, handler: RpcHandler, shaper: Shaper | None) -> None:
         super().__init__(table.node, None, table.ksize)
         self.router = table
         self.counters: Counter[str] = Counter()
         self.transport: asyncio.DatagramTransport | None = None
         self._handler = handler
         self._shaper = shaper
-        self._sealer = Sealer(network)
-        self._opener = Opener(network)
+        self._seals = Seals(networks)
+        self.opened_under = b""  # The tag of the key of the datagram in work.
+        # What those we hear have said of their key, while one key takes the place of another.
+        self._tags: OrderedDict[Address, bytes] = OrderedDict()
         self._loop = asyncio.get_running_loop()
         self._calls: dict[int, _Call] = {}
         self._next_call = 1
@@ -91,6 +94,12 @@ class SealedProtocol(KademliaProtocol):
     def __getattr__(self, name: str) -> object:
         # The library turns every unknown name into a remote call; a typing error must stay an error.
         raise AttributeError(name)
+
+    def accept(self, networks: Sequence[Network]) -> None:
+        """Speak under these network keys, the present one first."""
+        self._seals.accept(networks)
+        if len(networks) == 1:
+            self._tags.clear()
 
     # Sending.
 
@@ -140,19 +149,27 @@ class SealedProtocol(KademliaProtocol):
         assert len(body) <= BODY_BYTES_MAX, f"{type(message).__name__} does not fit a datagram: {len(body)} bytes"
         return body
 
-    def _transmit(self, body: bytes, address: Address) -> None:
+    def _transmit(self, body: bytes, address: Address, tries: int = 1) -> None:
         hold_s = self._shaper.datagram_delay_s(address) if self._shaper else 0.0
         if hold_s is None:
             return
         if hold_s > 0:
-            self._loop.call_later(hold_s, self._put, body, address)
+            self._loop.call_later(hold_s, self._put, body, address, tries)
         else:
-            self._put(body, address)
+            self._put(body, address, tries)
 
-    def _put(self, body: bytes, address: Address) -> None:
+    def _tag_for(self, address: Address, tries: int) -> bytes:
+        """The key to seal with: the one that the other side has, or each in turn if we do not know, the old first."""
+        tags = self._seals.tags
+        said = self._tags.get(address)
+        if said in tags:
+            return tags[tags.index(said)]
+        return [*tags[1:], tags[0]][(tries - 1) % len(tags)]
+
+    def _put(self, body: bytes, address: Address, tries: int) -> None:
         if self.transport is None or self.transport.is_closing():
             return
-        datagram = self._sealer.seal(body, time.time())
+        datagram = self._seals.seal(body, time.time(), self._tag_for(address, tries))
         if self._mapped and ":" not in address[0]:
             address = ("::ffff:" + address[0], address[1])
         self.counters["datagrams_out_total"] += 1
@@ -186,7 +203,7 @@ class SealedProtocol(KademliaProtocol):
         call.tries += 1
         call.wait_s = min(WAIT_MAX_S, call.wait_s * 2)
         self._arm(number, call)
-        self._transmit(call.body, call.address)
+        self._transmit(call.body, call.address, call.tries)
         if call.peer and call.tries == TRIES:
             self._handler.silent(call.peer, call.sent_at, given_up=False)
         if call.slow and call.tries == 2:
@@ -208,13 +225,18 @@ class SealedProtocol(KademliaProtocol):
     def datagram_received(self, datagram: bytes, source: tuple[object, ...]) -> None:
         self.counters["datagrams_in_total"] += 1
         now_s = time.time()
-        body = self._opener.open(datagram, now_s)
-        if body is None:
+        opened = self._seals.open(datagram, now_s)
+        if opened is None:
             self.counters["datagrams_unsealed_total"] += 1
             return
+        body, self.opened_under = opened
         try:
             outside = datagrams.decode_outside(body)
             record = self._record(outside.record, now_s)
+            if not self._handler.belongs(record, self.opened_under):
+                self.counters["datagrams_outside_total"] += 1
+                return
+            self._note_tag(_address(source), record)
             if not self._handler.admits(record):
                 self._refuse(outside.call, source)
                 return
@@ -222,7 +244,7 @@ class SealedProtocol(KademliaProtocol):
         except (msgspec.DecodeError, IdentityError, RecursionError, ValueError):
             self.counters["datagrams_malformed_total"] += 1
             return
-        if self._sealer.has_sealed(datagram):
+        if self._seals.has_sealed(datagram):
             # We called a seed that is ourselves, and nobody else will answer. A question to a known peer that comes
             # back says nothing about that peer, because any eavesdropper can send it back.
             call = self._calls.get(envelope.call)
@@ -237,6 +259,14 @@ class SealedProtocol(KademliaProtocol):
             answer = self._handler.heard(record, address, message)
             if answer is not None:
                 self._transmit(self._encode(envelope.call, answer), address)
+
+    def _note_tag(self, address: Address, record: PeerRecord) -> None:
+        """Remember which key to seal with for whoever is there, while there are several."""
+        if len(self._seals.tags) > 1 and record.ring:
+            self._tags[address] = record.ring[:TAG_BYTES]
+            self._tags.move_to_end(address)
+            if len(self._tags) > _VERIFIED_MAX:
+                self._tags.popitem(last=False)
 
     def _refuse(self, number: int, source: tuple[object, ...]) -> None:
         """Read nothing of a peer that speaks other versions. A question is answered by our record, in a notice."""

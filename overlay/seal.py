@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import struct
 from collections import OrderedDict
+from collections.abc import Sequence
 from typing import Final
 
 from cryptography.exceptions import InvalidTag
@@ -51,14 +52,25 @@ class Sealer:
 class Opener:
     """Opens what others have sealed, and remembers what it has opened."""
 
-    def __init__(self, network: Network) -> None:
-        self._network = network
+    def __init__(self, *networks: Network) -> None:
+        self._networks = {network.tag: network for network in networks}  # By the tag of their key, the present first.
         # Least recently heard first. A boot enters only after one of its datagrams has opened, so strangers cannot fill
         # it.
         self._sessions: OrderedDict[bytes, _Session] = OrderedDict()
 
+    def accept(self, networks: Sequence[Network]) -> None:
+        """Open what was sealed under these keys, and nothing else from now on."""
+        self._networks = {network.tag: network for network in networks}
+        for boot in [boot for boot, session in self._sessions.items() if session.tag not in self._networks]:
+            del self._sessions[boot]
+
     def open(self, datagram: bytes, now_s: float) -> bytes | None:
         """The body; None for anything forged, altered, repeated, too old or too long."""
+        opened = self.open_under(datagram, now_s)
+        return opened[0] if opened is not None else None
+
+    def open_under(self, datagram: bytes, now_s: float) -> tuple[bytes, bytes] | None:
+        """The body, and the tag of the key that opened it."""
         if not _HEADER.size + _TAG_BYTES <= len(datagram) <= DATAGRAM_BYTES_MAX:
             return None
         version, boot, count, sent_at = _HEADER.unpack_from(datagram)
@@ -69,27 +81,60 @@ class Opener:
         # started.
         if session is None and abs(now_s - sent_at) > CLOCK_SKEW_MAX_S:
             return None
-        aead = session.aead if session else _aead(self._network, boot)
-        try:
-            body = aead.decrypt(_nonce(count), datagram[_HEADER.size :], datagram[: _HEADER.size])
-        except InvalidTag:
-            return None
-        if session is None:
-            session = self._sessions[boot] = _Session(aead)
-            if len(self._sessions) > _SESSIONS_MAX:
-                self._sessions.popitem(last=False)
-        else:
-            self._sessions.move_to_end(boot)
-        return body if session.admit(count) else None
+        sessions = [session] if session else [_Session(_aead(each, boot), tag) for tag, each in self._networks.items()]
+        for candidate in sessions:
+            try:
+                body = candidate.aead.decrypt(_nonce(count), datagram[_HEADER.size :], datagram[: _HEADER.size])
+            except InvalidTag:
+                continue
+            if session is None:
+                self._sessions[boot] = candidate
+                if len(self._sessions) > _SESSIONS_MAX:
+                    self._sessions.popitem(last=False)
+            else:
+                self._sessions.move_to_end(boot)
+            return (body, candidate.tag) if candidate.admit(count) else None
+        return None
+
+
+class Seals:
+    """What one daemon seals and opens with, while one network key takes the place of another.
+
+    The boot of a sealer goes with its key, so that no count is used twice under one key.
+    """
+
+    def __init__(self, networks: Sequence[Network]) -> None:
+        self._opener = Opener()
+        self._sealers: dict[bytes, Sealer] = {}
+        self.accept(networks)
+
+    def accept(self, networks: Sequence[Network]) -> None:
+        """Use these keys: the present one first."""
+        before = self._sealers
+        self._sealers = {network.tag: before.get(network.tag) or Sealer(network) for network in networks}
+        self._opener.accept(networks)
+        self.tags = list(self._sealers)
+
+    def seal(self, body: bytes, now_s: float, tag: bytes) -> bytes:
+        return self._sealers[tag].seal(body, now_s)
+
+    def open(self, datagram: bytes, now_s: float) -> tuple[bytes, bytes] | None:
+        """The body and the tag of its key, or None: see Opener."""
+        return self._opener.open_under(datagram, now_s)
+
+    def has_sealed(self, datagram: bytes) -> bool:
+        """Whether an opened datagram is one of our own."""
+        return any(sealer.has_sealed(datagram) for sealer in self._sealers.values())
 
 
 class _Session:
     """One boot of one sender: its key, and which of its last counts have been seen."""
 
-    __slots__ = ("_highest", "_seen", "aead")
+    __slots__ = ("_highest", "_seen", "aead", "tag")
 
-    def __init__(self, aead: AESGCM) -> None:
+    def __init__(self, aead: AESGCM, tag: bytes) -> None:
         self.aead = aead
+        self.tag = tag
         self._highest = 0
         self._seen = 0  # Bit i stands for the count `highest - i`.
 

@@ -26,6 +26,7 @@ MEANS: Final = {
     "execution": "neither runs parts of the other's queries",
     "join_index": "neither joins for the other",
     "placement": "neither places operators for the other",
+    "rights": "the older one allows everything",
 }
 REFUSED_LIFE_S: Final = 600.0  # A refused peer that has been silent for so long is no longer listed.
 

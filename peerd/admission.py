@@ -7,6 +7,7 @@ PEER_TOKEN_FILE; the others wait until it is there.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -23,6 +24,8 @@ from overlay.identity import (
     read_secret,
     write_secret,
 )
+from overlay.keyring import Keyring, KeyringError, Statement
+from overlay.membership import when
 from peerd.addresses import own_seed
 from peerd.config import Config
 from peerd.datadir import DataDir
@@ -32,6 +35,10 @@ TOKEN_POLL_S: Final = 0.2
 JOIN_HINT: Final = (
     "Check that the token is of this network and a seed runs, that a firewall lets UDP and TCP through on its port, "
     'and that the clocks agree within 60 s. "peer doctor" looks at these.'
+)
+REPLACED_HINT: Final = (
+    'A member that was away for over a week while the key was replaced joins again: "peer join TOKEN", with the token '
+    'that "peer token" prints on a member now. It keeps its data directory.'
 )
 UPGRADE_HINT: Final = "Peers link only if they share a version of the link and the store: upgrade the older one."
 
@@ -58,13 +65,67 @@ def parse_token(text: str, *, source: str) -> JoinToken:
 
 
 def stored_token(data: DataDir) -> JoinToken | None:
-    """The network of this data directory, if it has one."""
+    """The network of this data directory, if it has one, with the newest key that it has had here."""
     try:
-        return parse_token(read_secret(data.network_file).decode(), source=f'"{data.network_file}"')
+        token = parse_token(read_secret(data.network_file).decode(), source=f'"{data.network_file}"')
+        return JoinToken(ring_for(data, token).current, token.seeds)
     except FileNotFoundError:
         return None
     except (IdentityError, OSError, UnicodeDecodeError) as error:
         raise PeerError(f"cannot read the network of this peer: {error}") from error
+
+
+def stored_ring(data: DataDir) -> Keyring | None:
+    """The keyring of this data directory, if it has one."""
+    try:
+        return Keyring.decode(read_secret(data.keyring_file))
+    except FileNotFoundError:
+        return None
+    except (IdentityError, KeyringError, OSError) as error:
+        raise PeerError(
+            f'cannot read the keyring of this peer, "{data.keyring_file}": {error}',
+            hint='Move that file away, then "peer join TOKEN" with the token that a member prints now.',
+        ) from error
+
+
+def ring_for(data: DataDir, token: JoinToken) -> Keyring:
+    """The keyring to start with: the stored one if the token is of its network, with the token's key if newer."""
+    stored = stored_ring(data)
+    if stored is None or stored.network_id != token.network.id:
+        return Keyring.of(token.network)
+    if token.network.generation < stored.current.generation:
+        return stored
+    return stored.with_token(token.network, time.time_ns() // 1_000_000)
+
+
+def expelled_error(name: str, statement: Statement) -> PeerError:
+    """What a peer is told that wants to join a network which has expelled it."""
+    return PeerError(
+        f'this peer was expelled from the network "{name}"',
+        detail=f"By peer {statement.maker.hex()} at {when(statement)}.",
+        hint="An expulsion cannot be taken back. Another data directory makes another peer, if the members want it.",
+    )
+
+
+def check_not_expelled(data: DataDir, token: JoinToken) -> None:
+    """Raise an error if the peer of this data directory knows that it was expelled."""
+    if data.key_file.exists() and (ring := ring_for(data, token)).expelled:
+        statement = ring.expelled.get(load_identity(data).peer_id)
+        if statement is not None:
+            raise expelled_error(ring.name, statement)
+
+
+def keep_ring(config: Config, data: DataDir, ring: Keyring, seeds: tuple[Address, ...]) -> None:
+    """Write the keyring; then, if the network key is a new one, the tokens that follow from it."""
+    write_secret(data.keyring_file, ring.encode())
+    token = JoinToken(ring.current, seeds)
+    if data.network_file.exists() and read_secret(data.network_file).decode().strip() != str(token):
+        store_token(data, token)
+        if config.found and config.token_file is not None:
+            try:
+                _hand_over(token, config.token_file)
+            except PeerError as error:
+                log.warning("the token file still has the old join token", reason=error.error)
 
 
 def store_token(data: DataDir, token: JoinToken) -> None:
@@ -92,6 +153,9 @@ async def admit(config: Config, data: DataDir) -> JoinToken:
         return token
     if config.token_file is not None:
         token = await _await_token(config.token_file)
+        if stored is not None and _is_older(token.network, stored.network):
+            log.info("the token file has an older join token; this peer keeps its own", file=str(config.token_file))
+            return stored
         if token != stored:
             store_token(data, token)
         return token
@@ -102,6 +166,12 @@ async def admit(config: Config, data: DataDir) -> JoinToken:
             hint='"peer init" creates one, "peer join TOKEN" joins one; "peer up --peers 5" starts a network here.',
         )
     return stored
+
+
+def _is_older(network: Network, stored: Network) -> bool:
+    """Whether a network key was replaced by the stored one, or together with it."""
+    is_other = network.key != stored.key
+    return is_other and network.id == stored.id and network.generation <= stored.generation
 
 
 def _hand_over(token: JoinToken, file: Path) -> None:
@@ -139,11 +209,11 @@ def unanswered(seeds: Sequence[Address]) -> str:
     return f"no answer from {', '.join(format_address(seed) for seed in seeds)}"
 
 
-def not_joined(token: JoinToken, waited_s: float, refusal: str = "") -> PeerError:
-    """The answer of `peer join` when membership was not reached; `refusal` tells of peers with other versions."""
+def not_joined(token: JoinToken, waited_s: float, refusal: str = "", hint: str = UPGRADE_HINT) -> PeerError:
+    """The answer of `peer join` when membership was not reached; `refusal` tells why others refused this peer."""
     return PeerError(
         f'could not join the network "{token.network.name}" within {waited_s:g} s',
         detail=f"{refusal[:1].upper()}{refusal[1:]}." if refusal else f"There was {unanswered(token.seeds)}.",
-        hint=UPGRADE_HINT if refusal else JOIN_HINT,
+        hint=hint if refusal else JOIN_HINT,
         exit_code=Exit.TIMEOUT,
     )

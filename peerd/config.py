@@ -17,6 +17,7 @@ from typing import Any, Final
 from overlay.identity import Address, IdentityError, parse_address
 from peerd.errors import Exit, PeerError
 from peerd.words import parse_span
+from protocols.rights.quotas import Quotas
 
 DEFAULT_PORT: Final = 7400
 HTTP_PORT_OFFSET: Final = 1000
@@ -26,7 +27,8 @@ LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("console", "json")
 SPARK: Final = ("auto", "off", "warm")
 # Variables that say where to look, not how to run; they are read before the configuration.
-_LOCATING_VARIABLES: Final = ("PEER_DATA_DIR", "PEER_CONFIG")
+_LOCATING_VARIABLES: Final = ("PEER_DATA_DIR", "PEER_CONFIG", "PEER_CLIENT_TOKEN")
+QUOTAS: Final = Quotas()
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,21 @@ class Config:
     spark_master: str = "local"
     spark_memory: int = 420  # Megabytes of Java's heap.
     delays: tuple[tuple[Address, float], ...] = ()  # Extra milliseconds to each address, for demonstrations and tests.
+    # What each client may take of this peer; 0 is no limit.
+    quota_connections: int = QUOTAS.connections
+    quota_streams: int = QUOTAS.streams
+    quota_subscriptions: int = QUOTAS.subscriptions
+    quota_queries: int = QUOTAS.queries
+    quota_state_rows: int = QUOTAS.state_rows
+    quota_tuples_per_s: int = QUOTAS.tuples_per_s
+    quota_bytes_per_s: int = QUOTAS.bytes_per_s
+    quota_peer_subgraphs: int = QUOTAS.peer_subgraphs
     origins: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def quotas(self) -> Quotas:
+        names = [each.name for each in fields(Quotas)]
+        return Quotas(**{name: getattr(self, f"quota_{name}") for name in names})
 
     def http_port_for(self, port: int) -> int:
         """The port of /healthz and /metrics: as set (0 is off), else 1000 above the peer's own, or below a high one."""
@@ -257,6 +273,13 @@ def _memory(raw: object) -> int:
     return int(match[1]) * (1024 if match[2] == "g" else 1)
 
 
+def _amount(raw: object) -> int:
+    text = str(raw).replace("_", "")
+    if isinstance(raw, bool) or not text.isascii() or not text.isdigit():
+        raise ValueError("it must be a number, or 0 for no limit")
+    return int(text)
+
+
 def _one_of(choices: tuple[str, ...]) -> Callable[[object], str]:
     def read(raw: object) -> str:
         if not isinstance(raw, str) or raw.lower() not in choices:
@@ -283,6 +306,7 @@ _READERS: Final[dict[str, Callable[[object], object]]] = {
     "spark_master": _text,
     "spark_memory": _memory,
     "delays": _delays,
+    **{f"quota_{each.name}": _amount for each in fields(Quotas)},
 }
 KEYS: Final = tuple(item.name for item in fields(Config) if item.name != "origins")
 assert list(_READERS) == list(KEYS)

@@ -1,7 +1,7 @@
 """The daemon's interfaces: the control socket for commands, and /healthz and /metrics on loopback HTTP.
 
 Everything is JSON. An error is {"error", "detail", "hint", "code"}, where code is the exit code of the command. The
-socket file is 0600: whoever may open it may do everything that this peer may.
+socket file is 0600: whoever may open it may do everything that this peer may, unless they present a client's token.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import statistics
+import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
@@ -34,6 +35,7 @@ PINGS_MAX: Final = 100
 PING_GAP_S: Final = 0.02
 SHUTDOWN_S: Final = 1.0
 LEAVING_NEWS_S: Final = 0.5
+RIGHTS_KNOWN_S: Final = 10.0  # How long a command waits until the peer knows who may do what.
 _HTTP_STATUS: Final = {Exit.MISUSE: 400, Exit.NOT_FOUND: 404, Exit.TIMEOUT: 504, Exit.FAILED: 409}
 
 log = structlog.get_logger("peerd")
@@ -60,6 +62,8 @@ class Control:
                 web.post("/leave", self._leave),
                 web.get("/leave", self._leaving),
                 web.post("/force-leave", self._force_leave),
+                web.post("/expel", self._expel),
+                web.get("/expel", self._expelling),
                 web.post("/stop", self._stop),
             ]
         )
@@ -108,6 +112,8 @@ class Control:
                 "state": daemon.state,
                 "trouble": daemon.trouble,
                 "refused": daemon.overlay.understanding.trouble(),
+                "generation": daemon.overlay.network.generation,
+                "behind": [peer.hex() for peer in daemon.overlay.membership.behind()],
                 "address": format_address(daemon.overlay.address),
                 **{status: counts[status] for status in STATUSES},
                 "clock_offset_ms": clock.offset_ms,
@@ -188,10 +194,25 @@ class Control:
             "error_ms": distance.error_ms,
         }
 
-    async def _token(self, _request: web.Request) -> web.Response:
+    async def _may_manage(self, request: web.Request, *, own_user_may: bool = False) -> None:
+        """Refuse whoever may not manage the network. The peer's own user, who has no token, may stop it."""
+        token = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if own_user_may and not token:
+            return
+        until = time.monotonic() + RIGHTS_KNOWN_S
+        while (refusal := self._daemon.driver.objection(token, "admin")) is not None:
+            if not refusal.retry_after_ms or time.monotonic() > until:
+                break
+            await asyncio.sleep(refusal.retry_after_ms / 1000)  # It has just started, and reads who may do what.
+        if refusal is not None:
+            raise PeerError(refusal.error, detail=refusal.detail, hint=refusal.hint)
+
+    async def _token(self, request: web.Request) -> web.Response:
+        await self._may_manage(request)
         return web.json_response({"token": str(self._daemon.token_for_others())})
 
-    async def _leave(self, _request: web.Request) -> web.Response:
+    async def _leave(self, request: web.Request) -> web.Response:
+        await self._may_manage(request, own_user_may=True)
         self._daemon.request_stop("peer leave", leave=True)
         overlay = self._daemon.overlay
         return web.json_response({"peer_id": overlay.peer_id.hex(), "network": overlay.network.name}, status=202)
@@ -200,11 +221,13 @@ class Control:
         """How far the handover is: after a moment, or at once when it is over."""
         return web.json_response(await self._daemon.departure.news(LEAVING_NEWS_S))
 
-    async def _stop(self, _request: web.Request) -> web.Response:
+    async def _stop(self, request: web.Request) -> web.Response:
+        await self._may_manage(request, own_user_may=True)
         self._daemon.request_stop("peer down")
         return web.json_response({}, status=202)
 
     async def _force_leave(self, request: web.Request) -> web.Response:
+        await self._may_manage(request)
         body = await request.json()
         text = body.get("peer") if isinstance(body, dict) else None
         member = await self._find(str(text))
@@ -219,6 +242,35 @@ class Control:
                 ) from error
             log.info("peer forced to leave", peer=member.peer_id.short)
         return web.json_response({"peer_id": member.peer_id.hex()})
+
+    async def _expel(self, request: web.Request) -> web.Response:
+        await self._may_manage(request)
+        body = await request.json()
+        member = await self._find(str(body.get("peer") if isinstance(body, dict) else None))
+        if member.status != "expelled":
+            try:
+                await self._daemon.overlay.expel(member)
+            except ValueError as error:
+                raise PeerError(
+                    f"peer {member.peer_id.short} is not expelled: {error}",
+                    hint='"peer leave" takes a peer out of the network where it runs.' if member.is_self else None,
+                    exit_code=Exit.MISUSE if member.is_self else Exit.FAILED,
+                ) from error
+        return web.json_response({"peer_id": member.peer_id.hex(), "address": format_address(member.address)})
+
+    async def _expelling(self, request: web.Request) -> web.Response:
+        """How far the new network key has come."""
+        membership = self._daemon.overlay.membership
+        has, waiting = membership.progress()
+        return web.json_response(
+            {
+                "is_expelled": any(peer.hex() == request.query.get("peer") for peer in membership.ring.expelled),
+                "generation": membership.network.generation,
+                "has": len(has),
+                "of": len(has) + len(waiting),
+                "waiting": [peer.hex() for peer in waiting],
+            }
+        )
 
     async def _healthz(self, _request: web.Request) -> web.Response:
         daemon = self._daemon
@@ -276,7 +328,7 @@ def _digits_shared(one: str, two: str) -> int:
 
 
 def _member_row(member: Member, overlay: Overlay) -> dict[str, Any]:
-    is_there = member.status not in ("left", "dead")
+    is_there = member.status not in ("left", "dead", "expelled")
     unshared = differences(overlay.understanding.versions, member.versions) if is_there else ()
     return {
         "peer_id": member.peer_id.hex(),

@@ -36,8 +36,9 @@ class _UnixConnection(http.client.HTTPConnection):
 class ControlClient:
     """The daemon of one data directory, as seen from a command."""
 
-    def __init__(self, data: DataDir, option: str = "") -> None:
+    def __init__(self, data: DataDir, option: str = "", *, token: str = "") -> None:
         self.data = data
+        self._token = token  # Of a client, for whom this is asked.
         self._option = option  # How a command line names this peer, for hints: " -p 3".
 
     def get(self, path: str, *, timeout_s: float = ANSWER_TIMEOUT_S, **query: int | str | list[str]) -> Any:
@@ -50,7 +51,10 @@ class ControlClient:
     def _request(self, method: str, target: str, body: bytes | None, timeout_s: float) -> Any:
         connection = _UnixConnection(str(self.data.socket_path), timeout_s)
         try:
-            connection.request(method, target, body, {"Content-Type": "application/json"} if body else {})
+            headers = {"Content-Type": "application/json"} if body else {}
+            if self._token:
+                headers["Authorization"] = f"Bearer {self._token}"
+            connection.request(method, target, body, headers)
             response = connection.getresponse()
             answer = json.loads(response.read())
         except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
@@ -85,7 +89,10 @@ class ControlClient:
         path, running = self.data.path, self.data.is_held()
         option = self._option
         if running:
-            error, hint = "the daemon is starting or stopping", "Try again in a moment."
+            error, hint = (
+                "the daemon is starting or stopping",
+                'Try again in a moment; if it lasts, "peer status" tells why.',
+            )
         elif left := self.data.left():
             network, left_at = left
             error = f'this peer left the network "{network}" {ago(time.time() - left_at)}'

@@ -6,6 +6,8 @@
     peerd.log   log of a detached daemon                 data.sock   socket of the clients' streams (0600)
     journal/    what this peer has promised to keep      contacts    addresses of members, for the next start
     left        written by `peer leave`, with the time   up/1..N     data directories of embedded peers
+    keyring     keys of the network, the members met, and who was expelled (0600); wins over `network` where it is newer
+    standby     held while a daemon waits to be called back
 
 This module imports nothing heavy: every command of the CLI needs it.
 """
@@ -66,6 +68,10 @@ class DataDir:
         return self.path / "network"
 
     @property
+    def keyring_file(self) -> Path:
+        return self.path / "keyring"
+
+    @property
     def config_file(self) -> Path:
         return self.path / "peerd.toml"
 
@@ -84,6 +90,10 @@ class DataDir:
     @property
     def left_file(self) -> Path:
         return self.path / "left"
+
+    @property
+    def standby_file(self) -> Path:
+        return self.path / "standby"
 
     @property
     def contacts_file(self) -> Path:
@@ -169,36 +179,39 @@ class DataDir:
             os.close(descriptor)
 
     def _lock(self, descriptor: int) -> None:
-        deadline_at = time.monotonic() + LOCK_PATIENCE_S
-        while True:
-            try:
-                return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                if error.errno not in (errno.EAGAIN, errno.EACCES):
-                    raise PeerError(f'cannot lock "{self.lock_file}": {_reason(error)}') from error
-                if time.monotonic() > deadline_at:
-                    pid = self.pid()
-                    holder = f"process {pid}" if pid else "another process"
-                    raise PeerError(
-                        f'the data directory "{self.path}" is in use by {holder}',
-                        hint='"peer status" shows that daemon, "peer down" stops it; or give another --data-dir.',
-                    ) from error
-            time.sleep(LOCK_PATIENCE_S / 10)
+        try:
+            _lock(descriptor)
+        except BlockingIOError as error:
+            pid = self.pid()
+            holder = f"process {pid}" if pid else "another process"
+            raise PeerError(
+                f'the data directory "{self.path}" is in use by {holder}',
+                hint='"peer status" shows that daemon, "peer down" stops it; or give another --data-dir.',
+            ) from error
+        except OSError as error:
+            raise PeerError(f'cannot lock "{self.lock_file}": {_reason(error)}') from error
 
     def is_held(self) -> bool:
         """Whether a daemon runs here. The lock is right even if a process id has been reused."""
+        return _is_locked(self.lock_file)
+
+    @contextmanager
+    def standing_by(self) -> Iterator[None]:
+        """Let commands see that a daemon waits here until this peer is called back."""
+        descriptor = os.open(self.standby_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            descriptor = os.open(self.lock_file, os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
-            return False
+            _lock(descriptor)
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise PeerError(f'another daemon already stands by in "{self.path}"') from error
         try:
-            # Shared, so that two askers never mistake each other for a daemon.
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return True
+            yield
         finally:
             os.close(descriptor)
-        return False
+
+    def is_stood_by(self) -> bool:
+        """Whether a daemon waits here until this peer is called back."""
+        return _is_locked(self.standby_file)
 
     def remove_traces(self) -> None:
         for path in (self.socket_path, self.data_socket_path, self.pid_file):
@@ -227,7 +240,7 @@ class DataDir:
 
     def read_contacts(self) -> list[str]:
         """Addresses of members met before; none if the file is missing or malformed."""
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, RecursionError):
             contacts = json.loads(self.contacts_file.read_text())
             if isinstance(contacts, list):
                 return [contact for contact in contacts if isinstance(contact, str)][:CONTACTS_MAX]
@@ -240,14 +253,46 @@ class DataDir:
         _replace(self.left_file, json.dumps({"network": network, "left_at": left_at}))
 
     def clear_left(self) -> None:
-        self.left_file.unlink(missing_ok=True)
+        try:
+            self.left_file.unlink(missing_ok=True)
+        except OSError as error:
+            raise PeerError(f"cannot start: {_reason(error)}", hint=f'Remove "{self.left_file}".') from error
 
     def left(self) -> tuple[str, float] | None:
         """The network that this peer left with `peer leave`, and when; None if it did not, or came back."""
-        with suppress(OSError, ValueError, KeyError, TypeError):
+        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
             mark = json.loads(self.left_file.read_text())
             return str(mark["network"]), float(mark["left_at"])
         return None
+
+
+def _lock(descriptor: int) -> None:
+    """Hold a file alone; raises BlockingIOError if somebody else holds it for longer than a command looks at it."""
+    deadline_at = time.monotonic() + LOCK_PATIENCE_S
+    while True:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+            if time.monotonic() > deadline_at:
+                raise BlockingIOError(errno.EAGAIN, "held by another process") from error
+        time.sleep(LOCK_PATIENCE_S / 10)
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        # Shared, so that two askers never mistake each other for a daemon.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def _replace(path: Path, text: str) -> None:

@@ -16,12 +16,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
+import msgspec
 import structlog
 
 from overlay.identity import PeerRecord
 from overlay.overlay import Overlay
 from overlay.tasks import Tasks
 from peerd.courier import Courier
+from peerd.descriptors import Descriptors, patiently
 from peerd.disk import FileDisk
 from peerd.engines import EngineMaker, Engines
 from peerd.mistakes import Mistakes
@@ -64,13 +66,18 @@ from protocols.journal.format import JournalCorrupt
 from protocols.journal.journal import Journal
 from protocols.journal.pending import Pending, Reading
 from protocols.limits import Limits
-from protocols.messages import Answer
+from protocols.messages import Answer, Refused
 from protocols.peer import Peer
 from protocols.placement.sight import LookAtNetwork
+from protocols.rights.audit import Audited
+from protocols.rights.messages import Verb
+from protocols.rights.quotas import Quotas
 from protocols.store.messages import Leave
 from protocols.wire import FAMILY_OF_NAME, MESSAGES, RECORDS, kind_in
 
 EVENTS_PER_TURN: Final = 256  # After so many, the network has its turn.
+TURN_S: Final = 0.02  # After this time, too.
+LONG_S: Final = 0.05  # No event should take longer: meanwhile the peer answers nobody.
 NEAREST_EVERY_S: Final = 10.0
 NEAREST_PEERS_MAX: Final = 32
 DISK_LOOK_EVERY_S: Final = 5.0
@@ -115,6 +122,7 @@ class Driver:
         self._courier = Courier(overlay.router, overlay.understanding, self.submit)
         self._events: deque[Event] = deque()
         self._turn_is_due = False
+        self._longest_s = 0.0  # What the longest event took.
         self._timers: dict[TimerName, asyncio.TimerHandle] = {}
         self.mistakes = Mistakes(self._loop.time)
         self._neighbours: dict[PeerId, None] = {}
@@ -155,6 +163,7 @@ class Driver:
             self._tasks.spawn(self._keep_links())
             self._tasks.spawn(self._watch_the_clock())
             self._tasks.spawn(self.engines.watch())
+            self._tasks.spawn(Descriptors().watch())
             self._turn_soon()
 
     async def leave(self, tell: Callable[[Answer], None]) -> None:
@@ -190,12 +199,23 @@ class Driver:
         self._events.append(event)
         self._turn_soon()
 
+    def limit(self, quotas: Quotas) -> None:
+        """Set the quotas of this peer's clients."""
+        self._peer.door.limit(quotas)
+
+    def objection(self, token: str, verb: Verb, thing: str = "*") -> Refused | None:
+        """Why whoever presents a token, or the peer's own user without one, may not do this."""
+        refusal, effects = self._peer.door.objection_to(token, verb, thing, _now())
+        self._perform(effects)
+        return refusal
+
     def stats(self) -> dict[str, float]:
         """Flat counters for metrics."""
         return {
             **self.counters,
             **self._courier.counters,
             "events_waiting": len(self._events),
+            "event_longest_seconds": self._longest_s,
             "journal_bytes": self.journal_bytes,
             "journal_kept_bytes": self.journal_kept_bytes,
             "store_entries": self._peer.store.entries,
@@ -222,11 +242,20 @@ class Driver:
 
     def _turn(self) -> None:
         self._turn_is_due = False
+        begun_at = time.monotonic()
+        ends_at = begun_at + TURN_S
         try:
             for _ in range(min(EVENTS_PER_TURN, len(self._events))):
                 if not self.is_running:
                     return
-                self._handle(self._events.popleft())
+                event = self._events.popleft()
+                self._handle(event)
+                done_at = time.monotonic()
+                if (took_s := done_at - begun_at) > min(LONG_S, self._longest_s):
+                    self._note_long(event, took_s)
+                if done_at > ends_at:
+                    break
+                begun_at = done_at
             self._commit_soon()
         except Exception as error:  # noqa: BLE001 - Whatever it is, a machine in an unknown state makes no promises.
             self._fail(error)
@@ -241,6 +270,14 @@ class Driver:
         self.counters["events_total"] += 1
         effects += self._peer.handle(event, now)
         self._perform(effects)
+
+    def _note_long(self, event: Event, took_s: float) -> None:
+        """Keep what the longest event took; count those that are too long, and log the longest of them so far."""
+        if took_s > LONG_S:
+            self.counters["events_long_total"] += 1
+            if took_s > self._longest_s:
+                log.info("an event held the loop", took_ms=round(took_s * 1000), happened=_shortened(event))
+        self._longest_s = max(self._longest_s, took_s)
 
     def _perform(self, effects: Sequence[Effect]) -> None:  # noqa: C901 - one branch for each effect
         journal = self._journal
@@ -277,6 +314,10 @@ class Driver:
                     self.engines.perform(effect)
                 case WarmEngine():
                     self.engines.warm()
+                case Audited(event=happened):
+                    self.counters[f"audit_{happened.what}_total"] += 1
+                    tell = log.info if happened.what == "changed" else log.warning
+                    tell("audit", **msgspec.structs.asdict(happened))
                 case Blame(peer, reason):
                     self.counters["messages_senseless_total"] += 1
                     self.mistakes.note(peer, reason)
@@ -347,7 +388,7 @@ class Driver:
         """
         try:
             while piece is not None:
-                found = await self._loop.run_in_executor(None, piece.read, self._disk)
+                found = await patiently(None, piece.read, self._disk)
                 self._journal.move(piece, found)
                 self._turn_soon()
                 piece = self._journal.compact() if found is not None else None
@@ -356,10 +397,10 @@ class Driver:
 
     async def _read(self, wanted: ReadLog, reading: Reading) -> None:
         try:
-            batches = await self._loop.run_in_executor(None, reading.read, self._disk)
+            batches = await patiently(None, reading.read, self._disk)
             while not batches and reading.places:  # Moved meanwhile, or released: then there are no places any more.
                 reading = self._journal.find(wanted.log, wanted.first, wanted.bytes_max)
-                batches = await self._loop.run_in_executor(None, reading.read, self._disk)
+                batches = await patiently(None, reading.read, self._disk)
         except JournalCorrupt as error:
             self._fail(error)
         else:
@@ -368,7 +409,7 @@ class Driver:
     async def _write(self, pending: Pending) -> None:
         while True:
             try:
-                return await self._loop.run_in_executor(self._thread, pending.write, self._disk)
+                return await patiently(self._thread, pending.write, self._disk)
             except DiskFull:
                 log.warning("the disk is full; nothing is acknowledged until there is room")
                 self.submit(DiskSpace(is_low=True))

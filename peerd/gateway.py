@@ -18,9 +18,10 @@ import structlog
 from peerd.exchange import GREETING, REQUEST_BYTES_MAX, FrameReader, MalformedFrame, Request, Response, frame
 from protocols.delivery.messages import Refuse, Seen
 from protocols.errors import RemoteProtocolError
-from protocols.events import Abandoned, Event, Requested
+from protocols.events import Abandoned, Disconnected, Event, Requested
 from protocols.ids import RequestId
 from protocols.messages import Answer, Command, Refused
+from protocols.rights.messages import Authenticate
 from protocols.wire import ANSWERS, COMMANDS
 
 UNANSWERED_BYTES_MAX: Final = 4 << 20  # Of one client's commands.
@@ -44,6 +45,7 @@ class Gateway:
         self.life = b""  # Told to every client; set before open().
         self._submit = submit
         self._is_running = is_running
+        self.connection_numbers = itertools.count(1)
         self._numbers = itertools.count(1)
         self._askers: dict[RequestId, tuple[_Connection, int]] = {}
         self._connections: dict[_Connection, None] = {}
@@ -88,6 +90,8 @@ class Gateway:
 
     def disconnected(self, connection: _Connection) -> None:
         self._connections.pop(connection, None)
+        if connection.has_token:
+            self._submit(Disconnected(connection.number))
 
     def requested(self, connection: _Connection, number: int, command: Command, size: int) -> None:
         """Hand a command to the machines, or answer in their place while they do not run."""
@@ -98,7 +102,8 @@ class Gateway:
         if not isinstance(command, Seen | Refuse):  # These two have no answer.
             self._askers[request] = (connection, number)
             connection.expect(number, request, size)
-        self._submit(Requested(request, command))
+        connection.has_token = connection.has_token or isinstance(command, Authenticate)
+        self._submit(Requested(request, command, connection.number))
 
     def abandoned(self, request: RequestId, *, is_broken: bool) -> None:
         if self._askers.pop(request, None) is not None:
@@ -110,6 +115,8 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
+        self.number = next(gateway.connection_numbers)
+        self.has_token = False  # It has presented one.
         self._reader = FrameReader(Request, REQUEST_BYTES_MAX)
         self._transport: asyncio.Transport
         self._open: dict[int, tuple[RequestId, int]] = {}  # The client's number -> ours, and the size of the command.

@@ -11,20 +11,12 @@ from typing import TYPE_CHECKING, Final, Literal
 from protocols.catalogue.streams import StreamDefinition
 from protocols.clock import COUNT_BITS, Stamp
 from protocols.delivery.messages import Missed, Origin
-from queries.catalogue import Stream
 from spark_jobs.recordings import Recorder
 
 if TYPE_CHECKING:
     from peerd.client import Client
 
 QUIET_S: Final = 2.0  # If nothing comes for so long, everything kept has come.
-
-
-def as_stream(definition: StreamDefinition) -> Stream:
-    """A stream as queries see it."""
-    return Stream(
-        definition.name, definition.schema, definition.event_time, definition.lateness_ms, definition.retention_ms
-    )
 
 
 class Gathering:
@@ -34,6 +26,7 @@ class Gathering:
         self._client, self._folder, self._since, self._until = client, folder, since, until
         self.rows: dict[str, int] = {}  # Per stream, so far.
         self.missed: dict[str, int] = {}  # Tuples of that time that nobody keeps any more.
+        self.unfit: dict[str, int] = {}  # Tuples with decimals that an earlier release accepted and no query reads.
         self.on_rows: Callable[[], None] = lambda: None
 
     async def gather(self, streams: Iterable[StreamDefinition]) -> None:
@@ -43,19 +36,20 @@ class Gathering:
 
     async def _read(self, definition: StreamDefinition) -> None:
         name = definition.name
-        self.rows[name] = self.missed[name] = 0
-        recorder = Recorder(self._folder, as_stream(definition))
+        self.rows[name] = self.missed[name] = self.unfit[name] = 0
+        recorder = Recorder(self._folder, definition.stream())
         try:
-            await self._record(name, recorder)
+            await self._record(definition, recorder)
         except BaseException:
             recorder.drop()
             raise
         recorder.close()
 
-    async def _record(self, name: str, recorder: Recorder) -> None:
+    async def _record(self, definition: StreamDefinition, recorder: Recorder) -> None:
         """A publisher is done with its first batch that is too young; the others when nothing more comes."""
         done: dict[Origin, None] = {}
-        subscription = self._client.subscribe(name, since=self._since)
+        name = definition.name
+        subscription = self._client.subscribe(name, since=self._since, schema=definition.current)
         subscription.on_missed = lambda missed: self._note_missed(name, missed)
         async with subscription:
             publishers = {
@@ -72,7 +66,7 @@ class Gathering:
                         continue
                     origin = f"{batch.origin.publisher.hex()}/{batch.origin.epoch}"
                     recorder.add(origin, batch.first, (batch.published_at >> COUNT_BITS) * 1000, batch.rows)
-                    self.rows[name] = recorder.rows
+                    self.rows[name], self.unfit[name] = recorder.rows, recorder.unfit
                     self.on_rows()
                     quiet_at = clock() + QUIET_S
 

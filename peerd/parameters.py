@@ -57,7 +57,9 @@ def _literal(value: Any) -> str:
             return "NULL"
         case bool():
             return str(value).upper()
-        case int() | float() | Decimal():
+        case Decimal():
+            return f"{value:f}"  # With an exponent it would be a float.
+        case int() | float():
             return f"{value}"
         case str():
             return "'" + value.replace("'", "''") + "'"

@@ -17,17 +17,29 @@ import signal
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, Literal, NoReturn, TypeVar
 
 import structlog
 import uvloop
 
 from overlay.identity import Address, IdentityError, JoinToken, PeerRecord, format_address, parse_address
+from overlay.keyring import Statement
+from overlay.membership import when
 from overlay.overlay import JoinError, Overlay
 from overlay.shaping import Shaper
 from peerd import __version__
 from peerd.addresses import cannot_listen, listening_host, own_seed, resolve_host
-from peerd.admission import admit, load_identity, not_joined, unanswered
+from peerd.admission import (
+    REPLACED_HINT,
+    admit,
+    expelled_error,
+    keep_ring,
+    load_identity,
+    not_joined,
+    ring_for,
+    unanswered,
+)
 from peerd.config import DEFAULT_PORT, Config, unknown_variables
 from peerd.control import Control
 from peerd.datadir import CONTACTS_MAX, DataDir
@@ -38,6 +50,7 @@ from peerd.engines import Spark
 from peerd.errors import PeerError
 from peerd.gateway import Gateway
 from peerd.logs import configure_logs
+from peerd.standby import stand_by
 from protocols.errors import RemoteProtocolError
 from protocols.journal.format import JournalCorrupt
 from protocols.limits import Limits
@@ -47,8 +60,9 @@ JOIN_TIMEOUT_S: Final = 10.0
 LEAVE_TIMEOUT_S: Final = 10.0
 CONTACTS_EVERY_S: Final = 5.0
 SEEDS_IN_TOKEN_MAX: Final = 3
+RIGHTS_EVERY_MS: Final = 5000
 
-State = Literal["joining", "running", "stopping"]
+State = Literal["joining", "running", "expelled", "stopping"]
 Result = TypeVar("Result")
 
 log = structlog.get_logger("peerd")
@@ -74,6 +88,7 @@ class Daemon:
         self._stop = asyncio.Event()
         self._leaving = False
         self.departure = Departure()
+        self._is_cast_out = asyncio.Event()  # This peer was expelled from the network.
         self._contacts_are_lost = False  # The last attempt to write them failed; logged once.
 
     async def run(self, lifeline: int | None = None) -> None:
@@ -104,8 +119,9 @@ class Daemon:
             await self._unless_stopped(self._belong())
             if self._leaving:
                 await self.departure.drain(self.driver)
-            self.gateway.close()
-            await self.driver.stop()
+            if not self._is_cast_out.is_set():
+                self.gateway.close()
+                await self.driver.stop()
             await self._say_goodbye()
         except BaseException:
             self.gateway.close()
@@ -119,6 +135,8 @@ class Daemon:
     def state(self) -> State:
         if self._stop.is_set():
             return "stopping"
+        if self._is_cast_out.is_set():
+            return "expelled"
         return "running" if self.is_member else "joining"
 
     @property
@@ -133,7 +151,7 @@ class Daemon:
         own = self.config.advertise_seed or self.overlay.address
         alive = [member.address for member in self.overlay.members() if member.status == "alive"]
         seeds = dict.fromkeys([own, *self._token.seeds, *alive])
-        return JoinToken(self._token.network, tuple(seeds)[:SEEDS_IN_TOKEN_MAX])
+        return JoinToken(self.overlay.network, tuple(seeds)[:SEEDS_IN_TOKEN_MAX])
 
     def request_stop(self, reason: str, *, leave: bool = False) -> None:
         if not self._stop.is_set():
@@ -160,10 +178,14 @@ class Daemon:
             has_engine=config.spark != "off",
             seeds=seeds,
             shaper=_shaper(config),
+            ring=ring_for(self.data, self._token),
+            save_ring=partial(keep_ring, config, self.data, seeds=self._token.seeds),
         )
+        self.overlay.membership.on_cast_out.append(self._cast_out)
         self.overlay.on_up.append(self._met)
         spark = None if config.spark == "off" else Spark(SessionSettings(config.spark_master, config.spark_memory))
-        self.driver = Driver(self.overlay, disk, random.Random(), Limits(), spark)
+        self.driver = Driver(self.overlay, disk, random.Random(), Limits(rights_every_ms=RIGHTS_EVERY_MS), spark)
+        self.driver.limit(config.quotas)
         self.gateway = Gateway(self.driver.submit, lambda: self.driver.is_running)
         self.driver.on_reply = self.gateway.reply
         try:
@@ -198,16 +220,37 @@ class Daemon:
         if self._has_tried_to_join:
             self.driver.begin()
 
+    def _cast_out(self, statement: Statement) -> None:
+        self.trouble = f"by peer {statement.maker.hex()} at {when(statement)}"
+        self._is_cast_out.set()
+
+    async def _sit_out(self) -> NoReturn:
+        """Stay outside of a network that has expelled this peer, and answer commands that ask."""
+        self.gateway.close()
+        await self.driver.stop()
+        await asyncio.Event().wait()
+        raise AssertionError("an event that nobody sets")
+
     async def _belong(self) -> NoReturn:
         """Join, then remember whom we meet. Until somebody answers, the overlay keeps asking the seeds."""
+        if (statement := self.overlay.membership.cast_out) is not None:
+            log.error("this peer was expelled from the network", by=statement.maker.hex(), at=when(statement))
+            self._cast_out(statement)
+            self.overlay.fall_silent()
+            await self._sit_out()
         try:
             known = await self.overlay.join(timeout_s=self._join_within_s or JOIN_TIMEOUT_S)
         except JoinError as error:
-            if not self.is_member:
+            statement = self.overlay.membership.cast_out
+            if statement is not None and self._join_within_s is not None:
+                raise expelled_error(self._token.network.name, statement) from error
+            if not self.is_member and statement is None:
                 refusal = self.overlay.understanding.trouble()
-                self.trouble = refusal or unanswered(self.overlay.dht.seeds)
+                replaced = self.overlay.membership.trouble
+                self.trouble = refusal or replaced or unanswered(self.overlay.dht.seeds)
                 if self._join_within_s is not None:
-                    raise not_joined(self._token, self._join_within_s, refusal) from error
+                    why = (refusal,) if refusal else (replaced, REPLACED_HINT)
+                    raise not_joined(self._token, self._join_within_s, *why) from error
                 log.warning("not a member yet, still trying", reason=self.trouble)
         else:
             self.is_member = True
@@ -222,7 +265,14 @@ class Daemon:
         lean.give_memory_back()
         while True:
             self._remember_contacts(self._contacts())
-            await asyncio.wait([self.driver.failure], timeout=CONTACTS_EVERY_S)
+            outside = asyncio.ensure_future(self._is_cast_out.wait())
+            try:
+                ends: list[asyncio.Future[Any]] = [self.driver.failure, outside]
+                await asyncio.wait(ends, timeout=CONTACTS_EVERY_S, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                outside.cancel()
+            if self._is_cast_out.is_set():
+                await self._sit_out()
             if self.driver.failure.done():
                 self.driver.failure.result()
 
@@ -247,6 +297,10 @@ class Daemon:
 
     async def _say_goodbye(self) -> None:
         contacts = self._contacts()
+        if self._is_cast_out.is_set():
+            await self.overlay.stop()
+            log.info("stopped", network=self._token.network.name)
+            return
         try:
             await asyncio.wait_for(self.overlay.leave(), LEAVE_TIMEOUT_S)
         except TimeoutError:
@@ -324,15 +378,23 @@ def _unreadable(error: RemoteProtocolError, data: DataDir) -> PeerError:
 
 
 def run_daemon(
-    config: Config, data: DataDir, *, join_within_s: float | None = None, lifeline: int | None = None
+    config: Config,
+    data: DataDir,
+    *,
+    join_within_s: float | None = None,
+    lifeline: int | None = None,
+    stands_by: bool = False,
 ) -> None:
-    """Run the peer of a data directory in this process until it is stopped."""
+    """Run the peer of a data directory in this process until it is stopped; with stands_by, once it is not away."""
     configure_logs(config.log_level, config.log_format)
     for sentence in unknown_variables(os.environ):
         log.warning("misspelt setting", reason=sentence)
     data.prepare()
-    with data.held():
-        uvloop.run(_run(config, data, join_within_s, lifeline))
+    while not stands_by or stand_by(data):
+        with data.held():
+            uvloop.run(_run(config, data, join_within_s, lifeline))
+        if not stands_by or data.left() is None:
+            return
 
 
 async def _run(config: Config, data: DataDir, join_within_s: float | None, lifeline: int | None) -> None:

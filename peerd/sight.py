@@ -21,7 +21,8 @@ def look_around(overlay: Overlay, placement: str, wanted: Iterable[PeerId]) -> N
     known, shares = overlay.members(), overlay.understanding.shares
     unshared = [member.peer_id for member in known if not shares(member.peer_id, "execution")]
     alive = [member for member in known if member.status == "alive" and member.peer_id not in unshared]
-    gone = [member.peer_id for member in known if member.status in ("dead", "left", "incompatible")] + unshared
+    no_more = ("dead", "left", "incompatible", "expelled")
+    gone = [member.peer_id for member in known if member.status in no_more] + unshared
     alive.sort(key=lambda member: (member.rtt_ms is None, member.rtt_ms, member.peer_id))
     near = (member.peer_id for member in alive[:CANDIDATES_MAX])
     peers = tuple(dict.fromkeys((overlay.peer_id, *(peer for peer in wanted if peer not in gone), *near)))

@@ -80,6 +80,14 @@ class Requested(Event, frozen=True):
 
     request: RequestId
     command: Command
+    connection: int = 0  # The client's; 0 for the peer's own user, who has no token to present.
+    asker: str = ""  # For whom it is asked, once the door has let it in (protocols/rights).
+
+
+class Disconnected(Event, frozen=True):
+    """A connection is over; its number will not come again."""
+
+    connection: int
 
 
 class Abandoned(Event, frozen=True):

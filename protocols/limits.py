@@ -35,3 +35,5 @@ class Limits:
     dead_letters_max: int = 1000  # How many are kept for one subscription; all are counted.
     dead_letter_bytes_max: int = 4 << 20
     streams_max: int = 10_000
+    # How often a peer compares its copy of the rights with another's. 0: nobody closes this network, as in simulations.
+    rights_every_ms: Millis = 0

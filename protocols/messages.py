@@ -35,7 +35,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 class Refused(Answer, frozen=True, kw_only=True, tag="REFUSED"):
     """The command was understood and refused: names the object, the facts, and a next step."""
 
-    code: str  # unknown | exists | invalid | busy | full | unavailable
+    code: str  # unknown | exists | invalid | in use | busy | full | unavailable | forbidden | quota
     error: str
     detail: str = ""
     hint: str = ""

@@ -7,7 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from protocols.catalogue.events import Advertised, AdvertiseFailed, LookupFailed, StreamFound
+from protocols.catalogue.events import (
+    Advertised,
+    AdvertiseFailed,
+    LookupFailed,
+    QueriesFound,
+    QueryLookupFailed,
+    StreamFound,
+)
 from protocols.catalogue.machine import CatalogueMachine
 from protocols.clock import HybridClock
 from protocols.delivery.ingress import Ingress
@@ -26,6 +33,7 @@ from protocols.events import (
 )
 from protocols.execution.executor import Executor
 from protocols.execution.explainer import Explainer
+from protocols.execution.finder import QueryFinder
 from protocols.execution.proxy import QueryProxy
 from protocols.ids import LogId, Millis, PeerId
 from protocols.inside import Inside
@@ -33,6 +41,8 @@ from protocols.join_index.machine import JoinIndex
 from protocols.limits import Limits
 from protocols.messages import Record
 from protocols.placement.machine import PlacementMachine
+from protocols.rights.door import Door
+from protocols.rights.machine import Rights
 from protocols.role import KeptRole, Role
 from protocols.store.events import StoreFailed, StoreRead, StoreWritten
 from protocols.store.limits import StoreLimits
@@ -61,10 +71,13 @@ class Peer:
         self.inside = Inside()
         self.executor = Executor(peer_id, self.inside)
         self.proxy = QueryProxy(peer_id, self.inside, self.clock, self.publisher, limits)
+        self.finder = QueryFinder(peer_id, self.catalogue, self.clock, self.inside)
         self.explainer = Explainer(peer_id, self.inside, self.clock)
         self.placement = PlacementMachine(peer_id)
         self.shares: Callable[[PeerId, Family], bool] = lambda _peer, _family: True  # The driver replaces it.
         self.joins = JoinIndex(peer_id, self.inside, self._evaluators, limits.late_join_ms)
+        self.rights = Rights(peer_id, self.store, self.clock, limits)
+        self.door = self._make_door()
         # A command that several roles take reaches the store last, since its answer to LEAVE ends the request.
         self._roles: tuple[Role, ...] = (
             self.catalogue,
@@ -73,22 +86,51 @@ class Peer:
             self.subscriber,
             self.executor,
             self.proxy,
+            self.finder,
             self.explainer,
             self.placement,
             self.joins,
+            self.rights,
+            self.door,
             self.store,
         )
         # An event for all roles reaches the store first: the others ask it who is there.
         self._everyone: tuple[Role, ...] = (self.store, *self._roles[:-1])
-        self._kept: tuple[KeptRole, ...] = (self.store, self.publisher, self.keeper, self.subscriber, self.proxy)
+        self._kept: tuple[KeptRole, ...] = (
+            self.store,
+            self.publisher,
+            self.keeper,
+            self.subscriber,
+            self.proxy,
+            self.rights,
+        )
         self._busy: dict[type[Role], Role] = {}  # Roles that took an event since the last validate().
         self._by_name: dict[str, tuple[Role, ...]] = {"nobody": ()}  # For answers that nobody waits for any more.
         self._by_kind: dict[type[msgspec.Struct], tuple[Role, ...]] = {}
+        self._file_roles()
+
+    def _make_door(self) -> Door:
+        door = Door(
+            self.peer_id,
+            self.rights,
+            self.store,
+            self.publisher,
+            self.keeper,
+            self.subscriber,
+            self.executor,
+            self.proxy,
+        )
+        for planner in (self.proxy.planner, self.explainer.planner):
+            planner.objection = door.objection
+            planner.may_host, planner.all_may_read = door.may_read, door.all_may_read
+        return door
+
+    def _file_roles(self) -> None:
+        self._by_record = {kind: role for role in self._kept for kind in role.owned.records}
         for role in self._roles:
             self._by_name[role.owned.name] = (role,)
             for kind in (*role.owned.messages, *role.owned.commands, *role.owned.events):
                 self._by_kind[kind] = (*self._by_kind.get(kind, ()), role)
-        self._by_record = {kind: role for role in self._kept for kind in role.owned.records}
 
     def _evaluators(self) -> tuple[PeerId, ...]:
         """The neighbours that may evaluate joins of ours."""
@@ -119,7 +161,13 @@ class Peer:
             except RemoteProtocolError as error:
                 return [_blamed(event, error)]
         effects: list[Effect] = []
-        pending = [event]
+        pending: list[Event] = []
+        admitted = self.door.admit(event, now)
+        if isinstance(admitted, Event):
+            pending.append(admitted)
+        else:
+            for effect in admitted:
+                (pending.append(effect.event) if type(effect) is Tell else effects.append(effect))
         for current in pending:  # The loop appends to it.
             roles = self._roles_for(current)
             for role in roles:
@@ -134,11 +182,14 @@ class Peer:
         return effects
 
     def _effects(self, role: Role, event: Event, now: Millis) -> list[Effect]:
-        """What a role makes of an event. The mistakes of other peers end here; our own end the peer."""
+        """What a role makes of an event. The mistakes of other peers end here; our own end the peer.
+
+        A message to ourselves ends here, too, if it contradicts what another peer has made us believe.
+        """
         try:
             return role.handle(event, now)
         except RemoteProtocolError as error:
-            if not isinstance(event, Received) or event.sender == self.peer_id:
+            if not isinstance(event, Received):
                 raise
             return [_blamed(event, error)]
 
@@ -154,7 +205,9 @@ class Peer:
                 return self._by_kind[type(event.command)]
             case StoreRead() | StoreWritten() | StoreFailed():
                 return self._named(str(event.token[0]))
-            case StreamFound() | LookupFailed() | Advertised() | AdvertiseFailed():
+            case (
+                StreamFound() | LookupFailed() | Advertised() | AdvertiseFailed() | QueriesFound() | QueryLookupFailed()
+            ):
                 return self._named(str(event.token[0]))
         return self._by_kind.get(type(event), self._everyone)
 

@@ -23,6 +23,7 @@ import msgspec
 
 from protocols.clock import Stamp
 from protocols.delivery.messages import Origin
+from protocols.errors import expect
 from protocols.events import Event
 from protocols.ids import Count, Micros, Millis, PeerId, StreamName
 from protocols.messages import Message
@@ -152,6 +153,7 @@ class FlowInput(msgspec.Struct, frozen=True, array_like=True, tag="flow", tag_fi
     alias: str
     subgraph: Count
     is_mixed: bool = False  # The last field of its rows says which are new.
+    maker: PeerId | None = None  # The host of that subgraph. None: an older proxy sent it; whoever is first makes it.
 
 
 Input = StreamInput | FlowInput
@@ -184,6 +186,15 @@ class Deploy(Message, frozen=True, kw_only=True, tag="DEPLOY"):
     subgraph: Subgraph
     consumer_host: PeerId | None
     resume: Progress  # Rows below its covers are for state only; results made of them alone are known already.
+
+    def check(self) -> None:
+        subgraph = self.subgraph
+        expect((subgraph.consumer is None) == (self.consumer_host is None), "a consumer without its host")
+        aliases = [each.alias for each in subgraph.inputs]
+        expect(bool(aliases), "a subgraph without inputs")
+        expect(len(set(aliases)) == len(aliases), "a subgraph with two inputs of one name")
+        flows = [each.subgraph for each in subgraph.inputs if isinstance(each, FlowInput)]
+        expect(len(set(flows)) == len(flows), "a subgraph that reads another one twice")
 
 
 class Deployed(Message, frozen=True, kw_only=True, tag="DEPLOYED"):
@@ -277,6 +288,7 @@ class InputStatus(msgspec.Struct, frozen=True, array_like=True):
     hold: Hold | None = None
     left_out: tuple[PeerId, ...] = ()  # Publishers that were silent for too long to be waited for.
     has_finished: bool = False
+    unfit: Count = 0  # Tuples with decimals that an earlier release accepted and no query reads.
 
 
 class RewriterStatus(msgspec.Struct, frozen=True, array_like=True):

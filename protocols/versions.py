@@ -12,7 +12,7 @@ from typing import Final, Literal, get_args
 
 import msgspec
 
-Family = Literal["link", "store", "delivery", "execution", "join_index", "placement"]
+Family = Literal["link", "store", "delivery", "execution", "join_index", "placement", "rights"]
 FAMILIES: Final[tuple[Family, ...]] = get_args(Family)
 # Who owns a key follows from who is a member, so every member must be able to keep any entry.
 REQUIRED: Final[tuple[Family, ...]] = ("link", "store")
@@ -45,6 +45,7 @@ VERSIONS: Final[Versions] = {
     "execution": Span(2, 2),
     "join_index": Span(3, 3),  # 3: a join with several equalities is indexed by all of them.
     "placement": Span(1, 1),
+    "rights": Span(1, 1),
 }
 """What this release speaks. tests/protocols/test_spoken.py tells when a version must be raised."""
 

@@ -21,6 +21,7 @@ from protocols.ids import Key
 from protocols.join_index import messages as join_index
 from protocols.messages import Answer, Command, Done, Message, Record, Refused
 from protocols.placement import messages as placement
+from protocols.rights import messages as rights
 from protocols.store import messages as store
 from protocols.versions import Family
 
@@ -29,7 +30,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 ENCODING: Final = 1
 _ENCODING_BYTE: Final = bytes([ENCODING])
 _KIND_CHARACTERS_MAX: Final = 40
-_MODULES: Final = (catalogue, delivery, execution, join_index, placement, store, subgraphs)
+_MODULES: Final = (catalogue, delivery, execution, join_index, placement, rights, store, subgraphs)
 
 
 def kinds_of(base: type[msgspec.Struct], modules: tuple[ModuleType, ...]) -> tuple[type[msgspec.Struct], ...]:
@@ -116,6 +117,7 @@ _FAMILIES: Final[dict[str, Family]] = {
     execution.__name__: "execution",
     join_index.__name__: "join_index",
     placement.__name__: "placement",
+    rights.__name__: "rights",
 }
 FAMILY_OF: Final[dict[type[msgspec.Struct], Family]] = {kind: _FAMILIES[kind.__module__] for kind in MESSAGES.kinds}
 """The family of each kind of message, by the module that defines it."""

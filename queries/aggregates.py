@@ -9,16 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
-from decimal import Decimal, DecimalException
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Final
 
+from queries import decimals
 from queries.errors import TypeMismatch, nearest
 from queries.expressions import Expression, ValueType
 from queries.functions import NUMBERS
 from queries.plan import AGGREGATES, Aggregate, AggregateFunction
 from queries.schema import Field
-from queries.values import DECIMALS, INT_MAX, INT_MIN
+from queries.values import INT_MAX, INT_MIN
 
 _ORDERED: Final = (*NUMBERS, "string", "bool", "timestamp", "interval", "bytes")
 
@@ -48,7 +49,7 @@ def aggregate(
             kind, nullable = _needs(function, argument, (*NUMBERS, "interval")), _nullable(argument)
             if function == "avg" and kind == "int":
                 kind = "float"
-            nullable = nullable or kind == "int"  # The sum may not fit 64 bits.
+            nullable = nullable or (function == "sum" and kind != "float")  # It may be too large.
         case "stddev":
             _needs(function, argument, NUMBERS)
             kind, nullable = "float", True  # The deviation of a single value is null.
@@ -102,7 +103,7 @@ def _sum(values: list[Any]) -> Any:
         case float():
             return _float_sum(values)
         case Decimal():
-            return _decimal(sum(map(Fraction, values), Fraction(0)))
+            return decimals.fraction(sum(map(Fraction, values), Fraction(0)))
         case timedelta():
             return _interval(sum(map(_microseconds, values)))
     total = sum(values)
@@ -114,16 +115,21 @@ def _avg(values: list[Any]) -> Any:
         case float():
             return _float_sum(values) / len(values)
         case Decimal():
-            return _decimal(sum(map(Fraction, values), Fraction(0)) / len(values))
+            return decimals.fraction(sum(map(Fraction, values), Fraction(0)) / len(values))
         case timedelta():
             return _interval(round(Fraction(sum(map(_microseconds, values)), len(values))))
     return float(Fraction(sum(values), len(values)))
 
 
 def _stddev(values: list[Any]) -> float | None:
-    """The standard deviation of a sample: the sum of squares is divided by the number of values less one."""
+    """The standard deviation of a sample: the sum of squares is divided by the number of values less one.
+
+    Decimals count as floats, as no engine has digits enough for the squares of all.
+    """
     if len(values) < 2:
         return None
+    if isinstance(values[0], Decimal):
+        values = list(map(float, values))
     if any(isinstance(value, float) and not math.isfinite(value) for value in values):
         return math.nan
     exact = [Fraction(value) for value in values]
@@ -139,13 +145,6 @@ def _float_sum(values: list[float]) -> float:
         return math.fsum(values)
     except (OverflowError, ValueError):  # Beyond the largest float, or infinities of both signs.
         return sum(values)
-
-
-def _decimal(value: Fraction) -> Decimal | None:
-    try:
-        return DECIMALS.divide(Decimal(value.numerator), Decimal(value.denominator))
-    except DecimalException:
-        return None
 
 
 def _microseconds(value: timedelta) -> int:

@@ -225,7 +225,7 @@ def _sum(expression: Expression) -> _Sum:
         case Call(function="negate", arguments=(a,)):
             return _Sum({}, Fraction(0)).plus(_sum(a), Fraction(-1))
         case Call(function="*", arguments=(a, Constant() as factor)) if (
-            (times := number_of(factor)) is not None and times and (a.type != "interval" or times.denominator == 1)
+            (times := number_of(factor)) is not None and times and (a.type == "int" or times.denominator == 1)
         ):
             return _Sum({}, Fraction(0)).plus(_sum(a), times)
         case Call(function="cast", arguments=(a,), type="decimal") if a.type == "int":

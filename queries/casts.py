@@ -12,9 +12,10 @@ from datetime import UTC, datetime, timedelta
 from decimal import ROUND_DOWN, Decimal
 from typing import Any, Final
 
+from queries import decimals
 from queries.errors import TypeMismatch
 from queries.expressions import Call, Expression, ValueType
-from queries.values import DECIMALS, INT_MAX, INT_MIN, total, utc
+from queries.values import INT_MAX, INT_MIN, total, utc
 
 _INT: Final = re.compile(r"[+-]?[0-9]{1,19}")
 _NUMBER: Final = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
@@ -117,9 +118,9 @@ def read_int(text: str) -> int | None:
     return value if INT_MIN <= value <= INT_MAX else None
 
 
-@total
 def read_decimal(text: str) -> Decimal | None:
-    return DECIMALS.create_decimal(text) if _NUMBER.fullmatch(text := text.strip()) else None
+    """Rounded if it has more places than a decimal."""
+    return decimals.fitted(Decimal(text)) if _NUMBER.fullmatch(text := text.strip()) else None
 
 
 def read_float(text: str) -> float | None:
@@ -144,8 +145,8 @@ def _float_to_int(value: float) -> int | None:
 
 
 def _float_to_decimal(value: float) -> Decimal | None:
-    """The shortest decimal that reads back as the float: 0.1 becomes 0.1."""
-    return Decimal(repr(value)) if math.isfinite(value) else None
+    """The shortest decimal that reads back as the float: 0.1 becomes 0.1. Rounded if it has more places."""
+    return decimals.fitted(Decimal(repr(value))) if math.isfinite(value) else None
 
 
 @total
@@ -175,7 +176,7 @@ CASTS: Final[dict[tuple[ValueType, ValueType], tuple[Callable[[Any], Any], bool]
     ("float", "string"): (str, False),
     ("decimal", "int"): (_decimal_to_int, True),
     ("decimal", "float"): (float, False),
-    ("decimal", "string"): (lambda value: format(value, "f"), False),
+    ("decimal", "string"): (decimals.text, False),
     ("timestamp", "string"): (_text_of_timestamp, False),
     ("bytes", "string"): (_text_of_bytes, True),
     ("string", "int"): (read_int, True),

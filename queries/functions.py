@@ -13,7 +13,7 @@ from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Final
 
-from queries import meanings, spark_forms, values
+from queries import decimals, meanings, spark_forms, values
 from queries.casts import CASTS, cast
 from queries.errors import TypeMismatch, nearest
 from queries.expressions import Call, Column, Constant, Expression
@@ -161,7 +161,7 @@ FUNCTIONS: Final[dict[str, Function]] = {
         Function("like", spark_forms.like, meanings.like),
         Function("case", spark_forms.case, meanings.case, _results_nullable),
         Function("coalesce", spark_forms.of("coalesce"), meanings.choice(values.coalesce), _all_nullable),
-        Function("nullif", spark_forms.of("nullif"), meanings.nullif, _any_nullable),
+        Function("nullif", spark_forms.nullif, meanings.nullif, _any_nullable),
         Function(
             "greatest",
             spark_forms.of_several("greatest"),
@@ -184,7 +184,7 @@ FUNCTIONS: Final[dict[str, Function]] = {
             spark_forms.to_whole("ceil"),
             meanings.by_type(
                 int=Meaning("int", int),
-                decimal=_decimal(values.decimal_ceil),
+                decimal=Meaning("decimal", decimals.ceil, partial=True),
                 float=Meaning("float", values.float_ceil),
             ),
         ),
@@ -193,7 +193,7 @@ FUNCTIONS: Final[dict[str, Function]] = {
             spark_forms.to_whole("floor"),
             meanings.by_type(
                 int=Meaning("int", int),
-                decimal=_decimal(values.decimal_floor),
+                decimal=Meaning("decimal", decimals.floor, partial=True),
                 float=Meaning("float", values.float_floor),
             ),
         ),

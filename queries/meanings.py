@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
-from queries import values
+from queries import decimals, values
 from queries.casts import CASTS, article, cast
 from queries.errors import TypeMismatch, nearest
 from queries.expressions import Constant, Expression, ValueType
@@ -62,8 +63,10 @@ def _cast_hint(a: str, b: str) -> str:
 
 def _read(constant: Constant, kind: ValueType) -> Constant:
     value = CASTS["string", kind][0](str(constant.value))
+    if kind == "decimal" and (value is None or value != Decimal(str(constant.value))):
+        raise TypeMismatch(f"{constant} cannot be read as a decimal", f"for example: '12.50', {decimals.BOUNDS}")
     if value is None:
-        example = {"timestamp": "2026-01-31 12:00:00Z", "interval": "5 minutes"}.get(kind, "12.50")
+        example = {"timestamp": "2026-01-31 12:00:00Z", "interval": "5 minutes"}[kind]
         raise TypeMismatch(f"{constant} cannot be read as {article(kind)}", f"for example: '{example}'")
     return Constant.of(value)
 
@@ -112,11 +115,11 @@ _ON_INTS: Final[Mapping[str, Meaning]] = {
     "%": Meaning("int", values.int_remainder, partial=True),
 }
 _ON_DECIMALS: Final[Mapping[str, Meaning]] = {
-    "+": Meaning("decimal", values.decimal_add, partial=True),
-    "-": Meaning("decimal", values.decimal_subtract, partial=True),
-    "*": Meaning("decimal", values.decimal_multiply, partial=True),
-    "/": Meaning("decimal", values.decimal_divide, partial=True),
-    "%": Meaning("decimal", values.decimal_remainder, partial=True),
+    "+": Meaning("decimal", decimals.add, partial=True),
+    "-": Meaning("decimal", decimals.subtract, partial=True),
+    "*": Meaning("decimal", decimals.multiply, partial=True),
+    "/": Meaning("decimal", decimals.divide, partial=True),
+    "%": Meaning("decimal", decimals.remainder, partial=True),
 }
 _ON_FLOATS: Final[Mapping[str, Meaning]] = {
     "+": Meaning("float", operator.add),
@@ -218,7 +221,7 @@ def rounding(name: str, arguments: Arguments) -> Meaning:
 
 
 _INT_ROUND: Final = Meaning("int", values.int_round, partial=True)
-_DECIMAL_ROUND: Final = Meaning("decimal", values.decimal_round, partial=True)
+_DECIMAL_ROUND: Final = Meaning("decimal", decimals.rounded, partial=True)
 _FLOAT_ROUND: Final = Meaning("float", values.float_round)
 SIGN: Final = Meaning("int", values.sign)
 

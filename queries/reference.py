@@ -31,7 +31,7 @@ from typing import Any, Final, NamedTuple, assert_never
 
 import msgspec
 
-from queries import aggregates, functions, restructure
+from queries import aggregates, decimals, functions, restructure
 from queries.expressions import EPOCH, MICROSECOND, RANK, Call, Column, Constant, Expression, conjuncts, inputs_of
 from queries.plan import (
     Aggregate,
@@ -48,7 +48,6 @@ from queries.plan import (
     sources,
 )
 from queries.schema import Row
-from queries.values import DECIMALS
 
 
 class Tuple(NamedTuple):
@@ -389,7 +388,7 @@ class _Evaluation:
         ended = max((reference for reference, _ in valued), default=-math.inf)
         highest: Fraction | float = -math.inf
         for reference, item in valued:
-            all_windows = list(_windows(plan.window, reference))
+            all_windows = [window for window in _windows(plan.window, reference) if _is_in_decimals(window)]
             open_windows = [window for window in all_windows if window.end > highest]
             self.late += bool(all_windows) and not open_windows
             highest = max(highest, reference)
@@ -420,6 +419,11 @@ def _windows(window: Window, place: int | Fraction) -> Iterator[_Bounds]:
         while end - size <= place:
             yield _Bounds(end - size, end)
             end += slide
+
+
+def _is_in_decimals(window: _Bounds) -> bool:
+    """Whether decimals reach as far as a window of values."""
+    return decimals.fraction(window.start) is not None and decimals.fraction(window.end) is not None
 
 
 def _stretch(window: Window | None, in_time: list[_Arrived], rank: int) -> tuple[_Instant, _Instant]:
@@ -530,4 +534,6 @@ def _datetime(micros: int) -> datetime:
 
 
 def _decimal(value: Fraction) -> Decimal:
-    return DECIMALS.divide(Decimal(value.numerator), Decimal(value.denominator))
+    bound = decimals.fraction(value)
+    assert bound is not None, "windows of values lie within what a decimal holds"
+    return bound

@@ -7,7 +7,7 @@ batch in one pass. Only if it refuses are the rows checked one by one, to name t
 |-----------|-----------------------|------------------------------|------------------------------|
 | int       | int of 64 bits        | integer                      | number                       |
 | float     | float                 | float or integer             | number                       |
-| decimal   | Decimal, finite       | string                       | string                       |
+| decimal   | Decimal, 20.18 digits | string                       | string                       |
 | string    | str                   | string                       | string                       |
 | bool      | bool                  | boolean                      | boolean                      |
 | timestamp | datetime with a zone  | timestamp or RFC 3339 string | RFC 3339 string              |
@@ -31,6 +31,9 @@ from typing import Annotated, Any, Final, Literal, cast, get_args
 
 import msgspec
 
+from queries import decimals
+from queries.layout import DECIMAL, IN_PYTHON, ON_THE_WIRE, Reading, field_type, least_places, spread
+
 FieldType = Literal["int", "float", "decimal", "string", "bool", "timestamp", "bytes", "record", "list"]
 Row = tuple[Any, ...]
 
@@ -40,24 +43,7 @@ DEPTH_MAX: Final = 16
 ROW_BYTES_MAX: Final = 1 << 20
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,127}")
-_WORD = re.compile(r"[^\s,()]+|[,()]")
-_INT = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
-_TIMESTAMP = Annotated[datetime, msgspec.Meta(tz=True)]
-_DECIMAL = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?$"
-_DECIMAL_TEXT = Annotated[str, msgspec.Meta(pattern=_DECIMAL)]
-_DECIMAL_PATTERN = re.compile(_DECIMAL)
-
-_IN_PYTHON: Final[dict[str, Any]] = {
-    "int": _INT,
-    "float": float,
-    "decimal": Decimal,
-    "string": str,
-    "bool": bool,
-    "timestamp": _TIMESTAMP,
-    "bytes": bytes,
-}
-# What the check of a batch demands. It builds no Decimal, and admits no infinity and no NaN.
-_ON_THE_WIRE: Final = _IN_PYTHON | {"decimal": _DECIMAL_TEXT}
+_DECIMAL_PATTERN = re.compile(DECIMAL)
 
 _SEEN_AS: Final[tuple[tuple[type, str], ...]] = (
     (bool, "bool"),
@@ -150,8 +136,15 @@ class Field(msgspec.Struct, frozen=True, array_like=True):
         return f"{text} or null" if self.nullable else text
 
 
+class Gone(msgspec.Struct, frozen=True, array_like=True):
+    """A column that was dropped: its place in a row, and what it was."""
+
+    place: Annotated[int, msgspec.Meta(ge=0)]
+    field: Field
+
+
 class Schema(msgspec.Struct, frozen=True, array_like=True, dict=True):
-    """The fields of a stream, in order.
+    """The fields of a stream, in order; and the places of those that it no longer has.
 
     >>> schema = Schema.parse("id int, at timestamp, delay float null, place record(lat float, lon float)")
     >>> row = schema.row({"id": 7, "at": "2026-01-02T03:04:05Z", "place": {"lat": 48.2, "lon": 16}})
@@ -160,13 +153,25 @@ class Schema(msgspec.Struct, frozen=True, array_like=True, dict=True):
     >>> batch = schema.encode([row])
     >>> schema.check(batch), schema.decode(batch) == [row]
     (1, True)
+
+    Rows of another version of the stream are read as rows of this one (`queries/layout.py`):
+
+    >>> newer = schema.adding(Field("gate", "string", nullable=True)).dropping("delay")
+    >>> newer.decode(batch)[0][2:], schema.decode(newer.encode([(8, row[1], row[3], "B2")]))[0][2]
+    (((48.2, 16.0), None), None)
     """
 
     fields: tuple[Field, ...]
+    gone: tuple[Gone, ...] = ()  # In order of their places.
+    version: int = 1  # Counts what was added and dropped since the stream was created.
 
     def __post_init__(self) -> None:
-        if not 1 <= len(self.fields) <= FIELDS_MAX:
-            raise ValueError(f"a schema has 1 to {FIELDS_MAX} fields, not {len(self.fields)}")
+        if not self.fields or len(self.fields) + len(self.gone) > FIELDS_MAX:
+            number = len(self.fields) + len(self.gone)
+            raise ValueError(f"a schema has 1 to {FIELDS_MAX} fields, dropped ones included, not {number}")
+        places = [each.place for each in self.gone]
+        if any(place >= len(self.fields) + len(places) for place in places) or places != sorted(set(places)):
+            raise ValueError("the places of dropped fields are not those of a row")
         _check_names(self.fields)
         if _depth(self.fields) > DEPTH_MAX:
             raise ValueError(f"records are nested more than {DEPTH_MAX} deep")
@@ -174,10 +179,56 @@ class Schema(msgspec.Struct, frozen=True, array_like=True, dict=True):
     @classmethod
     def parse(cls, text: str) -> Schema:
         """Read `name type [null], ...`; the type of a record is `record(name type, ...)`."""
-        return _Parser(text).schema()
+        from queries.schema_text import Parser  # It makes schemas.
+
+        return Parser(text).schema()
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.fields))
+
+    def is_like(self, other: Schema) -> bool:
+        """Whether both have the same fields, whatever may be null.
+
+        >>> (
+        ...     Schema.parse("n int null").is_like(Schema.parse("n int")),
+        ...     Schema.parse("n int").is_like(Schema.parse("m int")),
+        ... )
+        (True, False)
+        """
+        return _shape(self.fields) == _shape(other.fields)
+
+    def altered(self, adds: Field | None, drops: str) -> Schema:
+        """The next version; raises ValueError if it has no such field, or has it already."""
+        names = [field.name for field in self.fields]
+        if adds is None:
+            if drops not in names:
+                raise ValueError(f'there is no column "{drops}"')
+            return self.dropping(drops)
+        if adds.name in names:
+            raise ValueError(f'there is a column "{adds.name}" already')
+        if not adds.nullable:
+            raise ValueError(f'"{adds.name}" may not be null, but rows from before have no value for it')
+        return self.adding(adds)
+
+    def adding(self, field: Field) -> Schema:
+        """The next version: with a field that rows from before have as null."""
+        assert field.nullable
+        return Schema((*self.fields, field), self.gone, self.version + 1)
+
+    def dropping(self, name: str) -> Schema:
+        """The next version: without a field."""
+        number = next(number for number, field in enumerate(self.fields) if field.name == name)
+        gone = (*self.gone, Gone(self.places[number], self.fields[number]))
+        kept = (*self.fields[:number], *self.fields[number + 1 :])
+        return Schema(kept, tuple(sorted(gone, key=lambda each: each.place)), self.version + 1)
+
+    def with_last(self, field: Field) -> Schema:
+        """With a field that rows get behind all others once they have been read; it is none of the stream's."""
+        return Schema((*self.fields, field), self.gone, self.version)
+
+    def without_last(self, count: int) -> Schema:
+        """Without so many of those fields."""
+        return Schema(self.fields[: len(self.fields) - count], self.gone, self.version)
 
     def check(self, rows: bytes) -> int:
         """Check that each row of a batch fits, and return their number; raises RowError for the first that does not."""
@@ -186,12 +237,9 @@ class Schema(msgspec.Struct, frozen=True, array_like=True, dict=True):
         except (msgspec.MsgspecError, RecursionError):  # A batch may also nest deeper than the decoder can go.
             raise self._blame_batch(rows) from None
         for name, path in self._times:
-            times = [_inside(row, path) for row in decoded] if path[1:] else [row[path[0]] for row in decoded]
-            if all(time is None or 1 < time.year < 9999 for time in times):
-                continue
-            for number, time in enumerate(times):
-                if not _is_in_calendar(time):
-                    raise RowError(number, name, _CALENDAR, "one outside of it")
+            _check_times(name, _values_at(decoded, path))
+        for name, path in self._written_decimals:
+            _check_decimals(name, _values_at(decoded, path))
         if len(rows) > ROW_BYTES_MAX:
             for number, row in enumerate(_raw_rows.decode(rows)):
                 if len(memoryview(row)) > ROW_BYTES_MAX:
@@ -206,13 +254,26 @@ class Schema(msgspec.Struct, frozen=True, array_like=True, dict=True):
         """
         return _convert_record(self.fields, values, _Place(number, "", from_text))
 
+    def held(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """Those of decoded rows whose decimals are ours; earlier releases accepted others.
+
+        >>> schema = Schema.parse("price decimal")
+        >>> schema.held([(Decimal("1E-50"),), (Decimal("1.50"),)])
+        [(Decimal('1.50'),)]
+        """
+        for _, path in self._decimals:
+            values = _values_at(rows, path)
+            if not all(value is None or decimals.is_held(value) for value in values):
+                rows = [row for row, each in zip(rows, values, strict=True) if each is None or decimals.is_held(each)]
+        return rows
+
     def encode(self, rows: Iterable[Row]) -> bytes:
         """Rows in their wire format. They are not checked again, so make them with row()."""
-        return msgspec.msgpack.encode(list(rows))
+        return msgspec.msgpack.encode(spread(rows, [each.place for each in self.gone]) if self.gone else list(rows))
 
     def decode(self, rows: bytes) -> list[Row]:
-        """The rows of a batch that passed the check, in Python's types."""
-        return cast("list[Row]", self._decoder.decode(rows))
+        """The rows of a batch that passed the check, by this or another version of the schema, in Python's types."""
+        return self._decoder.decode(rows)
 
     def to_json(self, row: Row) -> dict[str, Any]:
         """A row by name, in types that JSON has.
@@ -223,17 +284,38 @@ class Schema(msgspec.Struct, frozen=True, array_like=True, dict=True):
         return _record_to_json(self.fields, row)
 
     @cached_property
-    def _checker(self) -> msgspec.msgpack.Decoder[Any]:
-        return msgspec.msgpack.Decoder(list[_record_type(self.fields, _ON_THE_WIRE)])  # type: ignore[misc]
+    def places(self) -> tuple[int, ...]:
+        """The places of the fields in a row as it is written."""
+        gone = {each.place for each in self.gone}
+        return tuple(place for place in range(len(self.fields) + len(gone)) if place not in gone)
 
     @cached_property
-    def _decoder(self) -> msgspec.msgpack.Decoder[Any]:
-        return msgspec.msgpack.Decoder(list[_record_type(self.fields, _IN_PYTHON)])  # type: ignore[misc]
+    def _places(self) -> tuple[Field, ...]:
+        """What a row has in each place. Who has not heard that a field was dropped may still fill its place."""
+        fields = dict(zip(self.places, self.fields, strict=True))
+        fields |= {each.place: msgspec.structs.replace(each.field, nullable=True) for each in self.gone}
+        return tuple(fields[place] for place in range(len(fields)))
+
+    @cached_property
+    def _checker(self) -> Reading:
+        return Reading(self._places, range(len(self._places)), ON_THE_WIRE, strict=True)
+
+    @cached_property
+    def _decoder(self) -> Reading:
+        return Reading(self._places, self.places, IN_PYTHON, strict=False)
 
     @cached_property
     def _times(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """The timestamp fields, also those inside records: names, and places in a row."""
-        return tuple(_times_in(self.fields, "", ()))
+        """The timestamp fields of a row as it is written: names, and places."""
+        return tuple(_places_of("timestamp", self._places, "", ()))
+
+    @cached_property
+    def _written_decimals(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        return tuple(_places_of("decimal", self._places, "", ()))
+
+    @cached_property
+    def _decimals(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        return tuple(_places_of("decimal", self.fields, "", ()))
 
     def _blame_batch(self, rows: bytes) -> RowError:
         """Find the first row and field for which the checker refused a batch."""
@@ -242,28 +324,10 @@ class Schema(msgspec.Struct, frozen=True, array_like=True, dict=True):
         except (msgspec.MsgspecError, RecursionError):
             return RowError(0, "", "a msgpack array of rows", "bytes that are not one")
         for number, raw in enumerate(raw_rows):
-            error = _blame_record(self.fields, raw, number, "")
+            error = _blame_record(self._places, raw, number, "", least_places(self._places))
             if error:
                 return error
         raise AssertionError("the batch was refused, yet each of its rows fits")
-
-
-# Types, as msgspec wants them.
-
-
-def _type(field: Field, scalars: Mapping[str, Any]) -> Any:
-    match field.type:
-        case "record":
-            kind = _record_type(field.fields, scalars)
-        case "list":
-            kind = tuple[_record_type(field.fields, scalars), ...]  # type: ignore[misc]
-        case _:
-            kind = scalars[field.type]
-    return kind | None if field.nullable else kind
-
-
-def _record_type(fields: tuple[Field, ...], scalars: Mapping[str, Any]) -> Any:
-    return tuple[tuple(_type(field, scalars) for field in fields)]  # type: ignore[misc]
 
 
 # Times. A zone can move a time out of the first or last year, where no engine can follow.
@@ -271,12 +335,19 @@ def _record_type(fields: tuple[Field, ...], scalars: Mapping[str, Any]) -> Any:
 _CALENDAR: Final = "a timestamp in the years 1 to 9999 of UTC"
 
 
-def _times_in(fields: tuple[Field, ...], above: str, path: tuple[int, ...]) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _places_of(
+    kind: FieldType, fields: tuple[Field, ...], above: str, path: tuple[int, ...]
+) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The fields of a type, also those inside records: names, and places in a row."""
     for place, field in enumerate(fields):
-        if field.type == "timestamp":
+        if field.type == kind:
             yield above + field.name, (*path, place)
         elif field.type == "record":
-            yield from _times_in(field.fields, f"{above}{field.name}.", (*path, place))
+            yield from _places_of(kind, field.fields, f"{above}{field.name}.", (*path, place))
+
+
+def _values_at(rows: Sequence[Any], path: tuple[int, ...]) -> list[Any]:
+    return [_inside(row, path) for row in rows] if path[1:] else [row[path[0]] for row in rows]
 
 
 def _inside(row: Any, path: tuple[int, ...]) -> Any:
@@ -285,6 +356,14 @@ def _inside(row: Any, path: tuple[int, ...]) -> Any:
             return None
         row = row[place]
     return row
+
+
+def _check_times(name: str, times: list[datetime | None]) -> None:
+    if all(time is None or 1 < time.year < 9999 for time in times):
+        return
+    for number, time in enumerate(times):
+        if not _is_in_calendar(time):
+            raise RowError(number, name, _CALENDAR, "one outside of it")
 
 
 def _is_in_calendar(time: datetime | None) -> bool:
@@ -297,25 +376,43 @@ def _is_in_calendar(time: datetime | None) -> bool:
     return True
 
 
+# Decimals. The check of a batch goes by their texts, and makes a number only of a long or an unusual one.
+
+_DECIMALS: Final = f"a decimal of {decimals.BOUNDS}"
+_is_short: Final = re.compile(rf"[+-]?[0-9]{{1,{decimals.WHOLE}}}(\.[0-9]{{0,{decimals.PLACES}}})?").fullmatch
+
+
+def _check_decimals(name: str, texts: list[str | None]) -> None:
+    if all(text is None or _is_short(text) for text in texts):
+        return
+    for number, text in enumerate(texts):
+        if text is not None and not decimals.is_held(Decimal(text)):
+            raise RowError(number, name, _DECIMALS, _seen_decimal(text))
+
+
+def _seen_decimal(text: str) -> str:
+    return f"{text[:60]}…" if len(text) > 60 else text
+
+
 # Finding the culprit once a batch has been refused: slow and exact.
 
 
-def _blame_record(fields: tuple[Field, ...], raw: msgspec.Raw, number: int, inside: str) -> RowError | None:
+def _blame_record(fields: tuple[Field, ...], raw: msgspec.Raw, number: int, inside: str, least: int) -> RowError | None:
     try:
         values = _raw_rows.decode(raw)
     except (msgspec.MsgspecError, RecursionError):
         return RowError(number, inside[:-1], f"an array of {len(fields)} values", _seen_raw(raw))
-    if len(values) < len(fields):
-        missing = fields[len(values)]
+    if len(values) < least:
+        missing = next(field for field in fields[len(values) :] if not field.nullable or inside)
         return RowError(number, inside + missing.name, missing.expected, "nothing")
     if len(values) > len(fields):
         return RowError(number, inside[:-1], f"{len(fields)} values", f"{len(values)}")
-    for field, value in zip(fields, values, strict=True):
+    for field, value in zip(fields, values, strict=False):
         try:
-            msgspec.msgpack.decode(value, type=_type(field, _ON_THE_WIRE))
+            msgspec.msgpack.decode(value, type=field_type(field, ON_THE_WIRE))
         except (msgspec.MsgspecError, RecursionError):
             if field.type == "record" and (
-                nested := _blame_record(field.fields, value, number, f"{inside}{field.name}.")
+                nested := _blame_record(field.fields, value, number, f"{inside}{field.name}.", len(field.fields))
             ):
                 return nested
             return RowError(number, inside + field.name, field.expected, _seen_raw(value))
@@ -393,12 +490,14 @@ def _convert(field: Field, value: Any, place: _Place) -> Any:
             raise place.error(field, _seen(value))
         value = float(value)
     try:
-        converted = msgspec.convert(value, _IN_PYTHON[field.type], strict=not place.from_text)
+        converted = msgspec.convert(value, IN_PYTHON[field.type], strict=not place.from_text)
     except msgspec.ValidationError:
         raise place.error(field, _seen(value)) from None
     match field.type:
         case "decimal" if not _DECIMAL_PATTERN.match(str(converted)):
             raise place.error(field, _seen(value))
+        case "decimal" if not decimals.is_held(converted):
+            raise RowError(place.row, place.inside + field.name, _DECIMALS, _seen_decimal(str(value)))
         case "timestamp" if not _is_in_calendar(converted):
             raise RowError(place.row, place.inside + field.name, _CALENDAR, _seen(value))
         case "string" if not _can_travel(converted):
@@ -435,93 +534,8 @@ _TO_JSON: Final[dict[str, Callable[[Any], str]]] = {
 }
 
 
-# Reading the text of a schema.
-
-
-class _Parser:
-    """One pass over the words of a schema; `place` is where the next word begins."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._words = [(match.group(), match.start()) for match in _WORD.finditer(text)]
-        self._next = 0
-
-    def schema(self) -> Schema:
-        fields = self._fields(depth=1)
-        word, place = self._peek()
-        if word:
-            raise SchemaError(f'expected "," or the end, found "{word}"', self._text, place)
-        return Schema(fields)
-
-    def _fields(self, depth: int) -> tuple[Field, ...]:
-        fields: dict[str, Field] = {}
-        while True:
-            place = self._peek()[1]
-            field = self._field(depth)
-            if field.name in fields:
-                raise SchemaError(f'the field "{field.name}" is there twice', self._text, place)
-            if len(fields) == FIELDS_MAX:
-                raise SchemaError(f"there are more than {FIELDS_MAX} fields", self._text, place)
-            fields[field.name] = field
-            if not self._accept(","):
-                return tuple(fields.values())
-
-    def _field(self, depth: int) -> Field:
-        name, place = self._take()
-        if not name:
-            raise SchemaError(
-                "expected a field: a name and a type", self._text, place, "for example: id int, at timestamp"
-            )
-        if not can_name_a_field(name):
-            hint = 'a name is a letter or "_", then letters, digits, "_" or "-"'
-            raise SchemaError(f'expected the name of a field, found "{name}"', self._text, place, hint)
-        kind = self._type(name)
-        inner = self._record(depth + 1) if kind == "record" else ()
-        return Field(name, kind, self._accept("null"), inner)
-
-    def _type(self, name: str) -> FieldType:
-        word, place = self._take()
-        known = f"the types are {', '.join(TYPES)}"
-        if not word or word in ",()":
-            raise SchemaError(f'the field "{name}" needs a type', self._text, place, known)
-        kind = word.lower()
-        if kind not in TYPES:
-            near = get_close_matches(kind, TYPES, 1)
-            raise SchemaError(
-                f'"{word}" is not a type', self._text, place, f'did you mean "{near[0]}"?' if near else known
-            )
-        return cast("FieldType", kind)
-
-    def _record(self, depth: int) -> tuple[Field, ...]:
-        place = self._peek()[1]
-        if not self._accept("("):
-            raise SchemaError(
-                "a record needs its fields", self._text, place, "for example: record(lat float, lon float)"
-            )
-        if depth > DEPTH_MAX:
-            raise SchemaError(f"records are nested more than {DEPTH_MAX} deep", self._text, place)
-        fields = self._fields(depth)
-        word, place = self._peek()
-        if not self._accept(")"):
-            found = f'"{word}"' if word else "the end"
-            raise SchemaError(f'expected "," or ")", found {found}', self._text, place)
-        return fields
-
-    def _peek(self) -> tuple[str, int]:
-        if self._next < len(self._words):
-            return self._words[self._next]
-        return "", len(self._text)
-
-    def _take(self) -> tuple[str, int]:
-        word = self._peek()
-        self._next += 1
-        return word
-
-    def _accept(self, wanted: str) -> bool:
-        if self._peek()[0].lower() != wanted:
-            return False
-        self._next += 1
-        return True
+def _shape(fields: tuple[Field, ...]) -> tuple[tuple[str, str, Any], ...]:
+    return tuple((field.name, field.type, _shape(field.fields)) for field in fields)
 
 
 def _check_names(fields: tuple[Field, ...]) -> None:

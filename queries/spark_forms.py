@@ -10,19 +10,23 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from decimal import Context, Decimal
 from typing import Any, Final
 
-from queries.expressions import Call, Constant, ValueType
-from queries.values import INT_MIN, TEXT_MAX, like_pieces
+from queries.decimals import PLACES, WHOLE, is_held
+from queries.expressions import Call, Constant, Expression, ValueType
+from queries.values import INT_MAX, INT_MIN, TEXT_MAX, like_pieces
 
 Form = Callable[[Any, Call, Sequence[Any]], Any]
 
-# The Spark type of each of our types. A decimal has 38 digits, 18 of them behind the point.
+# The Spark type of each of our types.
+DECIMAL: Final = f"decimal({WHOLE + PLACES},{PLACES})"
+_WHOLE: Final = f"decimal({WHOLE},0)"
+_PART: Final = f"decimal({PLACES},{PLACES})"
+_DIGITS: Final = f"decimal({PLACES},0)"
 TYPES: Final[dict[ValueType, str]] = {
     "int": "bigint",
     "float": "double",
-    "decimal": "decimal(38,18)",
+    "decimal": DECIMAL,
     "string": "string",
     "bool": "boolean",
     "timestamp": "timestamp",
@@ -32,8 +36,6 @@ TYPES: Final[dict[ValueType, str]] = {
 
 
 _US: Final = timedelta(microseconds=1)
-_PLACES: Final = Decimal(1).scaleb(-18)
-_WIDE: Final = Context(80)
 # The first and the last moment of the calendar, in microseconds.
 _FIRST_US: Final = -62_135_596_800_000_000
 _LAST_US: Final = 253_402_300_799_999_999
@@ -53,8 +55,8 @@ def literal(sf: Any, constant: Constant) -> Any:
             return sf.timestamp_micros(sf.lit(constant.value).cast("bigint"))
         case "interval" if not INT_MIN <= value // _US < -INT_MIN:
             raise NoForm("an interval of Spark has 64 bits of microseconds")
-        case "decimal" if abs(value) >= 10**20 or value.quantize(_PLACES, context=_WIDE) != value:
-            raise NoForm("a decimal of Spark has 20 digits before the point and 18 behind")
+        case "decimal" if not is_held(value):  # Another release wrote it, or a comparison was solved for its column.
+            raise NoForm(f"a decimal of Spark has {WHOLE} digits before the point and {PLACES} behind")
     return sf.lit(value).cast(TYPES[constant.type])
 
 
@@ -92,42 +94,52 @@ def _in_calendar(sf: Any, us: Any) -> Any:
     return sf.when((us >= sf.lit(_FIRST_US)) & (us <= sf.lit(_LAST_US)), us)
 
 
-# Operand types that leave the result 18 digits behind the point.
-_PRODUCTS: Final[tuple[tuple[str, str], ...]] = (
-    ("decimal(18,9)", "decimal(19,9)"),
-    ("decimal(28,18)", "decimal(9,0)"),
-    ("decimal(9,0)", "decimal(28,18)"),
-    ("decimal(22,4)", "decimal(15,4)"),
-    ("decimal(15,4)", "decimal(22,4)"),
-)
-_QUOTIENTS: Final[tuple[tuple[str, str], ...]] = (
-    ("decimal(20,9)", "decimal(38,9)"),
-    ("decimal(38,18)", "decimal(20,0)"),
-)
-
-
 def _of_decimals(sf: Any, sign: str, a: Any, b: Any) -> Any:
-    """Operands with so few digits that the result keeps 18 behind the point; beyond that it is as near as floats come.
+    """Arithmetic of decimals. Sessions keep 18 places in results; a number beyond them is null."""
+    a, b = a.cast(DECIMAL), b.cast(DECIMAL)
+    match sign:
+        case "+":
+            return sf.try_add(a, b)
+        case "-":
+            return sf.try_subtract(a, b)
+        case "/":
+            return sf.try_divide(a, b)
+        case "%":
+            return sf.try_mod(a, b)
+    return _product(sf, a, b)
 
-    Spark derives the digits of a result from those of its operands; if there are more than 38, it drops some behind the
-    point. Products are exact, quotients are rounded.
-    """
-    if sign in "+-":
-        tried = sf.try_add if sign == "+" else sf.try_subtract
-        return tried(a.try_cast("decimal(37,18)"), b.try_cast("decimal(37,18)"))
-    if sign == "*":
-        tried, kinds = sf.try_multiply, _PRODUCTS
-    else:
-        tried, kinds = sf.try_divide, _QUOTIENTS
-    result = sf
-    for kind_of_a, kind_of_b in kinds:
-        short_a, short_b = a.try_cast(kind_of_a), b.try_cast(kind_of_b)
-        result = result.when((short_a == a) & (short_b == b), tried(short_a, short_b).cast(TYPES["decimal"]))
-    return result.otherwise(tried(a.cast("double"), b.cast("double")).try_cast(TYPES["decimal"]))
+
+def _product(sf: Any, a: Any, b: Any) -> Any:
+    """The four products of the parts before and behind the point. One product could have 76 digits; Spark has 38."""
+    part_of_a, part_of_b = behind_point(sf, a), behind_point(sf, b)
+    whole_a, whole_b = before_point(a, part_of_a), before_point(b, part_of_b)
+    product = sf.try_multiply(whole_a, whole_b).try_cast(DECIMAL)
+    for each in (
+        sf.try_multiply(whole_a, part_of_b),
+        sf.try_multiply(part_of_a, whole_b),
+        sf.round(sf.try_multiply(part_of_a, part_of_b), PLACES),  # The only one with more places.
+    ):
+        product = sf.try_add(product, each.cast(DECIMAL))
+    return product
+
+
+def behind_point(sf: Any, a: Any) -> Any:
+    """What a decimal has behind its point, with its sign."""
+    return sf.try_mod(a, sf.lit(1)).cast(_PART)
+
+
+def before_point(a: Any, part: Any) -> Any:
+    """The rest of the decimal, a whole number."""
+    return (a - part).cast(_WHOLE)
+
+
+def _digits(sf: Any, part: Any) -> Any:
+    """What stands behind the point, as a whole number."""
+    return (part * sf.lit(10**PLACES)).cast(_DIGITS)
 
 
 def negate(sf: Any, call: Call, columns: Sequence[Any]) -> Any:
-    if call.type == "int":
+    if call.type in ("int", "decimal"):  # Spark's own rounds a decimal to 34 digits.
         return sf.try_subtract(sf.lit(0), columns[0])
     if call.type == "interval":
         return sf.try_subtract(sf.lit(timedelta(0)), columns[0])
@@ -138,6 +150,8 @@ def absolute(sf: Any, call: Call, columns: Sequence[Any]) -> Any:
     (a,) = columns
     if call.type == "interval":
         return sf.when(a < sf.lit(timedelta(0)), sf.try_subtract(sf.lit(timedelta(0)), a)).otherwise(a)
+    if call.type == "decimal":  # Spark's own rounds to 34 digits.
+        return sf.when(a < sf.lit(0), sf.try_subtract(sf.lit(0), a)).otherwise(a)
     return sf.when(a != sf.lit(INT_MIN), sf.abs(a)) if call.type == "int" else sf.abs(a)
 
 
@@ -148,7 +162,7 @@ def to_whole(name: str) -> Form:
         (a,) = columns
         if call.type == "float":
             return sf.when(sf.abs(a) < sf.lit(2.0**53), getattr(sf, name)(a).cast("double")).otherwise(a)
-        return getattr(sf, name)(a).cast(TYPES[call.type])
+        return getattr(sf, name)(a).try_cast(TYPES[call.type])
 
     return form
 
@@ -157,7 +171,9 @@ def rounded(sf: Any, call: Call, columns: Sequence[Any]) -> Any:
     digits = _constant(call, 1) if len(columns) > 1 else 0
     if call.type == "int" and digits < 0:
         raise NoForm("Spark raises where the rounded number has more than 64 bits")
-    return sf.round(columns[0], digits).cast(TYPES[call.type])
+    if call.type == "decimal":  # Spark has no type for the result of more digits, and none is needed.
+        digits = max(-WHOLE - 1, min(digits, PLACES))
+    return sf.round(columns[0], digits).try_cast(TYPES[call.type])
 
 
 def root(sf: Any, _: Call, columns: Sequence[Any]) -> Any:
@@ -206,12 +222,45 @@ _COMPARED: Final[dict[str, Callable[[Any, Any], Any]]] = {
 
 
 def comparison(sf: Any, call: Call, columns: Sequence[Any]) -> Any:
-    compared = _COMPARED[call.function](*columns)
-    floats = [column for argument, column in zip(call.arguments, columns, strict=True) if argument.type == "float"]
+    return _compared(sf, call.function, call.arguments, columns)
+
+
+def _compared(sf: Any, sign: str, arguments: Sequence[Expression], columns: Sequence[Any]) -> Any:
+    kinds = [argument.type for argument in arguments]
+    if kinds == ["decimal", "float"]:
+        compared = _COMPARED[sign](bound(sf, columns, lambda named: _order(sf, *named)), sf.lit(0))
+    elif kinds == ["float", "decimal"]:
+        compared = _COMPARED[sign](sf.lit(0), bound(sf, columns[::-1], lambda named: _order(sf, *named)))
+    else:
+        compared = _COMPARED[sign](*columns)
+    floats = [column for kind, column in zip(kinds, columns, strict=True) if kind == "float"]
     if not floats:
         return compared
     is_nan = sf.isnan(floats[0]) | sf.isnan(floats[-1])
-    return sf.when(is_nan & compared.isNotNull(), sf.lit(call.function == "<>")).otherwise(compared)
+    return sf.when(is_nan & compared.isNotNull(), sf.lit(sign == "<>")).otherwise(compared)
+
+
+def _order(sf: Any, a: Any, b: Any) -> Any:
+    """A decimal against a float: below 0, 0 or above 0. Spark alone would round the decimal.
+
+    Where the rounded decimal is the float, both are compared digit by digit: whole numbers first, then what is behind
+    the point in units of 2 ** -60, then the rest of the float, which it has only below 1, in units of 2 ** -120.
+    """
+    part = behind_point(sf, a)
+    high = (b / sf.lit(2.0**32)).cast("bigint")
+    low = b - high.cast("double") * sf.lit(2.0**32)
+    low_whole = low.cast("bigint")
+    whole = sf.signum(before_point(a, part) - (high.cast(_WHOLE) * sf.lit(2**32) + low_whole.cast(_WHOLE)))
+    behind = (low - low_whole.cast("double")) * sf.lit(2.0**60)
+    units = behind.cast("bigint")
+    rest = ((behind - units.cast("double")) * sf.lit(2.0**60)).cast("bigint")
+    more = _digits(sf, part) * sf.lit(2**60) - units.cast(_WHOLE) * sf.lit(10**PLACES)
+    last = sf.when(rest == sf.lit(0), sf.signum(more)).otherwise(
+        sf.signum(more * sf.lit(2**60) - rest.cast(_WHOLE) * sf.lit(10**PLACES))
+    )
+    rounded = a.cast("double")
+    exact = sf.when(whole != sf.lit(0.0), whole).otherwise(last)
+    return sf.when(rounded < b, sf.lit(-1.0)).when(rounded > b, sf.lit(1.0)).otherwise(exact)
 
 
 def all_of(_: Any, __: Call, columns: Sequence[Any]) -> Any:
@@ -238,7 +287,19 @@ def is_null(_: Any, __: Call, columns: Sequence[Any]) -> Any:
     return columns[0].isNull()
 
 
-def is_in(_: Any, __: Call, columns: Sequence[Any]) -> Any:
+def nullif(sf: Any, call: Call, columns: Sequence[Any]) -> Any:
+    if {argument.type for argument in call.arguments} == {"decimal", "float"}:
+        is_equal = _compared(sf, "=", call.arguments, columns)
+        return sf.when(is_equal, sf.lit(None).cast(TYPES[call.type])).otherwise(columns[0])
+    return sf.nullif(*columns)
+
+
+def is_in(sf: Any, call: Call, columns: Sequence[Any]) -> Any:
+    kinds = {argument.type for argument in call.arguments}
+    if {"decimal", "float"} <= kinds:
+        pairs = [(call.arguments[0], item) for item in call.arguments[1:]]
+        each = [_compared(sf, "=", pair, (columns[0], item)) for pair, item in zip(pairs, columns[1:], strict=True)]
+        return _in_pairs(operator.or_, each)
     return columns[0].isin(list(columns[1:]))
 
 
@@ -362,7 +423,7 @@ _NUMBER: Final = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?$"
 _INT: Final = r"^[+-]?[0-9]{1,19}$"
 _UNLIKE: Final[dict[tuple[ValueType, ValueType], str]] = {
     ("float", "string"): "Spark writes floats in another way",
-    ("decimal", "string"): "Spark writes decimals with all their places",
+    ("float", "decimal"): "Java writes some floats with other digits than we do",
     ("string", "interval"): "Spark reads other intervals",
 }
 
@@ -377,6 +438,12 @@ def cast(sf: Any, call: Call, columns: Sequence[Any]) -> Any:
             trimmed = sf.trim(a)
             pattern = _INT if kind == "int" else _NUMBER
             return sf.when(trimmed.rlike(pattern), trimmed.try_cast(TYPES[kind]))
+        case "decimal", "string":
+            return _written(sf, a)
+        case "decimal", "int":  # Spark tests the bounds with floats.
+            part = behind_point(sf, a)
+            whole = before_point(a, part)
+            return sf.when((whole >= sf.lit(INT_MIN)) & (whole <= sf.lit(INT_MAX)), whole.try_cast("bigint"))
         case "string", "bool":
             word = sf.lower(sf.trim(a))
             return sf.when(word.isin("true", "false"), word == "true")
@@ -389,6 +456,16 @@ def cast(sf: Any, call: Call, columns: Sequence[Any]) -> Any:
             exact = sf.date_format(a, "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'")
             return sf.when(sf.date_trunc("second", a) == a, seconds).otherwise(exact)
     return a.try_cast(TYPES[kind])
+
+
+def _written(sf: Any, a: Any) -> Any:
+    """A decimal written out, without zeros at its end."""
+    part = behind_point(sf, a)
+    whole = sf.abs(before_point(a, part)).cast("string")
+    digits = sf.abs(_digits(sf, part)).cast("string")
+    behind = sf.regexp_replace(sf.lpad(digits, PLACES, "0"), "0+$", "")
+    sign = sf.when(a < sf.lit(0), "-").otherwise("")
+    return sf.when(behind == "", sf.concat(sign, whole)).otherwise(sf.concat(sign, whole, sf.lit("."), behind))
 
 
 _STAMP: Final = r"^(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d)(:\d\d)?(?:\.(\d{1,9}))?)?\s?(Z|[+-]\d\d(?::?\d\d)?)?\z"

@@ -40,6 +40,7 @@ OPTIONS: Final[dict[str, tuple[str, ...]]] = {
     "replicas": ("auto", *map(str, range(1, REPLICAS_MAX + 1))),
     "within": (),
     "patience": (),
+    "durability": ("disk", "replicated"),
 }
 
 _SPANS: Final = {"within": "120 ms", "patience": "5 minutes"}

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, NoReturn, Protocol
 
 from sqlglot import exp
 
-from queries import casts, functions
+from queries import casts, decimals, functions
 from queries.binder import NOW, Name, Scope, built
 from queries.errors import QueryError, TypeMismatch, nearest
 from queries.expressions import Column, Constant, Expression, ValueType
@@ -156,13 +156,21 @@ class Expressions:
         unsigned = written.removeprefix("-")
         if unsigned.isdecimal() and unsigned.isascii():
             whole = int(written)
-            return Constant.of(whole) if -INT_MAX - 1 <= whole <= INT_MAX else Constant.of(Decimal(whole))
+            return Constant.of(whole) if -INT_MAX - 1 <= whole <= INT_MAX else self._decimal(node, Decimal(whole))
         try:
             value: float | Decimal = float(written) if "e" in written.lower() else Decimal(written)
         except (ValueError, ArithmeticError):
             raise QueryError(f'"{written}" is not a number', self._text, place(node)) from None
-        if isinstance(value, float) and not math.isfinite(value):
+        if isinstance(value, Decimal):
+            return self._decimal(node, value)
+        if not math.isfinite(value):
             raise QueryError("the number is too large", self._text, place(node), expected="at most about 1.8e308")
+        return Constant.of(value)
+
+    def _decimal(self, node: exp.Expr, value: Decimal) -> Constant:
+        if not decimals.is_held(value):
+            problem, hint = "no decimal has so many digits", "a float has an exponent: 1e25"
+            raise QueryError(problem, self._text, place(node), expected=decimals.BOUNDS, hint=hint)
         return Constant.of(value)
 
     def _hex(self, node: exp.HexString, depth: int) -> Expression:
@@ -183,7 +191,8 @@ class Expressions:
         if span.start not in self._parameters:
             hint = 'give a value for each "?", in order (peer explain --parameter VALUE)'
             raise QueryError("the parameter has no value", self._text, span, hint=hint)
-        return Constant.of(self._parameters[span.start])
+        given = self._parameters[span.start]
+        return self._decimal(node, given) if isinstance(given, Decimal) else Constant.of(given)
 
     def _paren(self, node: exp.Paren, depth: int) -> Expression:
         return self._read(node.this, depth)

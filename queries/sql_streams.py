@@ -1,7 +1,9 @@
-"""CREATE STREAM and DROP STREAM as text.
+"""CREATE STREAM, ALTER STREAM and DROP STREAM as text.
 
 CREATE STREAM flights (num int, at timestamp, gate string null)
 WITH (event_time = at, lateness = 5s, idle = 30s, retention = 24h, durability = replicated, policy = block)
+ALTER STREAM flights ADD COLUMN delay float NULL
+ALTER STREAM flights DROP COLUMN gate
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from sqlglot.tokenizer_core import Token, TokenType
 from queries.casts import read_interval
 from queries.catalogue import DAY_MS, Stream, named
 from queries.errors import QueryError, Span, nearest
-from queries.schema import Schema, SchemaError
+from queries.schema import Field, Schema, SchemaError, can_name_a_field
 from queries.sql_tokens import Option, rewrite, shown, span_of, statements, tokenize
 
 T = TokenType
@@ -50,7 +52,19 @@ class DropStream(msgspec.Struct, frozen=True):
     name: str
 
 
-StreamStatement = CreateStream | DropStream
+class AlterStream(msgspec.Struct, frozen=True):
+    """A column to add to a stream, or to drop from it."""
+
+    name: str
+    adds: Field | None = None
+    drops: str = ""
+
+    def applied(self, schema: Schema) -> Schema:
+        """The next version of the stream's schema; raises ValueError."""
+        return schema.altered(self.adds, self.drops)
+
+
+StreamStatement = CreateStream | AlterStream | DropStream
 
 
 def read(text: str) -> StreamStatement:
@@ -60,8 +74,19 @@ def read(text: str) -> StreamStatement:
     7200000
     >>> read("DROP STREAM check-ins")
     DropStream(name='check-ins')
+    >>> str(read("ALTER STREAM flights ADD COLUMN delay float NULL").adds)
+    'delay float null'
     """
     return _Reader(text, tokenize(text)).statement()
+
+
+def read_change(stream: str, text: str) -> AlterStream:
+    """What is behind `ALTER STREAM name`; raises QueryError.
+
+    >>> read_change("flights", "DROP COLUMN gate")
+    AlterStream(name='flights', adds=None, drops='gate')
+    """
+    return _Reader(text, tokenize(text)).change(stream)
 
 
 def read_all(text: str) -> list[StreamStatement]:
@@ -79,16 +104,62 @@ class _Reader:
 
     def statement(self) -> StreamStatement:
         verb = self._tokens[0]
-        if verb.text.upper() not in ("CREATE", "DROP"):
-            self._unexpected(verb, "CREATE STREAM or DROP STREAM")
+        if verb.text.upper() not in ("CREATE", "ALTER", "DROP"):
+            self._unexpected(verb, "CREATE STREAM, ALTER STREAM or DROP STREAM")
         self._at = 1
         self._word("STREAM")
         name = self._name()
         if verb.text.upper() == "CREATE":
             return self._create(name)
+        if verb.text.upper() == "ALTER":
+            return self.change(name)
         if self._at < len(self._tokens):
             self._unexpected(self._tokens[self._at], "the end")
         return DropStream(name)
+
+    def change(self, stream: str) -> AlterStream:
+        verb = self._tokens[self._at] if self._at < len(self._tokens) else None
+        if verb is None or verb.text.upper() not in ("ADD", "DROP"):
+            example = "for example ADD COLUMN delay float NULL"
+            if verb is None:
+                self._ends("ADD COLUMN or DROP COLUMN")
+            raise QueryError(
+                f"unexpected {shown(verb, self._text)}",
+                self._text,
+                span_of(verb),
+                expected="ADD COLUMN or DROP COLUMN",
+                hint=example,
+            )
+        self._at += 1
+        self._word("COLUMN")
+        if self._at == len(self._tokens):
+            self._ends("the name of a column")
+        if verb.text.upper() == "DROP":
+            return AlterStream(stream, drops=self._dropped())
+        return AlterStream(stream, adds=self._added())
+
+    def _added(self) -> Field:
+        first, last = self._tokens[self._at], self._tokens[-1]
+        try:
+            fields = Schema.parse(self._text[first.start : last.end + 1]).fields
+        except SchemaError as error:
+            at = first.start + error.place
+            self._fail(error.problem, Span(at, self._word_end(at)), error.hint)
+        except ValueError as error:
+            self._fail(str(error), span_of(first, last))
+        if len(fields) > 1:
+            self._fail("one column is added at a time", span_of(first, last), "alter the stream once for each column")
+        if not fields[0].nullable:
+            problem = f'"{fields[0].name}" may not be null, but rows from before have no value for it'
+            self._fail(problem, span_of(first, last), f"write {fields[0]} NULL")
+        return fields[0]
+
+    def _dropped(self) -> str:
+        first, last = self._tokens[self._at], self._tokens[-1]
+        name = first.text if first is last else self._text[first.start : last.end + 1]
+        if not can_name_a_field(name):
+            self._fail(f'expected the name of one column, found "{name[:40]}"', span_of(first, last))
+        return name
 
     def _create(self, name: str) -> CreateStream:
         schema = self._schema()
@@ -114,8 +185,7 @@ class _Reader:
     def _name(self) -> str:
         """The name of the stream: all adjacent tokens, or one quoted word."""
         if self._at == len(self._tokens):
-            end = self._tokens[-1].end + 1
-            raise QueryError("the text ends too early", self._text, Span(end, end + 1), expected="the name of a stream")
+            self._ends("the name of a stream")
         first = last = self._tokens[self._at]
         self._at += 1
         while self._at < len(self._tokens):
@@ -210,11 +280,14 @@ class _Reader:
 
     def _word(self, word: str) -> None:
         if self._at == len(self._tokens):
-            end = self._tokens[-1].end + 1
-            raise QueryError("the text ends too early", self._text, Span(end, end + 1), expected=word)
+            self._ends(word)
         if self._tokens[self._at].text.upper() != word:
             self._unexpected(self._tokens[self._at], word)
         self._at += 1
+
+    def _ends(self, expected: str) -> NoReturn:
+        end = self._tokens[-1].end + 1
+        raise QueryError("the text ends too early", self._text, Span(end, end + 1), expected=expected)
 
     def _unexpected(self, token: Token, expected: str) -> NoReturn:
         raise QueryError(f"unexpected {shown(token, self._text)}", self._text, span_of(token), expected=expected)

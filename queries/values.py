@@ -1,6 +1,6 @@
 """What the functions compute: plain Python that never raises; without a result the value is None.
 
-A number is an int of 64 bits, a finite Decimal of at most 38 digits, or a float, which follows IEEE 754 except that a
+A number is an int of 64 bits, a decimal as queries/decimals.py has it, or a float, which follows IEEE 754 except that a
 division by zero has no result. Text never grows beyond 1,048,576 characters, so no query can fill the memory.
 """
 
@@ -11,27 +11,16 @@ import operator
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from decimal import (
-    ROUND_CEILING,
-    ROUND_FLOOR,
-    ROUND_HALF_UP,
-    Context,
-    Decimal,
-    DivisionByZero,
-    InvalidOperation,
-    Overflow,
-)
+from decimal import ROUND_HALF_UP, Decimal
 from functools import wraps
 from typing import Any, Final
 
+from queries import decimals
 from queries.expressions import EPOCH
 
 INT_MIN: Final = -(1 << 63)
 INT_MAX: Final = (1 << 63) - 1
 TEXT_MAX: Final = 1 << 20
-
-# Our own context, because anybody can change the thread's.
-DECIMALS: Final = Context(38, ROUND_HALF_UP, -9999, 9999, traps=[InvalidOperation, DivisionByZero, Overflow])
 
 
 def total(compute: Callable[..., Any]) -> Callable[..., Any]:
@@ -86,11 +75,6 @@ def float_divide(a: float, b: float) -> float | None:
 
 
 float_remainder = total(math.fmod)
-decimal_add = total(DECIMALS.add)
-decimal_subtract = total(DECIMALS.subtract)
-decimal_multiply = total(DECIMALS.multiply)
-decimal_divide = total(DECIMALS.divide)
-decimal_remainder = total(DECIMALS.remainder)
 
 
 def sign(a: Any) -> int:
@@ -105,14 +89,6 @@ def float_floor(a: float) -> float:
     return float(math.floor(a)) if math.isfinite(a) else a
 
 
-def decimal_ceil(a: Decimal) -> Decimal:
-    return a.to_integral_value(ROUND_CEILING)
-
-
-def decimal_floor(a: Decimal) -> Decimal:
-    return a.to_integral_value(ROUND_FLOOR)
-
-
 def int_round(a: int, digits: int) -> int | None:
     if digits >= 0:
         return a
@@ -121,20 +97,11 @@ def int_round(a: int, digits: int) -> int | None:
     return int_subtract(0, result) if a < 0 else int_add(0, result)
 
 
-@total
-def decimal_round(a: Decimal, digits: int) -> Decimal:
-    """Half away from zero; a number with fewer digits stays as it is."""
-    exponent = a.as_tuple().exponent
-    assert isinstance(exponent, int)
-    return a if exponent >= -digits else a.quantize(Decimal((0, (1,), -digits)), context=DECIMALS)
-
-
 def float_round(a: float, digits: int) -> float:
     """Half away from zero, by the decimal notation of the number: 2.675 gives 2.68."""
     if not math.isfinite(a):
         return a
-    rounded = decimal_round(Decimal(repr(a)), digits)
-    return a if rounded is None else float(rounded)
+    return float(decimals.at_digits(Decimal(repr(a)), digits))
 
 
 def sqrt(a: float) -> float | None:
@@ -159,12 +126,12 @@ interval_negate = total(lambda a: -a)
 
 @total
 def interval_multiply(a: timedelta, b: Any) -> timedelta:
-    return a * b if not isinstance(b, Decimal) else _microseconds(DECIMALS.multiply(a // _US, b))
+    return a * b if not isinstance(b, Decimal) else _microseconds(decimals.product(a // _US, b))
 
 
 @total
 def interval_divide(a: timedelta, b: Any) -> timedelta:
-    return a / b if not isinstance(b, Decimal) else _microseconds(DECIMALS.divide(Decimal(a // _US), b))
+    return a / b if not isinstance(b, Decimal) else _microseconds(decimals.quotient(Decimal(a // _US), b))
 
 
 def _microseconds(count: Decimal) -> timedelta:

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from queries import decimals
 from queries.aggregates import aggregate
 from queries.binder import joined
 from queries.catalogue import Stream
@@ -197,7 +198,7 @@ class Branch:
         assert isinstance(value, int | Decimal)
         if value <= 0:
             raise self.names.error("a window and its step are larger than zero", number.span)
-        return int(value) if value == int(value) else Decimal(str(value).rstrip("0"))
+        return int(value) if value == int(value) else decimals.plain(Decimal(value))
 
     def _microseconds(self, seconds: Literal) -> int:
         exact = Fraction(self._positive(seconds)) * _MICROSECONDS

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from lark import Lark, Token, Tree, UnexpectedInput
 
+from queries import decimals
 from queries.errors import QueryError, Span
 from queries.values import INT_MAX
 from queries.wx_errors import syntax_error
@@ -299,6 +300,8 @@ class _Reader:
     def _constant(self, digits: str, span: Span) -> Literal:
         if len(digits) > DIGITS_MAX + 2:
             raise QueryError(f"a number has at most {DIGITS_MAX} digits", self.text, span)
+        if not decimals.is_held(Decimal(digits)):
+            raise QueryError("no decimal has so many digits", self.text, span, expected=decimals.BOUNDS)
         if "." in digits:
             return Literal(Decimal(digits), span)
         if abs(int(digits)) > INT_MAX:

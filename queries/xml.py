@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import Any, Final
 from xml.parsers import expat
 
+from queries import decimals
 from queries.errors import nearest
 from queries.schema import ROW_BYTES_MAX, Field, Row, RowError, Schema
 
@@ -94,24 +95,12 @@ def text_of(value: Any) -> str:
         case float():
             return {"inf": "INF", "-inf": "-INF", "nan": "NaN"}.get(repr(value), repr(value))
         case Decimal():
-            return _decimal_text(value)
+            return decimals.text(value)
         case datetime():
             return value.isoformat().replace("+00:00", "Z")
         case bytes():
             return b64encode(value).decode()
     return str(value)
-
-
-def _decimal_text(value: Decimal) -> str:
-    text = str(value)
-    if "E" in text:
-        if abs(value.adjusted()) >= 100:
-            digits, _, exponent = text.partition("E")
-            return f"{_decimal_text(Decimal(digits))}E{exponent}"
-        text = format(value, "f")
-    if "." in text:
-        text = text.rstrip("0").rstrip(".")
-    return "0" if text == "-0" else text
 
 
 class _Open:

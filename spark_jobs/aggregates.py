@@ -13,22 +13,30 @@ from pyspark.sql import functions as sf
 
 from queries.expressions import Column
 from queries.plan import Aggregate
+from queries.spark_forms import DECIMAL as _DECIMAL
+from queries.spark_forms import before_point, behind_point
 from spark_jobs.expressions import column_of
 from spark_jobs.types import data_type, place_name
 
 _WHOLE: Final = "decimal(38,0)"  # A sum of ints may exceed 64 bits on the way.
-# One digit less leaves Spark room for a sum without dropping digits behind the point.
-_SUMMED: Final = "decimal(37,18)"
 _SECONDS: Final = "decimal(24,6)"
 
 
-def value_of(aggregate: Aggregate, columns: Sequence[Column], order: Sequence[SparkColumn]) -> SparkColumn:
+def argument_of(aggregate: Aggregate, columns: Sequence[Column]) -> SparkColumn | None:
+    """What a row gives to an aggregate; None if that is the row itself."""
+    if aggregate.argument is None:
+        return None
+    return column_of(aggregate.argument, columns).cast(data_type(aggregate.argument.type))
+
+
+def value_of(
+    aggregate: Aggregate, argument: SparkColumn | None, columns: Sequence[Column], order: Sequence[SparkColumn]
+) -> SparkColumn:
     """The value of an aggregate over a group; `order` is the order of the rows in collect."""
     if aggregate.function == "collect":
         return _collected(aggregate, columns, order)
-    if aggregate.argument is None:
+    if aggregate.argument is None or argument is None:
         return sf.count(sf.lit(1))
-    argument = column_of(aggregate.argument, columns).cast(data_type(aggregate.argument.type))
     kind = aggregate.argument.type
     if kind == "null":
         nothing = sf.lit(0) if aggregate.function == "count" else sf.lit(None)
@@ -57,9 +65,14 @@ class _Plain:
         self._argument = argument
         self.count = sf.count(argument)
 
-    def total(self, kind: str | None) -> SparkColumn:
+    def total(self, kind: str) -> SparkColumn:
         """The sum, each value as this type."""
-        return sf.try_sum(self._argument if kind is None else self._argument.cast(kind))
+        return sf.try_sum(self._argument.cast(kind))
+
+    def parts(self) -> tuple[SparkColumn, SparkColumn]:
+        """The sums of decimals before and behind the point, as the whole sum may be too large on the way."""
+        part = behind_point(sf, self._argument)
+        return sf.try_sum(before_point(self._argument, part)), sf.try_sum(part)
 
     def seconds(self) -> SparkColumn:
         return sf.try_sum(_seconds(self._argument))
@@ -77,9 +90,12 @@ class _Distinct:
         self._kind = kind
         self.count = sf.size(self._set).cast("bigint")
 
-    def total(self, kind: str | None) -> SparkColumn:
-        kind = kind or ("double" if self._kind == "float" else _SUMMED)
+    def total(self, kind: str) -> SparkColumn:
         return self._folded(lambda each: each.cast(kind), kind)
+
+    def parts(self) -> tuple[SparkColumn, SparkColumn]:
+        before = self._folded(lambda each: before_point(each, behind_point(sf, each)), _WHOLE)
+        return before, self._folded(lambda each: behind_point(sf, each), _DECIMAL)
 
     def seconds(self) -> SparkColumn:
         return self._folded(_seconds, "decimal(37,6)")
@@ -102,7 +118,10 @@ def _sum(over: _Plain | _Distinct, kind: str) -> SparkColumn:
             return over.total(_WHOLE).try_cast("bigint")
         case "interval":
             return _interval(over.seconds())
-    return over.total(None)
+        case "decimal":
+            whole, part = _normal(*over.parts())
+            return sf.try_add(whole.try_cast(_DECIMAL), part)
+    return over.total("double")
 
 
 def _average(over: _Plain | _Distinct, kind: str) -> SparkColumn:
@@ -111,9 +130,21 @@ def _average(over: _Plain | _Distinct, kind: str) -> SparkColumn:
             return sf.try_divide(over.total(_WHOLE).cast("double"), over.count)
         case "interval":
             return _interval(sf.bround(sf.try_divide(over.seconds(), over.count), 6))
-        case "decimal":  # Divided by a whole number; otherwise Spark would keep only six digits behind the point.
-            return sf.try_divide(over.total(None), over.count.cast("decimal(20,0)"))
-    return sf.try_divide(over.total(None), over.count)
+        case "decimal":  # The whole sum may have more digits than Spark, so what remains of it is divided apart.
+            (whole, part), count = _normal(*over.parts()), over.count.cast(_WHOLE)
+            rest = sf.try_mod(whole, count)
+            each = sf.try_divide(whole - rest, count).try_cast(_DECIMAL)
+            return sf.try_add(each, sf.try_divide(rest.cast(_DECIMAL) + part, count.cast(_DECIMAL)))
+    return sf.try_divide(over.total("double"), over.count)
+
+
+def _normal(before: SparkColumn, behind: SparkColumn) -> tuple[SparkColumn, SparkColumn]:
+    """Sums before and behind the point as one number: the second is below 1 and has the sign of the first."""
+    part = behind_point(sf, behind)
+    whole = before + (behind - part).cast(_WHOLE)
+    zero, one = sf.lit(0), sf.lit(1)
+    borrowed = sf.when((whole > zero) & (part < zero), one).when((whole < zero) & (part > zero), -one).otherwise(zero)
+    return (whole - borrowed).cast(_WHOLE), (part + borrowed).cast(_DECIMAL)
 
 
 def _seconds(interval: SparkColumn) -> SparkColumn:

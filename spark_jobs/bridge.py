@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from decimal import ROUND_HALF_UP, Context, Decimal
 from itertools import repeat
 from operator import itemgetter, sub
 from pathlib import Path
@@ -33,6 +32,7 @@ from typing import Any, Final, Literal
 import pyarrow as pa
 from pyarrow import ipc
 
+from queries import decimals
 from queries.expressions import EPOCH, MICROSECOND, Column, ValueType
 from queries.schema import Field, Row
 from spark_jobs.results import Told
@@ -42,7 +42,7 @@ NO_MARK: Final = -1
 # Spark's watermark begins at 1970 and drops older rows, so all times that Spark compares with it are shifted.
 SHIFT_US: Final = 719_162 * 86_400_000_000  # From year 1 to 1970.
 
-DECIMAL: Final = pa.decimal128(38, 18)
+DECIMAL: Final = pa.decimal128(decimals.WHOLE + decimals.PLACES, decimals.PLACES)
 TIMESTAMP: Final = pa.timestamp("us", tz="UTC")
 _SCALARS: Final[dict[str, pa.DataType]] = {
     "int": pa.int64(),
@@ -62,10 +62,6 @@ SOURCE_HIDDEN: Final = (
     pa.field("forget", TIMESTAMP),
     pa.field("mark", pa.int32()),
 )
-
-_EXACT: Final = Context(60, ROUND_HALF_UP)
-_ULP: Final = Decimal(1).scaleb(-18)
-_LIMIT: Final = Decimal(10) ** 20
 
 
 def arrow_type(kind: ValueType, fields: Sequence[Field] = ()) -> pa.DataType:
@@ -139,7 +135,7 @@ def _array(kind: ValueType, fields: Sequence[Field], values: Sequence[Any]) -> p
             mask = pa.array([value is None for value in values], pa.bool_())
             return pa.StructArray.from_arrays(children, fields=list(arrow_type(kind, fields)), mask=mask)
         case "decimal":
-            return pa.array([None if value is None else _fitted(value) for value in values], DECIMAL)
+            return pa.array([None if value is None else decimals.with_all_places(value) for value in values], DECIMAL)
         case "timestamp":
             return _times(values)
     return pa.array(values, arrow_type(kind, fields))
@@ -154,13 +150,6 @@ def _times(values: Sequence[Any]) -> pa.Array:
     else:
         spans = list(map(sub, values, repeat(EPOCH)))
     return pa.array(spans, pa.duration("us")).view(pa.int64()).view(TIMESTAMP)
-
-
-def _fitted(value: Decimal) -> Decimal | None:
-    """The number with as many digits as Spark's decimals have; null if it is too large."""
-    if abs(value) >= _LIMIT:
-        return None
-    return value.quantize(_ULP, context=_EXACT)
 
 
 # From Arrow.
@@ -197,7 +186,7 @@ def values(kind: ValueType, fields: Sequence[Field], array: pa.Array) -> list[An
         case "interval":
             return _from_microseconds(array, lambda micros: micros * MICROSECOND)
         case "decimal":
-            return [None if value is None else _plain(value) for value in array.to_pylist()]
+            return [None if value is None else decimals.plain(value) for value in array.to_pylist()]
         case "record":
             inner = [values(f.type, f.fields, child) for f, child in zip(fields, array.flatten(), strict=True)]
             return [row if there else None for row, there in zip(_rows(inner, array), _present(array), strict=True)]
@@ -221,13 +210,6 @@ def _from_microseconds(array: pa.Array, of: Callable[[int], Any]) -> list[Any]:
     # There are often few different ones.
     known = {micros: None if micros is None else of(micros) for micros in dict.fromkeys(numbers)}
     return [known[micros] for micros in numbers]
-
-
-def _plain(value: Decimal) -> Decimal:
-    """Without the trailing zeros that filled it up."""
-    short = value.normalize(_EXACT)
-    exponent = short.as_tuple().exponent
-    return short.quantize(Decimal(1)) if isinstance(exponent, int) and exponent > 0 else short
 
 
 def _rows(inner: list[list[Any]], array: pa.Array) -> Iterable[tuple[Any, ...]]:

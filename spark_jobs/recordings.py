@@ -46,7 +46,7 @@ class Recorder:
     """Writes the tuples of one stream, in whatever order origins deliver them. The file appears when it is closed."""
 
     def __init__(self, folder: Path, stream: Stream) -> None:
-        self._columns = _columns(stream.schema)
+        self._stream_schema, self._columns = stream.schema, _columns(stream.schema)
         about = About(stream.name, str(stream.schema), stream.event_time, stream.lateness_ms, stream.retention_ms)
         self._schema = file_schema(stream.schema).with_metadata({ABOUT: msgspec.json.encode(about)})
         self._path = folder / f"{stream.name}{SUFFIX}"
@@ -55,12 +55,18 @@ class Recorder:
         self._rows: list[Row] = []
         self._own: list[tuple[int, str, int]] = []
         self.rows = 0
+        self.unfit = 0  # With decimals that an earlier release accepted.
 
     def add(self, origin: str, first: int, published_us: int, rows: Sequence[Row]) -> None:
         """Consecutive tuples of one origin, published together."""
-        self._rows += rows
-        self._own += [(published_us, origin, first + place) for place in range(len(rows))]
-        self.rows += len(rows)
+        fit = self._stream_schema.held(rows)
+        places: Sequence[int] = range(len(rows))
+        if len(fit) < len(rows):
+            places = [place for place in places if self._stream_schema.held([rows[place]])]
+        self._rows += fit
+        self._own += [(published_us, origin, first + place) for place in places]
+        self.rows += len(fit)
+        self.unfit += len(rows) - len(fit)
         if len(self._rows) >= GROUP_ROWS:
             self._write()
 

@@ -96,6 +96,7 @@ def spark_conf(settings: SessionSettings, own_address: str = LOOPBACK) -> dict[s
         "spark.sql.extensions": "peerd.bridge.EmptyJoins",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.ansi.enabled": "false",  # A function without a result gives null.
+        "spark.sql.decimalOperations.allowPrecisionLoss": "false",  # Results keep the places of a decimal, or are null.
         "spark.sql.caseSensitive": "true",
         "spark.sql.runSQLOnFiles": "false",
         "spark.sql.analyzer.maxIterations": "1000",  # Deep plans need more than the usual hundred.

@@ -1,6 +1,6 @@
 """Our types in Spark, and its column names: c0, c1, … for the columns of a row, fixed words for what the engine needs.
 
-No name of a stream, field or alias ever reaches Spark. A decimal has 38 digits there, 18 of them behind the point.
+No name of a stream, field or alias ever reaches Spark.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from queries.decimals import PLACES, WHOLE
 from queries.expressions import Column
 from queries.schema import Field
 
-DECIMAL: Final = DecimalType(38, 18)
+DECIMAL: Final = DecimalType(WHOLE + PLACES, PLACES)
 _TYPES: Final[dict[str, DataType]] = {
     "int": LongType(),
     "float": DoubleType(),

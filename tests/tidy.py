@@ -48,12 +48,14 @@ PROTOCOL_ARROWS: dict[str, tuple[str, ...]] = {
     "delivery": ("catalogue", "store"),
     "join_index": ("catalogue", "delivery"),
     "execution": ("catalogue", "delivery", "join_index", "placement", "store"),
+    "rights": ("catalogue", "delivery", "execution", "join_index", "store"),
 }
 KNOWS_ALL = ("peer", "wire")
 
 # What runs in the simulator as well as in the daemon: a function of its arguments, the same on every run.
 PURE = re.compile(
-    r"protocols/|queries/|overlay/(table|lookup|coordinates)\.py|experiments/cqdht/(?!e\d\.py)"  # e1 to e5 print.
+    r"protocols/|queries/|overlay/(table|lookup|coordinates|keyring|rollover)\.py"
+    r"|experiments/cqdht/(?!e\d\.py)"  # e1 to e5 print.
 )
 WORLDLY_MODULES = (
     "asyncio aiohttp concurrent http io multiprocessing os pathlib secrets select selectors shutil signal socket ssl"

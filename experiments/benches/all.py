@@ -29,6 +29,7 @@ LIMITS_S: Final = {  # Several times what each takes on two quiet cores.
     "join_queries": 420,
     "join_skew": 240,
     "placement_bench": 240,
+    "idle_bench": 600,
     "spark_bench": 600,
     "join_comparison": 600,
 }

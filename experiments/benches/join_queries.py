@@ -105,7 +105,7 @@ class Index:
             parcel = _sent(effect.message)
             assert isinstance(parcel, Parcel)
             parcel = msgspec.structs.replace(parcel, queries=effect.message.queries)  # Five peers share one memory.
-            for told in evaluator.unpack(PEERS[side], parcel, self._now):
+            for told in _unpacked(evaluator, PEERS[side], parcel, self._now):
                 assert isinstance(told, Send)
                 message = _sent(told.message)
                 if isinstance(message, Receipt):
@@ -114,6 +114,13 @@ class Index:
                     self.results += sum(len(each.made_of) // 4 for each in message.results)
                     notified = Notified(subscriber_life=message.subscriber_life, sequence=message.sequence)
                     evaluator.notified(SUBSCRIBER, notified)
+
+
+def _unpacked(evaluator: Evaluator, sender: PeerId, parcel: Parcel, now: Millis) -> Iterator[Effect]:
+    """What an evaluator makes of a parcel, in as many events as it takes."""
+    yield from evaluator.unpack(sender, parcel, now)
+    while evaluator.has_work:
+        yield from evaluator.go_on(now)
 
 
 def _sent(message: Message) -> Message:

@@ -32,7 +32,7 @@ from overlay.frames import WINDOW_BYTES, Hello
 from overlay.identity import Identity, Network
 from overlay.link import Link, LinkEvents
 from overlay.outbox import LinkCounters, LinkError
-from overlay.tls import LinkCredentials
+from overlay.tls import LinkCredentials, Proof
 from protocols.ids import PeerId
 
 Row = tuple[int, str, str, float, float, int, str, int]
@@ -74,7 +74,7 @@ def make_link(
 ) -> Link:
     """A link as the product makes it, except that it asks nobody for a proof: so it runs without TLS, too."""
     events = LinkEvents(
-        identify=lambda _: _NOBODY,
+        identify=lambda _: Proof(_NOBODY, b""),
         greeted=lambda _link, _hello: "",
         ready=ignore,
         control=on_control,
@@ -82,6 +82,7 @@ def make_link(
         round_trip=ignore,
         goodbye=Link.goodbye,
         lost=ignore,
+        ring=ignore,
     )
     return Link(events, LinkCounters(), Hello(_HOST, 0), dialled=(_HOST, 0) if dialled else None)
 

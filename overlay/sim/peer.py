@@ -64,6 +64,7 @@ from protocols.journal.journal import Journal
 from protocols.journal.pending import Pending, Reading
 from protocols.messages import Answer, Command
 from protocols.placement.sight import LookAtNetwork, NetworkSeen
+from protocols.rights.audit import Audited
 from protocols.store.messages import Leave
 from queries.schema import Row
 
@@ -250,12 +251,12 @@ class SimPeer:
 
     # Its clients.
 
-    def request(self, command: Command, on_answer: OnAnswer) -> RequestId:
-        """Ask the peer something, as a client connected to it."""
+    def request(self, command: Command, on_answer: OnAnswer, connection: int = 0) -> RequestId:
+        """Ask the peer something, as a client connected to it; connection 0 is that of its own user."""
         assert self.is_up
         self._around.requests = request = self._around.requests + 1
         self._requests[request] = on_answer
-        self._around.agenda.after(1, self.take, Requested(request, command), self.life)
+        self._around.agenda.after(1, self.take, Requested(request, command, connection), self.life)
         return request
 
     def tell(self, command: Command) -> None:
@@ -543,6 +544,7 @@ class SimPeer:
         AfterSync: _after_sync,
         Tell: _tell,
         Blame: lambda _self, _effect: None,  # The trace has it.
+        Audited: lambda _self, _effect: None,
         StartRun: _start_run,
         FeedRun: _feed_run,
         StopRun: _stop_run,

@@ -15,6 +15,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from overlay.sim import altering
+from overlay.sim.altering import Altering
 from overlay.sim.mapping import disagreements
 from overlay.sim.oracle import Violation
 from overlay.sim.peer import SimPeer
@@ -32,6 +34,7 @@ from protocols.execution.messages import (
     QueriesListed,
     QueryAccepted,
     QueryStarting,
+    ResultsDurability,
     SubmitQuery,
 )
 from protocols.ids import Millis
@@ -134,17 +137,22 @@ class QueriesWorkload(
     splits: bool = False  # with heavy values spread over evaluators, however few tuples they have;
     replicas: IntRange | None = None  # with so many rewriters of each attribute, drawn for each query.
     asked_within_ms: Millis = 6000
+    alters: bool = False  # The streams are altered between two sets of queries (altering.py).
 
     @property
     def streams(self) -> dict[str, Stream]:
         if self.several:
             return SEVERAL
+        if self.alters:
+            return altering.STREAMS
         return PLAIN if self.join else STREAMS
 
     @property
     def texts(self) -> tuple[str, ...]:
         if self.several:
             return JOINS_OF_SEVERAL
+        if self.alters:
+            return altering.BEFORE
         if not self.join:
             return tuple(text for text in QUERIES if not self.only_stateful or is_stateful(parse(text, STREAMS).plan))
         texts = WINDOWED if self.windowed else JOINS + JOINS_OF_VALUES if self.join == "dai-v" else JOINS
@@ -155,6 +163,7 @@ class QueriesWorkload(
 class _Accepted:
     row: Row
     stamp: Stamp
+    schema: Schema  # By which it was written.
 
 
 @dataclass(slots=True)
@@ -162,6 +171,7 @@ class QueryOracle:
     """The rows that were accepted, and the results that are due."""
 
     streams: dict[str, Stream]
+    altering: Altering | None = None
     deliveries: int = 0
     accepted: dict[str, list[_Accepted]] = field(init=False)
     _plans: dict[str, Operator] = field(default_factory=dict)
@@ -176,9 +186,8 @@ class QueryOracle:
 
     def plan(self, text: str) -> Operator:
         if text not in self._plans:
-            patient = {
-                name: msgspec.structs.replace(each, lateness_ms=LATENESS_MS) for name, each in self.streams.items()
-            }
+            streams = altering.streams_for(text) if self.altering is not None else self.streams
+            patient = {name: msgspec.structs.replace(each, lateness_ms=LATENESS_MS) for name, each in streams.items()}
             self._plans[text] = parse(text, patient).plan
         return self._plans[text]
 
@@ -192,13 +201,18 @@ class QueryOracle:
     def _evaluate(self, text: str, inserted_at: Stamp) -> Counter[Row]:
         streams = {
             name: [
-                Tuple(EPOCH + timedelta(milliseconds=wall_ms(each.stamp)), each.row, place)
+                Tuple(EPOCH + timedelta(milliseconds=wall_ms(each.stamp)), self._seen(text, name, each), place)
                 for place, each in enumerate(sorted(rows, key=lambda each: each.stamp))
                 if each.stamp >= inserted_at
             ]
             for name, rows in self.accepted.items()
         }
         return Counter(result.row for result in evaluate(self.plan(text), streams))
+
+    def _seen(self, text: str, stream: str, accepted: _Accepted) -> Row:
+        if self.altering is None:
+            return accepted.row
+        return self.altering.seen(text, stream, accepted.schema, accepted.row)
 
     def check_end(self) -> None:
         """Everything is checked as it is read."""
@@ -211,6 +225,7 @@ class _Source:
         self._workload, self.stream, self._peer = workload, stream, peer
         self._schema = workload.shape.streams[stream].schema
         self.left = count
+        self._written: Schema | None = None  # By which the next row is written, in a run that alters.
         self.has_finished = workload.shape.streams[stream].event_time is None  # There is no time to be finished with.
         self._first = self._number = first
         self._every_ms = draw(workload.rng, workload.shape.every_ms)
@@ -250,11 +265,17 @@ class _Source:
 
     def _ask(self) -> None:
         number = self._number
-        row = (number, number % 3, EPOCH + timedelta(milliseconds=1_700_000_000_000 + STEP_MS * number))
+        at = timedelta(milliseconds=1_700_000_000_000 + STEP_MS * number)
+        schema, row = self._schema, (number, number % 3, EPOCH + at)
+        if (alters := self._workload.oracle.altering) is not None:
+            if self._written is None:  # A repetition is what it was.
+                self._written = alters.schema(self.stream, self._first)
+            schema, row = self._written, alters.row(self._written, number, at)
         command = Publish(
             stream=self.stream,
-            rows=self._schema.encode([row]),
+            rows=schema.encode([row]),
             count=1,
+            version=schema.version,
             witness=self._workload.stamp,
             session=f"{self.stream} {self._first}".encode(),
             number=number - self._first,
@@ -262,7 +283,8 @@ class _Source:
 
         def answered(answer: Answer | None, last: bool) -> None:
             if isinstance(answer, Published):
-                self._workload.oracle.accepted[self.stream].append(_Accepted(row, answer.stamp))
+                self._workload.oracle.accepted[self.stream].append(_Accepted(row, answer.stamp, schema))
+                self._written = None
                 self._number += 1
                 self.left -= 1
                 if self.left == self._pace_lasts and self.left:
@@ -280,7 +302,8 @@ class _Asker:
     def __init__(self, workload: QueryWorkload, name: str, text: str, peer: SimPeer) -> None:
         self._workload, self.name, self.text, self._peer = workload, name, text, peer
         self._placement = workload.placement_rng.choice(workload.shape.placements)
-        self._reads_past = workload.past_rng.random() < PAST_SHARE
+        self.reads_past = workload.past_rng.random() < PAST_SHARE
+        self._durability: ResultsDurability = workload.durability_rng.choice(("disk", "replicated"))
         self.is_acknowledged = False
         self.inserted_at: Stamp | None = None
         self._tried = False
@@ -295,8 +318,15 @@ class _Asker:
             self._workload.later(RETRY_MS, self.submit)
             return
         engine = self._workload.shape.join or "auto"
-        since: Literal["start", "now"] = "start" if self._reads_past else "now"
-        command = SubmitQuery(text=self.text, name=self.name, engine=engine, placement=self._placement, since=since)
+        since: Literal["start", "now"] = "start" if self.reads_past else "now"
+        command = SubmitQuery(
+            text=self.text,
+            name=self.name,
+            engine=engine,
+            placement=self._placement,
+            since=since,
+            durability=self._durability,
+        )
         self._peer.request(command, self._answered)
 
     def _answered(self, answer: Answer | None, last: bool) -> None:
@@ -306,6 +336,7 @@ class _Asker:
             case QueryAccepted(stamp=stamp):
                 self._workload.witness(stamp)
                 self.is_acknowledged = True
+                self._workload.acknowledged()
             case Refused(code="exists") if self._tried:  # An earlier try took effect, or is about to.
                 self._workload.later(RETRY_MS, self._look)
             case _:
@@ -322,6 +353,7 @@ class _Asker:
             states = {each.query: each.state for each in answer.queries} if isinstance(answer, QueriesListed) else {}
             if states.get(self.name) == "running":
                 self.is_acknowledged = True
+                self._workload.acknowledged()
             elif isinstance(answer, QueriesListed) and states.get(self.name, "ending") == "ending":
                 self.submit()
             else:
@@ -343,7 +375,7 @@ class _Asker:
             if not found:
                 self._is_reading = False
             else:
-                self.inserted_at = 0 if self._reads_past else found[0].inserted_at
+                self.inserted_at = 0 if self.reads_past else found[0].inserted_at
                 self._open(found[0].stream)
 
         self._peer.request(ListQueries(), listed)
@@ -394,11 +426,15 @@ class QueryWorkload:
         self.rng = world.rng("workload")
         self.placement_rng = world.rng("placement")
         self.past_rng = world.rng("past")
+        self.durability_rng = world.rng("durability")
         self.oracle = QueryOracle(shape.streams)
+        if shape.alters:
+            self.oracle.altering = Altering(world.rng("altering"), self._some_peer, self.later, self._ask_more)
         self.stamp: Stamp = 0
         self._uncreated = dict.fromkeys(shape.streams)
         self._sources: list[_Source] = []
         self._askers: list[_Asker] = []
+        self._is_altered = False
 
     def begin(self) -> None:
         for name in self.shape.streams:
@@ -472,6 +508,8 @@ class QueryWorkload:
     def _ask(self) -> None:
         peers = self.world.peers
         texts = self.rng.sample(self.shape.texts, draw(self.rng, self.shape.queries))
+        if self.shape.alters:
+            texts = [altering.BEFORE[0], *(text for text in texts if text != altering.BEFORE[0])]
         if self.shape.replicas is not None:
             texts = [f"{text} WITH (replicas = {draw(self.rng, self.shape.replicas)})" for text in texts]
         for number, text in enumerate(texts):
@@ -480,6 +518,24 @@ class QueryWorkload:
             self.later(self.rng.randrange(self.shape.asked_within_ms), asker.submit)
         for source in self._sources:
             self.later(self.rng.randrange(4000), source.publish)
+
+    def _some_peer(self) -> SimPeer | None:
+        up = [peer for peer in self.world.peers if peer.is_up]
+        return self.rng.choice(up) if up else None
+
+    def acknowledged(self) -> None:
+        """Once all queries of before run, their streams are altered."""
+        alters = self.oracle.altering
+        if alters is not None and not self._is_altered and all(asker.is_acknowledged for asker in self._askers):
+            self._is_altered = True
+            alters.begin()
+
+    def _ask_more(self) -> None:
+        for text in self.rng.sample(altering.AFTER, draw(self.rng, self.shape.queries)):
+            asker = _Asker(self, f"query-{len(self._askers)}", text, self.rng.choice(self.world.peers))
+            asker.reads_past = self.past_rng.random() < 1 - PAST_SHARE  # Most of them see rows of all versions.
+            self._askers.append(asker)
+            asker.submit()
 
     def calm(self) -> None:
         """Faults are over."""
@@ -510,5 +566,7 @@ class QueryWorkload:
             return ["not every publisher has finished"]
         if not self._askers:
             return ["no query has been asked"]
+        if self.oracle.altering is not None and not self.oracle.altering.is_over:
+            return [f"the streams have not been altered: {self.oracle.altering.done}"]
         complaints = [complaint for asker in self._askers if (complaint := asker.complaint())]
         return complaints or disagreements(self.world.peers)

@@ -516,7 +516,7 @@ class Workload:
     def _drop(self, stream: StreamName) -> None:
         if not self.is_calm:
             self.oracle.dropped[stream] = None
-            remover = _Remover(self, DropStream(name=stream), self.some_peer)
+            remover = _Remover(self, DropStream(name=stream, force=True), self.some_peer)
             self._removers.append(remover)
             remover.remove()
 

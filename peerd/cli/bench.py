@@ -83,7 +83,7 @@ def bench(
             try:
                 figures = await _measure(writer, reader, names, batch, for_s)
             finally:
-                await asyncio.gather(*(writer.drop_stream(name) for name in names))
+                await asyncio.gather(*(writer.drop_stream(name, force=True) for name in names))
         return {"durability": durability, "streams": streams, "batch": batch, **figures}
 
     if join:

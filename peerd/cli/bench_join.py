@@ -50,7 +50,7 @@ async def measure(writer: Client, reader: Client, algorithm: QueryEngine, batch:
             times = await join.steady(for_s / 2)
     finally:
         for stream, client in publishers.items():
-            await client.drop_stream(stream)
+            await client.drop_stream(stream, force=True)
     p50, p99 = times[len(times) // 2], times[len(times) * 99 // 100]
     return {"join": algorithm, "batch": batch, "tuples_per_s": rate, "ms_p50": p50, "ms_p99": p99}
 

@@ -60,7 +60,15 @@ def client_for(data_dir: Path | None, number: int | None, *, patience_s: float |
     """A client of the same daemon, for commands that publish and subscribe."""
     from peerd.client import PATIENCE_S, Client
 
-    return Client(target(data_dir, number).data.path, patience_s=PATIENCE_S if patience_s is None else patience_s)
+    path, patience_s = target(data_dir, number).data.path, PATIENCE_S if patience_s is None else patience_s
+    return Client(path, patience_s=patience_s, token=presented_token())
+
+
+def presented_token() -> str:
+    """The client token of this command: `peer --token`, or PEER_CLIENT_TOKEN; empty for the peer's own user."""
+    context = click.get_current_context(silent=True)
+    given = context.find_root().params.get("token") if context is not None else None
+    return given or os.environ.get("PEER_CLIENT_TOKEN", "")
 
 
 def target(data_dir: Path | None, number: int | None) -> ControlClient:
@@ -79,7 +87,7 @@ def target(data_dir: Path | None, number: int | None) -> ControlClient:
             )
         number = running[0]
     if number is None:
-        return ControlClient(base, option)
+        return ControlClient(base, option, token=presented_token())
     if number not in embedded:
         there = f"Here are embedded peers {', '.join(map(str, embedded))}." if embedded else None
         raise PeerError(
@@ -88,4 +96,4 @@ def target(data_dir: Path | None, number: int | None) -> ControlClient:
             hint=f'"peer up --peers {max(number, 2)}{option}" starts that many.',
             exit_code=Exit.NOT_FOUND,
         )
-    return ControlClient(base.embedded(number), f"{option} -p {number}")
+    return ControlClient(base.embedded(number), f"{option} -p {number}", token=presented_token())

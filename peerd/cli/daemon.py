@@ -15,9 +15,12 @@ from peerd.options import settings, settings_options
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.option("--data-dir", type=click.Path(path_type=Path), metavar="DIR", help="Data directory [PEER_DATA_DIR].")
 @settings_options
+@click.option("--stand-by", "stands_by", is_flag=True, help='After "peer leave", wait until "peer up" calls it back.')
 @click.option("--lifeline", type=int, hidden=True)
 @click.version_option(__version__, prog_name="peerd", message="%(prog)s %(version)s")
-def peerd(data_dir: Path | None, config_file: Path | None, lifeline: int | None, **flags: object) -> None:
+def peerd(
+    data_dir: Path | None, config_file: Path | None, stands_by: bool, lifeline: int | None, **flags: object
+) -> None:
     """Run a peer in the foreground; the same as "peer up", for service managers and containers.
 
     \b
@@ -28,4 +31,4 @@ def peerd(data_dir: Path | None, config_file: Path | None, lifeline: int | None,
 
     from peerd.service import run_daemon
 
-    run_daemon(config, data, lifeline=lifeline)
+    run_daemon(config, data, lifeline=lifeline, stands_by=stands_by)

@@ -24,6 +24,7 @@ from peerd.datadir import DataDir
 from peerd.errors import PeerError
 from peerd.options import settings
 from peerd.words import clock_offset
+from peerd.words import count as counted
 from protocols.clock import OFFSET_MAX_MS, PEERS_MIN
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ def _examine(data: DataDir) -> Iterator[Finding]:
         if token is not None:
             yield from _seeds(data, config, token, running)
     yield from _versions(data, running)
+    yield from _network_key(data, running)
     yield _clock(data, running)
     yield _open_files()
     if config is not None:
@@ -178,6 +180,9 @@ def _daemon(data: DataDir, running: bool) -> Finding:
         return Finding(
             "daemon", "fail", f"process {data.pid()} holds the directory but does not answer", error.hint or ""
         )
+    if status["state"] == "expelled":
+        step = "only another member knows why; a member that expels cannot take it back"
+        return Finding("daemon", "fail", f"this peer was expelled from the network {status['trouble']}", step)
     if status["state"] == "joining":
         step = "compare the clocks, the token and the firewalls (UDP and TCP) of this peer and the seeds"
         step = "upgrade the older of both peers" if status["refused"] else step
@@ -249,7 +254,8 @@ def _versions(data: DataDir, running: bool) -> Iterator[Finding]:
         members = ControlClient(data).get("/members", timeout_s=5) if running else []
     except PeerError:
         members = []  # The check of the daemon tells.
-    others = [member for member in members if not member["is_self"] and member["status"] not in ("left", "dead")]
+    gone = ("left", "dead", "expelled")
+    others = [member for member in members if not member["is_self"] and member["status"] not in gone]
     for member in others:
         if member["not_shared"]:
             status: Literal["fail", "warn"] = "fail" if member["status"] == "incompatible" else "warn"
@@ -258,6 +264,23 @@ def _versions(data: DataDir, running: bool) -> Iterator[Finding]:
             yield Finding("versions", status, found, member["advice"])
     if others and not any(member["not_shared"] for member in others):
         yield Finding("versions", "ok", f"shared with all {len(others)} peers that this one knows")
+
+
+def _network_key(data: DataDir, running: bool) -> Iterator[Finding]:
+    """Whether all live members have the key that this one has."""
+    try:
+        status = ControlClient(data).get("/status", timeout_s=5) if running else None
+    except PeerError:
+        status = None  # The check of the daemon tells.
+    if status is None or status["state"] != "running":
+        return
+    found = f"generation {status['generation']}"
+    if not status["behind"]:
+        yield Finding("network key", "ok", f"{found}, at all members that this peer hears")
+        return
+    who = ", ".join(peer[:8] for peer in status["behind"][:5])
+    step = 'they get it within seconds; a peer of an older release needs an upgrade, and "peer join" with a new token'
+    yield Finding("network key", "warn", f"{found}; {counted(len(status['behind']), 'member')} without it: {who}", step)
 
 
 def _clock(data: DataDir, running: bool) -> Finding:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from queries.catalogue import Stream
     from queries.cost import Rates
     from queries.errors import QueryError
+    from queries.sql_streams import AlterStream
 
 
 @click.command()
@@ -207,17 +208,31 @@ def bad_text(error: QueryError) -> PeerError:
     return PeerError(said, hint=error.hint or None, exit_code=Exit.MISUSE)
 
 
+def _altered(streams: dict[str, Stream], statement: AlterStream) -> Stream:
+    import msgspec
+
+    stream = streams.get(statement.name)
+    if stream is None:
+        raise PeerError(f'stream "{statement.name}" is altered before it is created', exit_code=Exit.MISUSE)
+    try:
+        return msgspec.structs.replace(stream, schema=statement.applied(stream.schema))
+    except ValueError as error:
+        raise PeerError(f'stream "{statement.name}": {error}', exit_code=Exit.MISUSE) from error
+
+
 def _streams(given: tuple[str, ...], files: tuple[Path, ...]) -> dict[str, Stream]:
     from queries.catalogue import Stream
-    from queries.sql_streams import DropStream, read_all
+    from queries.sql_streams import CreateStream, DropStream, read_all
 
     streams: dict[str, Stream] = {}
     for path in files:
         for statement in read_all(_read(path)):
             if isinstance(statement, DropStream):
                 streams.pop(statement.name, None)
-            else:
+            elif isinstance(statement, CreateStream):
                 streams[statement.name] = statement.stream
+            else:
+                streams[statement.name] = _altered(streams, statement)
     for text in given:
         name, colon, schema = text.partition(":")
         if not colon:

@@ -10,7 +10,6 @@ import click
 
 from peerd.cli.query import index_sentence
 from peerd.errors import PeerError
-from peerd.history import as_stream
 from protocols.execution.decision import known_of
 from protocols.execution.messages import QueryId, SubgraphShown
 from protocols.ids import PeerId
@@ -81,7 +80,7 @@ async def running(client: Client, name: QueryId) -> Explained:
 
 
 async def _explained(client: Client, text: str, subgraphs: Sequence[SubgraphShown]) -> Explained:
-    streams = {each.name: as_stream(each) for each in await client.streams()}
+    streams = {each.name: each.stream() for each in await client.streams()}
     query = parse(text, streams)
     names = dict.fromkeys(each.stream for each in sources(query.plan))
     known = {name: known_of(await client.stream(name)) or SILENT for name in names}

@@ -52,8 +52,10 @@ SECTIONS: Final[dict[str, dict[str, _Entry]]] = {
         "doctor": _Entry("doctor", "Check this machine and peer, and say what to do next."),
     },
     "Manage": {
+        "rights": _Entry("rights", "Say who may publish, read, create and stop what."),
         "token": _Entry("network", "Print the join token of this network."),
         "force-leave": _Entry("network", "Declare that a dead peer will not come back."),
+        "expel": _Entry("network", "Shut a member out for good, and replace the network key."),
         "version": _Entry("version", "Print the version."),
     },
 }
@@ -99,9 +101,10 @@ class LazyGroup(click.Group):
     epilog="Data goes to stdout, everything else to stderr. Exit codes: 0 done, 1 failed, 2 misuse or bad input, "
     "3 daemon unreachable, 4 not found, 5 timeout.",
 )
+@click.option("--token", metavar="TOKEN", help="Act for the client of this token [PEER_CLIENT_TOKEN].")
 @click.version_option(__version__, prog_name="peer", message="%(prog)s %(version)s")
 @click.pass_context
-def peer(ctx: click.Context) -> None:
+def peer(ctx: click.Context, token: str | None) -> None:
     """Streams of tuples over a network of equal peers.
 
     Start a network of five peers on this machine:

@@ -159,7 +159,8 @@ def _gathered(
     client: Client, text: str, since: str | None, until: str | None, folder: Path, progress: _Progress
 ) -> tuple[dict[str, Recording], ParsedQuery]:
     """What the network has kept of the streams of a query."""
-    from peerd.history import Gathering, as_stream
+    from peerd.history import Gathering
+    from queries.decimals import BOUNDS
     from queries.plan import sources
     from spark_jobs.recordings import open_all
 
@@ -175,7 +176,7 @@ def _gathered(
     async def work() -> ParsedQuery:
         async with client:
             definitions = {each.name: each for each in await client.streams()}
-            found = _parsed(text, {name: as_stream(each) for name, each in definitions.items()})
+            found = _parsed(text, {name: each.stream() for name, each in definitions.items()})
             wanted = dict.fromkeys(each.stream for each in sources(found.plan))
             gathering = Gathering(client, folder, begin, last)
             gathering.on_rows = lambda: progress.now_and_then(
@@ -185,7 +186,9 @@ def _gathered(
         for name, rows in gathering.rows.items():
             gone = gathering.missed[name]
             lost = f"; {counted_rows(gone)} of that time {'is' if gone == 1 else 'are'} kept no longer" if gone else ""
-            progress.say(f'stream "{name}": {counted_rows(rows)}{lost}')
+            other = gathering.unfit[name]
+            left_out = f"; {counted_rows(other)} not read, as a decimal has {BOUNDS}" if other else ""
+            progress.say(f'stream "{name}": {counted_rows(rows)}{lost}{left_out}')
         return found
 
     query = asyncio.run(work())

@@ -15,6 +15,7 @@ from peerd.words import ago, clock_offset, megabytes, milliseconds, span
 from peerd.words import count as counted
 
 SHORT_ID: Final = 8
+STATUSES: Final = ("alive", "suspect", "incompatible", "left", "dead", "expelled")
 
 
 def _short(row: Row) -> str:
@@ -66,6 +67,15 @@ def spark_sentence(spark: Row) -> str:
     )
 
 
+def _key_sentence(status: Row) -> str:
+    """Of which generation the network key is, once it was replaced, and who still has another one."""
+    behind = status["behind"]
+    if status["state"] == "expelled" or (status["generation"] == 1 and not behind):
+        return ""
+    also = f"; {counted(len(behind), 'member')} on another key" if behind else ""
+    return f" (key generation {status['generation']}{also})"
+
+
 @click.command()
 @target_options
 @output_option
@@ -80,11 +90,11 @@ def status(data_dir: Path | None, number: int | None, form: str | None) -> None:
         …
     """
     answer: dict[str, Any] = target(data_dir, number).get("/status")
-    counts = [f"{answer[each]} {each}" for each in ("alive", "suspect", "incompatible", "left", "dead") if answer[each]]
+    counts = [f"{answer[each]} {each}" for each in STATUSES if answer[each]]
     facts = [
         ("state", answer["state"] + (f" ({answer['trouble']})" if answer["trouble"] else "")),
         ("peer", answer["peer_id"]),
-        ("network", answer["network"]),
+        ("network", answer["network"] + _key_sentence(answer)),
         ("address", answer["address"]),
         ("members", ", ".join(counts)),
         ("clock", clock_offset(answer["clock_offset_ms"], answer["clock_peers"])),
@@ -104,7 +114,7 @@ def status(data_dir: Path | None, number: int | None, form: str | None) -> None:
 @output_option
 @click.option("--local", is_flag=True, help="Only the peers this one knows itself; asks nobody.")
 def members(data_dir: Path | None, number: int | None, form: str | None, local: bool) -> None:
-    """List the peers of the network: alive, suspect, left or dead; and those refused as incompatible.
+    """List the peers of the network: alive, suspect, left or dead; those refused as incompatible, and the expelled.
 
     If some peer does not share all protocols with this one, a last column names them and the versions of both.
 

@@ -1,4 +1,4 @@
-"""The commands about belonging to a network: `peer init`, `join`, `leave`, `force-leave`, `token`."""
+"""The commands about belonging to a network: `peer init`, `join`, `leave`, `force-leave`, `expel`, `token`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from peerd.config import Config
     from peerd.control_client import ControlClient
 
+_POLL_S: Final = 0.1
 _FLAGS_KEPT = ("host", "port", "advertise", "http_host", "http_port")
 
 
@@ -122,23 +123,31 @@ def join(
     """
     if not detach:  # The daemon runs in this process, so its libraries are loaded as it loads them.
         from peerd import lean  # noqa: F401
-    from peerd.admission import parse_token, store_token, stored_token
+    from peerd.admission import check_not_expelled, parse_token, store_token, stored_token
 
     new = parse_token(sys.stdin.read() if token_text == "-" else token_text, source="the join token")
     data = chosen_dir(data_dir, number)
     config = settings(data, flags, config_file)
     data.prepare()
     before = stored_token(data)
-    if before is not None and before.network != new.network:
+    if before is not None and before.network.id != new.network.id:
         raise PeerError(
             f'this data directory already belongs to the network "{before.network.name}"',
             detail=f'Data directory "{data.path}"; the token is of the network "{new.network.name}".',
             hint="Give another --data-dir: one peer is a member of one network.",
         )
+    if before is not None and new.network.generation < before.network.generation:
+        raise PeerError(
+            f'the join token is void: the key of the network "{new.network.name}" was replaced since',
+            detail=f"The token is of generation {new.network.generation}, this peer has {before.network.generation}.",
+            hint='"peer token" on a member prints the present one.',
+            exit_code=Exit.MISUSE,
+        )
     if data.is_held():
         raise PeerError(
             f'a daemon already runs in "{data.path}"', detail=f"Process {data.pid()}.", hint='"peer status" shows it.'
         )
+    check_not_expelled(data, new)
     store_token(data, new)
     keeps_flags = _keep_flags(data, config, flags)
     try:
@@ -260,3 +269,62 @@ def force_leave(peer: str, data_dir: Path | None, number: int | None, form: str 
     """
     answer = target(data_dir, number).post("/force-leave", {"peer": peer})
     show_record(answer, [("peer", answer["peer_id"]), ("status", "left")], form)
+
+
+@click.command()
+@click.argument("peer")
+@target_options
+@click.option(
+    "--timeout",
+    "timeout_s",
+    callback=read_span,
+    default="15s",
+    show_default=True,
+    help="How long to wait until all members have the new key.",
+)
+@output_option
+def expel(peer: str, data_dir: Path | None, number: int | None, timeout_s: float, form: str | None) -> None:
+    """Shut PEER out for good: all other members get a new network key, and take no word from it any more.
+
+    PEER is the beginning of its id, alive or dead. Join tokens made before are void; "peer token" prints the new one.
+    Members that are down get the key when they are back. This cannot be undone.
+
+    \b
+        $ peer expel 77c0
+        3 of 3 members have the new key
+        peer        77c0b1d2…
+        status      expelled
+        generation  2
+    """
+    client = target(data_dir, number)
+    answer = client.post("/expel", {"peer": peer}, timeout_s=timeout_s + 30)
+    news = _follow_key(client, answer["peer_id"], time.monotonic() + timeout_s)
+    if not news["is_expelled"]:
+        raise PeerError(
+            f"peer {answer['peer_id'][:8]} is not expelled yet: the new key is not on the disk of this peer",
+            hint='Its log tells why; it goes on trying, and "peer members" shows when it is done.',
+            exit_code=Exit.TIMEOUT,
+        )
+    row = {**answer, "status": "expelled", **{key: news[key] for key in ("generation", "has", "of", "waiting")}}
+    shown = (("peer", answer["peer_id"]), ("status", "expelled"), ("generation", str(news["generation"])))
+    show_record(row, list(shown), form)
+    if news["waiting"]:
+        raise PeerError(
+            f"{len(news['waiting'])} of {news['of']} members do not have the new key yet",
+            detail=f"They are {', '.join(each[:8] for each in news['waiting'])}.",
+            hint='They get it once they can be reached; "peer doctor" shows who lacks it.',
+            exit_code=Exit.TIMEOUT,
+        )
+
+
+def _follow_key(client: ControlClient, peer_id: str, deadline_at: float) -> dict[str, Any]:
+    """Show how many members have the new key, until all have it or the time is up."""
+    shown = None
+    while True:
+        news: dict[str, Any] = client.get("/expel", peer=peer_id)
+        if news["is_expelled"] and (news["has"], news["of"]) != shown:
+            shown = (news["has"], news["of"])
+            click.echo(f"{news['has']} of {news['of']} members have the new key", err=True)
+        if (news["is_expelled"] and not news["waiting"]) or time.monotonic() > deadline_at:
+            return news
+        time.sleep(_POLL_S)

@@ -23,6 +23,7 @@ _STYLES: Final = {
     "joining": "yellow",
     "warn": "yellow",
     "dead": "red",
+    "expelled": "red",
     "fail": "red",
     "left": "dim",
 }

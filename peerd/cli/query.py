@@ -15,12 +15,20 @@ from peerd.cli.up import interruptible
 from peerd.cli.watermark import explaining, hold_record, holder_of, lag_ms, shown_time, watermark_sentence
 from peerd.cli.writers import writer_for
 from peerd.words import ago, milliseconds
+from queries.decimals import BOUNDS
 
 if TYPE_CHECKING:
     from peerd.cli.watermark import Watch
     from peerd.client import Client, QueryEngine, RunningQuery
     from peerd.control_client import ControlClient
-    from protocols.execution.messages import PlacementName, QueryListed, QueryShown, QueryStarting, SubgraphShown
+    from protocols.execution.messages import (
+        PlacementName,
+        QueryListed,
+        QueryShown,
+        QueryStarting,
+        ResultsDurability,
+        SubgraphShown,
+    )
     from protocols.subgraphs import RewriterStatus, SubgraphStatus
 
 PATIENCE_S: Final = 365 * 86400.0  # A reader waits for its peer to come back; Ctrl-C ends that.
@@ -36,6 +44,7 @@ _QUERY_COLUMNS: Final = (
     Column("submitted", lambda row: ago(time.time() - row["submitted_at"])),
     Column("text", lambda row: _one_line(str(row["text"]))),
 )
+_PROXY_COLUMN: Final = Column("proxy", lambda row: str(row["proxy"] or "-")[:SHORT_ID])
 _SUBGRAPH_COLUMNS: Final = (
     Column("subgraph", lambda row: str(row["number"]), right=True),
     Column("host", lambda row: str(row["host"])[:SHORT_ID]),
@@ -60,6 +69,7 @@ class SubmitOptions(NamedTuple):
     within_ms: float | None
     statistics: str
     since: Literal["now", "start"] | int
+    durability: ResultsDurability
 
 
 def run_query(
@@ -155,7 +165,10 @@ async def _show_results(results: RunningQuery, limit: int | None, form: str | No
 
 @click.group()
 def query() -> None:
-    """List, show, read and stop the queries that were submitted at this peer.
+    """List, show, read and stop queries.
+
+    A name means the query of this peer, else that of another. If several peers have one of that name, NAME@PEER says
+    which, with the beginning of the peer's id.
 
     \b
         $ peer subscribe "SELECT flight FROM flights WHERE delay > 30" --name late --detach
@@ -165,26 +178,32 @@ def query() -> None:
 
 
 @query.command()
+@click.option("--all", "everywhere", is_flag=True, help="Those of all peers.")
 @target_options
 @output_option
-def ls(data_dir: Path | None, number: int | None, form: str | None) -> None:
+def ls(everywhere: bool, data_dir: Path | None, number: int | None, form: str | None) -> None:
     """List the queries of this peer, oldest first.
 
     \b
         $ peer query ls
         query  state    results  submitted  text
         late   running       12  2m ago     SELECT flight FROM flights WHERE delay > 30
+        $ peer query ls --all
+        query  proxy     state    results  submitted  text
+        late   1a57fae9  running       12  2m ago     SELECT flight FROM flights WHERE delay > 30
     """
 
     async def work() -> list[QueryListed]:
         async with client_for(data_dir, number) as client:
-            return await client.queries()
+            return await client.queries(everywhere=everywhere)
 
     queries = asyncio.run(work())
     if not queries and chosen_form(form) == "table":
-        click.echo('no query runs at this peer; "peer subscribe QUERY" begins one', err=True)
+        where = "in the network" if everywhere else "at this peer"
+        click.echo(f'no query runs {where}; "peer subscribe QUERY" begins one', err=True)
         return
-    show_rows([_query_row(each) for each in queries], _QUERY_COLUMNS, form)
+    columns = (_QUERY_COLUMNS[0], _PROXY_COLUMN, *_QUERY_COLUMNS[1:]) if everywhere else _QUERY_COLUMNS
+    show_rows([_query_row(each) for each in queries], columns, form)
 
 
 @query.command()
@@ -209,6 +228,8 @@ def show(name: str, data_dir: Path | None, number: int | None, form: str | None)
         ("state", shown.state),
         ("text", _one_line(shown.text)),
         ("stream", shown.stream),
+        *((("proxy", shown.proxy.short),) if shown.proxy is not None else ()),
+        ("durability", shown.durability),
         ("submitted", ago(time.time() - record["submitted_at"])),
         ("results", f"{shown.results:,}"),
         *((("dropped", f"{shown.dropped:,}; the last: {shown.dropped_for}"),) if shown.dropped else ()),
@@ -222,6 +243,7 @@ def show(name: str, data_dir: Path | None, number: int | None, form: str | None)
         *(("moving", f"once peer {each[:SHORT_ID]} has its engine ready") for each in record["preparing"]),
     ]
     facts += [("story", f"{ago(time.time() - each['at'])}: {each['what']}") for each in record["story"][-STORY_SHOWN:]]
+    facts += [("not read", said) for each in record["subgraphs"] for said in _unfit_sentences(each)]
     facts += [("index", said) for each in shown.subgraphs if (said := index_sentence(each.status))]
     show_record(record, facts, form)
     if chosen_form(form) == "table" and record["subgraphs"]:
@@ -245,7 +267,7 @@ def attach(
     limit: int | None,
     form: str | None,
 ) -> None:
-    """Read the results of a query of this peer, from the first that is kept. Ctrl-C leaves the query running.
+    """Read the results of a query, from the first that is kept. Ctrl-C leaves the query running.
 
     \b
         $ peer query attach late -n 3
@@ -270,7 +292,7 @@ def attach(
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
 @target_options
 def stop(names: tuple[str, ...], data_dir: Path | None, number: int | None) -> None:
-    """Stop queries of this peer, and drop their results.
+    """Stop queries, and drop their results.
 
     \b
         $ peer query stop late
@@ -297,6 +319,7 @@ def _query_row(listed: QueryListed) -> Row:
         "results": listed.rows_out,
         "submitted_at": wall_ms(listed.inserted_at) / 1000,
         "stream": listed.stream,
+        "proxy": listed.proxy.hex() if listed.proxy is not None else None,
         "text": listed.text,
     }
 
@@ -311,6 +334,8 @@ def _shown_record(shown: QueryShown) -> dict[str, Any]:
         "state": shown.state,
         "text": shown.text,
         "stream": shown.stream,
+        "proxy": shown.proxy.hex() if shown.proxy is not None else None,
+        "durability": shown.durability,
         "submitted_at": wall_ms(shown.inserted_at) / 1000,
         "since": wall_ms(shown.since) / 1000,
         "results": shown.results,
@@ -352,6 +377,7 @@ def _subgraph_row(shown: SubgraphShown, now: float) -> dict[str, Any]:
                 "from": each.stream if isinstance(each, StreamInput) else f"subgraph {each.subgraph}",
                 "rows": told.rows if told else None,
                 "late": told.late if told else None,
+                "unfit": told.unfit if told else None,
                 "is_idle": told.is_idle if told else None,
                 "watermark": shown_time(told.watermark_us) if told else None,
                 "lag_ms": lag_ms(told.watermark_us, now) if told else None,
@@ -374,6 +400,19 @@ def _subgraph_row(shown: SubgraphShown, now: float) -> dict[str, Any]:
         "inputs": inputs,
         "index": _index_record(status) if status is not None and status.index is not None else None,
     }
+
+
+def _unfit_sentences(subgraph: dict[str, Any]) -> list[str]:
+    """For each input how many of its tuples no query reads.
+
+    >>> _unfit_sentences({"inputs": [{"from": "trades", "unfit": 3}, {"from": "subgraph 1", "unfit": 0}]})
+    ['3 tuples of trades: a decimal has at most 20 digits before the point and 18 behind it']
+    """
+    return [
+        f"{each['unfit']:,} tuples of {each['from']}: a decimal has {BOUNDS}"
+        for each in subgraph["inputs"]
+        if each["unfit"]
+    ]
 
 
 def _index_record(status: SubgraphStatus) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The commands about streams: `peer stream create`, `ls`, `show`, `dead`, `rm`."""
+"""The commands about streams: `peer stream create`, `alter`, `ls`, `show`, `dead`, `rm`."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from protocols.catalogue.streams import StreamDefinition
     from protocols.delivery.messages import DeadLetter
     from queries.schema import Schema
+    from queries.sql_streams import AlterStream
 
 SHORT_ID: Final = 8
 
@@ -61,7 +62,7 @@ _DEAD_COLUMNS: Final = (
 
 @click.group()
 def stream() -> None:
-    """Create, list, show and remove streams.
+    """Create, alter, list, show and remove streams.
 
     \b
         $ peer stream create flights "id int, flight string, at timestamp, delay float null"
@@ -144,6 +145,30 @@ def create(
 
 
 @stream.command()
+@click.argument("name", metavar="NAME|STATEMENT")
+@click.argument("change", required=False)
+@target_options
+def alter(name: str, change: str | None, data_dir: Path | None, number: int | None) -> None:
+    """Add a column to a stream, or drop one that nobody reads. Running queries go on.
+
+    In rows from before, a column that was added is null.
+
+    \b
+        $ peer stream alter flights "ADD COLUMN delay float NULL"
+        $ peer stream alter "ALTER STREAM flights DROP COLUMN gate"
+    """
+    statement = _change(name, change)
+
+    async def work() -> int:
+        async with client_for(data_dir, number) as client:
+            await client.alter_stream(statement.name, add=statement.adds, drop=statement.drops)
+            return (await client.stream(statement.name)).definition.version
+
+    version = asyncio.run(work())
+    click.echo(f'stream "{statement.name}" altered: its columns have version {version}', err=True)
+
+
+@stream.command()
 @click.option("--derived", is_flag=True, help="Those that parts of running queries make for each other.")
 @target_options
 @output_option
@@ -194,6 +219,7 @@ def show(name: str, data_dir: Path | None, number: int | None, form: str | None)
     facts = [
         ("stream", name),
         ("schema", row["schema"]),
+        ("version", str(row["version"])),
         ("durability", row["durability"]),
         ("retention", span(row["retention_s"])),
         ("event time", row["event_time"] or "-"),
@@ -237,9 +263,10 @@ def dead(name: str, subscription: str, data_dir: Path | None, number: int | None
 
 @stream.command()
 @click.argument("name")
+@click.option("--force", is_flag=True, help="Also while it is read.")
 @target_options
-def rm(name: str, data_dir: Path | None, number: int | None) -> None:
-    """Remove a stream, with its tuples.
+def rm(name: str, force: bool, data_dir: Path | None, number: int | None) -> None:
+    """Remove a stream, with its tuples. Refused while queries or kept subscriptions read it.
 
     \b
         $ peer stream rm flights
@@ -247,7 +274,7 @@ def rm(name: str, data_dir: Path | None, number: int | None) -> None:
 
     async def work() -> None:
         async with client_for(data_dir, number) as client:
-            await client.drop_stream(name)
+            await client.drop_stream(name, force=force)
 
     asyncio.run(work())
     click.echo(f'stream "{name}" removed', err=True)
@@ -271,7 +298,7 @@ def _stated(ctx: click.Context, text: str) -> dict[str, Any]:
 
     from peerd.cli.explain import bad_text
     from queries.errors import QueryError
-    from queries.sql_streams import CreateStream, read
+    from queries.sql_streams import AlterStream, CreateStream, read
 
     if len(text.split()) < 2:
         example = f'peer stream create {text} "id int, at timestamp"'
@@ -286,10 +313,30 @@ def _stated(ctx: click.Context, text: str) -> dict[str, Any]:
         statement = read(text)
     except QueryError as error:
         raise bad_text(error) from error
+    if isinstance(statement, AlterStream):
+        hint = f"peer stream alter '{text}'"
+        raise PeerError("ALTER STREAM does not create a stream", hint=hint, exit_code=Exit.MISUSE)
     if not isinstance(statement, CreateStream):
         hint = f'"peer stream rm {statement.name}" removes it.'
         raise PeerError("DROP STREAM does not create a stream", hint=hint, exit_code=Exit.MISUSE)
     return msgspec.structs.asdict(statement)
+
+
+def _change(name: str, change: str | None) -> AlterStream:
+    from peerd.cli.explain import bad_text
+    from queries.errors import QueryError
+    from queries.sql_streams import AlterStream, read, read_change
+
+    if change is None and len(name.split()) < 2:
+        example = f'peer stream alter {name} "ADD COLUMN delay float NULL"'
+        raise PeerError(f'what to alter of stream "{name}"?', hint=f"For example: {example}", exit_code=Exit.MISUSE)
+    try:
+        statement = read(name) if change is None else read_change(name, change)
+    except QueryError as error:
+        raise bad_text(error) from error
+    if not isinstance(statement, AlterStream):
+        raise PeerError("only ALTER STREAM alters a stream", exit_code=Exit.MISUSE)
+    return statement
 
 
 def _stream_row(definition: StreamDefinition) -> Row:
@@ -297,7 +344,8 @@ def _stream_row(definition: StreamDefinition) -> Row:
 
     return {
         "name": definition.name,
-        "schema": str(definition.schema),
+        "schema": str(definition.current),
+        "version": definition.version,
         "durability": definition.durability,
         "retention_s": definition.retention_ms / 1000,
         "event_time": definition.event_time,

@@ -33,7 +33,7 @@ from peerd.words import parse_span
 if TYPE_CHECKING:
     from peerd.client import Client, Subscription
     from protocols.delivery.messages import DeadLettered, Missed
-    from protocols.execution.messages import PlacementName
+    from protocols.execution.messages import PlacementName, ResultsDurability
 
 PATIENCE_S: Final = 365 * 86400.0  # A reader waits for its peer to come back; Ctrl-C ends that.
 LAST_QUIET_S: Final = 0.5
@@ -65,6 +65,13 @@ _STAMP_BITS: Final = 16
 )
 @click.option("--within", metavar="T", help="No tuple may be longer under way to this peer, for example 120ms.")
 @click.option(
+    "--durability",
+    type=click.Choice(["auto", "disk", "replicated"]),
+    default="auto",
+    show_default=True,
+    help="Where a query's results are kept: on the disk of its peer, or on a second one, too; auto: as its text says.",
+)
+@click.option(
     "--stats",
     type=EXISTING_FILE,
     metavar="FILE",
@@ -86,6 +93,7 @@ def subscribe(
     join: JoinName,
     placement: PlacementName,
     within: str | None,
+    durability: ResultsDurability,
     stats: Path | None,
     parameters: tuple[str, ...],
     form: str | None,
@@ -114,7 +122,8 @@ def subscribe(
         from peerd.cli.query import SubmitOptions, run_query
 
         known = stats.read_text() if stats is not None else ""
-        how = SubmitOptions(name or "", runs_by(engine, join), placement, _within_ms(within), known, since_of(since))
+        runs, begins, within_ms = runs_by(engine, join), since_of(since), _within_ms(within)
+        how = SubmitOptions(name or "", runs, placement, within_ms, known, begins, durability)
         run_query(with_parameters(query, parameters), data_dir, number, how, limit, detach, form)
         return
     assert text is not None
@@ -123,13 +132,11 @@ def subscribe(
         "--within": within,
         "--stats": stats,
         "--placement": placement != "auto",
+        "--durability": durability != "auto",
         "--join": join != "auto",
         "--engine": engine != "auto",
     }
-    if wrong := _first(of_queries):
-        raise PeerError(f"{wrong} goes with a query, not with a stream", exit_code=Exit.MISUSE)
-    if last is not None and (other := _first({"--since": since, "--name": name, "--detach": detach})):
-        raise PeerError(f"--last and {other} do not go together", exit_code=Exit.MISUSE)
+    _check_flags(of_queries, {"--since": since, "--name": name, "--detach": detach} if last is not None else {})
     client = client_for(data_dir, number, patience_s=None if detach else PATIENCE_S)
     asyncio.run(_read_stream(client, text, name, since_of(since), last, limit, form, detach=detach))
 
@@ -159,6 +166,14 @@ async def _read_stream(
             await _read(client, stream, name, begin, last, limit, writer)
         finally:
             writer.close()
+
+
+def _check_flags(of_queries: Mapping[str, object], without_last: Mapping[str, object]) -> None:
+    """Flags that do not go with a stream, and those that do not go with --last."""
+    if wrong := _first(of_queries):
+        raise PeerError(f"{wrong} goes with a query, not with a stream", exit_code=Exit.MISUSE)
+    if other := _first(without_last):
+        raise PeerError(f"--last and {other} do not go together", exit_code=Exit.MISUSE)
 
 
 def _within_ms(text: str | None) -> float | None:

@@ -88,6 +88,12 @@ def up(
 
 def _up_one(data: DataDir, detach: bool, config_file: Path | None, flags: Mapping[str, object]) -> None:
     config = settings(data, flags, config_file)
+    if data.is_stood_by():
+        from peerd.standby import call_back
+
+        click.echo("the daemon that stands by runs this peer again, with the settings it was started with", err=True)
+        _say_up(call_back(data, _PEER_START_S))
+        return
     if not detach:
         from peerd.service import run_daemon
 
@@ -97,7 +103,10 @@ def _up_one(data: DataDir, detach: bool, config_file: Path | None, flags: Mappin
         raise PeerError(
             f'a daemon already runs in "{data.path}"', detail=f"Process {data.pid()}.", hint='"peer status" shows it.'
         )
-    status = start_detached(data, flags, config_file, _PEER_START_S)
+    _say_up(start_detached(data, flags, config_file, _PEER_START_S))
+
+
+def _say_up(status: Mapping[str, Any]) -> None:
     line = f'peer {status["peer_id"][:8]} up at {status["address"]}, network "{status["network"]}"'
     if status["state"] != "running":
         line += f"; not a member yet, still trying ({status['trouble'] or 'the seeds have not answered'})"

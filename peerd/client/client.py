@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import itertools
 import os
 import secrets
@@ -23,6 +24,7 @@ from peerd.parameters import filled
 from peerd.rows import PUBLISH_BYTES_MAX, Row, encode_rows, parse_schema
 from protocols.catalogue.events import DerivedEntry
 from protocols.catalogue.messages import (
+    AlterStream,
     CreateStream,
     DerivedListed,
     DropStream,
@@ -57,6 +59,7 @@ from protocols.execution.messages import (
     QueryShown,
     QueryStarting,
     QueryWeighed,
+    ResultsDurability,
     ShowQuery,
     StopQuery,
     SubmitQuery,
@@ -64,9 +67,24 @@ from protocols.execution.messages import (
 )
 from protocols.ids import Millis, StreamName, SubscriptionId
 from protocols.messages import Answer, Command, Done
+from protocols.rights.messages import (
+    AuditEvent,
+    AuditListed,
+    CreateToken,
+    Grant,
+    ListAudit,
+    NetworkPolicy,
+    Principal,
+    RemoveToken,
+    Revoke,
+    RightsShown,
+    SetPolicy,
+    ShowRights,
+    Verb,
+)
 from queries.catalogue import DAY_MS
 from queries.expressions import EPOCH, MICROSECOND
-from queries.schema import Schema
+from queries.schema import Field, Schema
 
 PATIENCE_S: Final = 30.0
 PUBLISHES_IN_FLIGHT_MAX: Final = 100  # Fewer than a peer remembers of one client.
@@ -78,17 +96,21 @@ _Answer = TypeVar("_Answer", bound=Answer)
 class Client:
     """One program's way into the network, through the peer of a data directory.
 
-    `patience_s` is how long it waits for an answer, and for a lost peer to come back.
+    `patience_s` is how long it waits for an answer, and for a lost peer to come back. With a `token` (or
+    PEER_CLIENT_TOKEN) it acts for the client of that token, otherwise for the peer's own user.
     """
 
-    def __init__(self, where: Path | str | None = None, *, patience_s: float = PATIENCE_S) -> None:
+    def __init__(
+        self, where: Path | str | None = None, *, patience_s: float = PATIENCE_S, token: str | None = None
+    ) -> None:
         path = Path(where) if where is not None else default_data_dir(os.environ)
         if path.is_socket():
             data, socket_path = DataDir(path.parent), path
         else:
             data = _with_a_peer(DataDir(path))
             socket_path = data.data_socket_path
-        self._session = Session(data, socket_path, patience_s=patience_s)
+        presented = os.environ.get("PEER_CLIENT_TOKEN", "") if token is None else token
+        self._session = Session(data, socket_path, patience_s=patience_s, token=presented)
         self._definitions: dict[StreamName, StreamDefinition] = {}
         self._lookups: defaultdict[StreamName, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._name = secrets.token_bytes(8)
@@ -138,10 +160,24 @@ class Client:
         )
         return await self._ask(CreateStream(definition=definition), Done)
 
-    async def drop_stream(self, name: StreamName) -> None:
-        """Remove a stream, with its tuples."""
+    async def alter_stream(self, name: StreamName, *, add: Field | str | None = None, drop: str = "") -> Done:
+        """Add a column, as `delay float null`, or drop one that nobody reads.
+
+        Rows from before have null in a column that was added. Running queries go on with the columns they had.
+        """
+        if (add is None) == (not drop):
+            raise PeerError("either a column to add or one to drop", exit_code=Exit.MISUSE)
+        fields = parse_schema(add).fields if isinstance(add, str) else (add,)
+        if len(fields) > 1:
+            raise PeerError(f'"{add}" is more than one column', hint="Add one at a time.", exit_code=Exit.MISUSE)
+        done = await self._ask(AlterStream(name=name, adds=fields[0], drops=drop), Done)
         self._definitions.pop(name, None)
-        await self._ask(DropStream(name=name), Done)
+        return done
+
+    async def drop_stream(self, name: StreamName, *, force: bool = False) -> None:
+        """Remove a stream, with its tuples. Refused while queries or kept subscriptions read it, unless forced."""
+        self._definitions.pop(name, None)
+        await self._ask(DropStream(name=name, force=force), Done)
 
     async def streams(self) -> list[StreamDefinition]:
         """All streams of the network, by name."""
@@ -158,8 +194,19 @@ class Client:
         return shown
 
     async def schema(self, name: StreamName) -> Schema:
-        """The schema of a stream, cached after the first question."""
-        return (await self._definition(name)).schema
+        """The schema of a stream, cached after the first question; read it anew with `stream()`."""
+        return (await self._definition(name)).current
+
+    async def encoded(self, stream: StreamName, rows: Sequence[Row]) -> bytes:
+        """Rows by the schema of a stream. If they do not fit, it may have been altered: the schema is read anew."""
+        known = await self.schema(stream)
+        try:
+            return encode_rows(known, rows)
+        except PeerError:
+            now = (await self.stream(stream)).definition.current
+            if now == known:
+                raise
+            return encode_rows(now, rows)
 
     # Publishing.
 
@@ -170,7 +217,7 @@ class Client:
         ConnectionLost means that the outcome is unknown: all of them were published, or none.
         """
         rows = list(rows)
-        return await self.publish_encoded(stream, encode_rows(await self.schema(stream), rows), len(rows))
+        return await self.publish_encoded(stream, await self.encoded(stream, rows), len(rows))
 
     async def publish_encoded(self, stream: StreamName, rows: bytes, count: int) -> Published:
         """Publish rows that Schema.encode has encoded."""
@@ -179,7 +226,8 @@ class Client:
         repeat: Repeat = "never" if definition.durability == "memory" else "same life"
         async with self._turns:
             try:
-                return await self._ask(self._publish_command(stream, rows, count), Published, repeat)
+                command = self._publish_command(stream, rows, count, definition.version)
+                return await self._ask(command, Published, repeat)
             except PeerRefused as error:
                 if error.code in ("invalid", "unknown"):  # Perhaps another stream has this name by now.
                     self._definitions.pop(stream, None)
@@ -187,10 +235,10 @@ class Client:
 
     async def publish_unacknowledged(self, stream: StreamName, rows: Sequence[Row]) -> None:
         """Hand rows to the peer without waiting for the outcome."""
-        encoded = encode_rows(await self.schema(stream), rows)
-        await self._session.post(self._publish_command(stream, encoded, len(rows)), lambda answer, last: None)
+        encoded, version = await self.encoded(stream, rows), (await self._definition(stream)).version
+        await self._session.post(self._publish_command(stream, encoded, len(rows), version), lambda answer, last: None)
 
-    def _publish_command(self, stream: StreamName, rows: bytes, count: int) -> Publish:
+    def _publish_command(self, stream: StreamName, rows: bytes, count: int, version: int) -> Publish:
         if len(rows) > PUBLISH_BYTES_MAX:
             raise PeerError(
                 f"{count} rows of {len(rows):,} bytes are too many to be published at once",
@@ -204,6 +252,7 @@ class Client:
             witness=self._latest,
             session=self._name,
             number=next(self._publishes),
+            version=version,
         )
 
     async def finish(self, stream: StreamName, *, before: datetime | None = None) -> None:
@@ -269,6 +318,39 @@ class Client:
         command = ListDeadLetters(stream=stream, subscription=name)
         return (await self._ask(command, DeadLettersListed, "always")).subscriptions
 
+    # Rights.
+
+    async def rights(self) -> RightsShown:
+        """Who may do what in this network, as this peer knows it."""
+        return await self._ask(ShowRights(), RightsShown, "always")
+
+    async def set_policy(self, policy: NetworkPolicy) -> Done:
+        """Open: every member may do everything. Closed: only what is granted, from the acknowledgement on here."""
+        return await self._ask(SetPolicy(policy=policy), Done, "always")
+
+    async def grant(self, principal: Principal, verbs: Sequence[Verb], pattern: str = "*") -> Done:
+        """Let `client:NAME` or `peer:ID` publish, read, create or stop what a pattern matches, or change rights."""
+        return await self._ask(Grant(principal=principal, verbs=tuple(verbs), pattern=pattern), Done, "always")
+
+    async def revoke(self, principal: Principal, verbs: Sequence[Verb] = (), pattern: str = "*") -> Done:
+        """Take a grant back: some verbs of it, or all."""
+        return await self._ask(Revoke(principal=principal, verbs=tuple(verbs), pattern=pattern), Done)
+
+    async def create_token(self, name: str, *, expires_at: Millis = 0) -> str:
+        """Make a token for a client, NAME.SECRET. The network keeps a digest of it; only the caller has the secret."""
+        secret = secrets.token_urlsafe(32)
+        digest = hashlib.sha256(secret.encode()).digest()
+        await self._ask(CreateToken(client=name, digest=digest, expires_at=expires_at), Done)
+        return f"{name}.{secret}"
+
+    async def remove_token(self, name: str) -> Done:
+        """Make a token worth nothing."""
+        return await self._ask(RemoveToken(client=name), Done)
+
+    async def audit(self) -> tuple[AuditEvent, ...]:
+        """What was refused, changed or exhausted at this peer lately, oldest first."""
+        return (await self._ask(ListAudit(), AuditListed, "always")).events
+
     # Queries.
 
     def query(
@@ -282,6 +364,7 @@ class Client:
         within_ms: float | None = None,
         statistics: str = "",
         since: Literal["now", "start"] | Stamp = "now",
+        durability: ResultsDurability = "auto",
         detached: bool = False,
         on_starting: Callable[[QueryStarting], None] | None = None,
     ) -> RunningQuery:
@@ -291,7 +374,7 @@ class Client:
         at the peer, and attach() reads it. Parameters replace the question marks of SQL. `placement` says how its
         operators are placed, `within_ms` bounds the delay of a tuple to this peer. `statistics` describe streams that
         nobody publishes to yet, as `peer history --stats -o json` prints them. `since` lets it begin in the past, with
-        what its streams have kept from then on.
+        what its streams have kept from then on. `durability="replicated"` keeps the results on a second disk, too.
         """
         return RunningQuery(
             self,
@@ -304,6 +387,7 @@ class Client:
                 within_ms=within_ms,
                 statistics=statistics,
                 since=since,
+                durability=durability,
                 on_starting=on_starting,
             ),
             ends=not detached,
@@ -316,7 +400,7 @@ class Client:
         name: SubscriptionId | None = None,
         since: Literal["now", "start"] | Stamp = "start",
     ) -> RunningQuery:
-        """Read all kept results of a query that runs at this peer. With a name, go on where that name stopped."""
+        """Read all kept results of a query of any peer. With a name, go on where that name stopped."""
         return RunningQuery(self, lambda: self.show_query(query), ends=False, name=name, since=since)
 
     async def submit(
@@ -330,6 +414,7 @@ class Client:
         within_ms: float | None = None,
         statistics: str = "",
         since: Literal["now", "start"] | Stamp = "now",
+        durability: ResultsDurability = "auto",
         on_starting: Callable[[QueryStarting], None] | None = None,
     ) -> QueryAccepted:
         """Start a query that runs until it is stopped. `on_starting` hears what it waits for meanwhile."""
@@ -347,6 +432,7 @@ class Client:
             within_ms=within_ms,
             statistics=statistics,
             since=since,
+            durability=durability,
         )
         answer = await self._session.ask(command, "never", hear)
         assert isinstance(answer, QueryAccepted)
@@ -360,12 +446,20 @@ class Client:
         command = PlanQuery(text=filled(text, parameters), engine=engine)
         return await self._ask(command, QueryPlanned, "always")
 
-    async def queries(self) -> list[QueryListed]:
-        """The queries submitted at this peer, oldest first."""
-        return list((await self._ask(ListQueries(), QueriesListed, "always")).queries)
+    async def queries(self, *, everywhere: bool = False) -> list[QueryListed]:
+        """The queries submitted at this peer, or at all peers, oldest first.
+
+        Of a query of another peer the list has the beginning of the text. If that peer does not answer, the state is
+        "proxy is down".
+        """
+        return list((await self._ask(ListQueries(everywhere=everywhere), QueriesListed, "always")).queries)
 
     async def show_query(self, query: QueryId) -> QueryShown:
-        """One query of this peer: its subgraphs, where they run, and how they are doing."""
+        """One query: its subgraphs, where they run, and how they are doing.
+
+        A name means the query of this peer, else that of another. If several peers have one of that name,
+        `NAME@PEER` says which, with the beginning of the peer's id.
+        """
         return await self._ask(ShowQuery(query=query), QueryShown, "always")
 
     async def weigh(self, text: str, parameters: Sequence[Any] = (), *, within_ms: float | None = None) -> QueryWeighed:
@@ -373,7 +467,7 @@ class Client:
         return await self._ask(WeighQuery(text=filled(text, parameters), within_ms=within_ms), QueryWeighed, "always")
 
     async def stop_query(self, query: QueryId) -> None:
-        """End a query of this peer, and drop its results."""
+        """End a query, and drop its results. The name is as in show_query()."""
         await self._ask(StopQuery(query=query), Done)
 
     # Between us and the peer.

@@ -6,7 +6,7 @@ import asyncio
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from peerd.rows import PUBLISH_BYTES_MAX, Row, encode_rows
+from peerd.rows import PUBLISH_BYTES_MAX, Row
 from protocols.ids import StreamName
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Publisher:
 
     async def _publish_parts(self, rows: list[Row]) -> None:
         """Publish rows, split in halves while they are too large for one publish."""
-        encoded = encode_rows(await self._client.schema(self._stream), rows)
+        encoded = await self._client.encoded(self._stream, rows)
         if len(encoded) > PUBLISH_BYTES_MAX and len(rows) > 1:
             half = len(rows) // 2
             await self._publish_parts(rows[:half])

@@ -19,6 +19,7 @@ from peerd.errors import Exit, PeerError
 from peerd.exchange import GREETING, RESPONSE_BYTES_MAX, FrameReader, MalformedFrame, Request, Response, frame
 from protocols.errors import RemoteProtocolError
 from protocols.messages import Answer, Command, Refused
+from protocols.rights.messages import Authenticate
 from protocols.wire import ANSWERS, COMMANDS
 
 _RETRY_MIN_S: Final = 0.05
@@ -59,8 +60,9 @@ Receiver = Callable[[Answer | ConnectionLost, bool], None]
 class Session:
     """One connection to one peer, made anew when it breaks."""
 
-    def __init__(self, data: DataDir, socket_path: Path, *, patience_s: float) -> None:
+    def __init__(self, data: DataDir, socket_path: Path, *, patience_s: float, token: str = "") -> None:
         self.patience_s = patience_s  # For an answer, and for a lost peer to come back.
+        self._token = token  # Presented on every connection, before anything is asked.
         self._data = data
         self._path = socket_path
         self._numbers = itertools.count(1)
@@ -194,10 +196,25 @@ class Session:
         try:
             async with asyncio.timeout(_GREETING_WAIT_S):
                 await line.greeted
+            if self._token:
+                await self._present_token(line)
         except BaseException:
             transport.abort()
             raise
         return line
+
+    async def _present_token(self, line: _Line) -> None:
+        """Act for the client of our token; what is asked before this would be asked as the peer."""
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + self.patience_s
+        while True:
+            answer = await self._ask_once(line, Authenticate(token=self._token), lambda _news: None)
+            if not isinstance(answer, Refused):
+                return
+            wait_s = answer.retry_after_ms / 1000
+            if not wait_s or loop.time() + wait_s > give_up_at:
+                raise PeerRefused(answer)
+            await asyncio.sleep(wait_s)
 
     def _lost(self, line: _Line) -> None:
         if self._current() is line and not self._is_closed:
@@ -212,7 +229,11 @@ class Session:
         while True:
             try:
                 line = await self._dial()
-            except OSError:
+            except PeerRefused as error:  # Our token is no longer good.
+                returned.set_exception(error)
+                returned.exception()
+                return
+            except (OSError, ConnectionLost):
                 if loop.time() > give_up_at:
                     returned.set_exception(ControlClient(self._data).unreachable())
                     returned.exception()  # Perhaps nobody waits; that is no error.

@@ -6,9 +6,10 @@ import msgspec
 
 from protocols.catalogue.shares import WHOLE, PublisherShare
 from protocols.catalogue.statistics import StreamStatistics
-from protocols.catalogue.streams import StreamDefinition
+from protocols.catalogue.streams import READS_ALL, Reads, StreamDefinition
+from protocols.clock import Stamp
 from protocols.events import Event
-from protocols.ids import Millis, PeerId, StreamName, SubscriptionId
+from protocols.ids import Count, Millis, PeerId, StreamName, SubscriptionId
 from protocols.store.events import Token
 from queries.schema import Schema
 
@@ -38,6 +39,8 @@ class SubscriberEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True
     peer: PeerId
     share: PublisherShare = WHOLE  # Publishers outside of this share keep nothing for this subscription.
     heartbeats: bool = False  # It goes by the time of its publishers: a new one waits until it is known there.
+    kept: bool = False  # It has a name, and waits for its client while that is away.
+    reads: Reads = READS_ALL
 
 
 class DerivedEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -49,6 +52,23 @@ class DerivedEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     query: StreamName  # The result stream of the query that has it made.
     number: int  # The subgraph that makes it.
     rate_per_s: float
+
+
+class QueryEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """The advertisement of a query by its proxy: what was submitted, where, and what it reads."""
+
+    name: str
+    stream: StreamName  # Of its results; no other query has it.
+    proxy: PeerId
+    text: str  # Perhaps only the beginning: where all queries are listed, and of a very long text.
+    inserted_at: Stamp
+    reads: tuple[StreamName, ...]
+    engine: str = "auto"
+    placement: str = "auto"
+    within_ms: float | None = None
+    since: Stamp = 0  # It reads what was published from then on.
+    durability: str = "disk"  # Of the stream of its results.
+    term: Count = 1  # Which of its proxies this is, counted from the first.
 
 
 class StreamFound(Event, frozen=True):
@@ -81,6 +101,20 @@ class Advertised(Event, frozen=True):
 
 class AdvertiseFailed(Event, frozen=True):
     """Too few owners answered; the advertisement may or may not be there. Advertising again is safe."""
+
+    token: Token
+    reason: str
+
+
+class QueriesFound(Event, frozen=True):
+    """The answer to a question for queries: those there are, oldest first."""
+
+    token: Token
+    entries: tuple[QueryEntry, ...]
+
+
+class QueryLookupFailed(Event, frozen=True):
+    """The owners of the directory's keys did not answer in time; asking again is safe."""
 
     token: Token
     reason: str

@@ -7,23 +7,37 @@ keys holds the names of all streams, for listing and for guessing what a mistype
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 import msgspec
 
+from protocols.catalogue.altering import Altering
+from protocols.catalogue.entries import (
+    ALTERATION,
+    DEFINITION,
+    DEFINITIONS,
+    DERIVED,
+    claim_item,
+    encode,
+    problem_with,
+    publisher_item,
+    stream_in,
+    value_of,
+)
 from protocols.catalogue.events import (
     Advertised,
     AdvertiseFailed,
     DerivedEntry,
     LookupFailed,
     PublisherEntry,
+    QueryEntry,
     StreamFound,
     SubscriberEntry,
 )
 from protocols.catalogue.messages import (
+    AlterStream,
     CreateStream,
     DerivedListed,
     DropStream,
@@ -34,8 +48,10 @@ from protocols.catalogue.messages import (
     StreamShown,
     StreamsListed,
 )
-from protocols.catalogue.refusals import unknown_stream
-from protocols.catalogue.streams import StreamDefinition, stream_key
+from protocols.catalogue.queries import QueryDirectory
+from protocols.catalogue.refusals import altering_already, still_read, unanswered, unknown_stream
+from protocols.catalogue.shards import Step, read_shards, shard_of
+from protocols.catalogue.streams import Alteration, StreamDefinition, stream_key
 from protocols.clock import HybridClock
 from protocols.effects import Effect, Reply, Tell
 from protocols.events import Event, Requested
@@ -46,62 +62,45 @@ from protocols.role import Owned
 from protocols.store.entries import Entry
 from protocols.store.events import StoreFailed, StoreRead, StoreWritten, Token
 from protocols.store.machine import StoreMachine
-from queries.schema import Field
 
 ROLE: Final = "catalogue"
-SHARDS: Final = 16
-_DEFINITION: Final = "definition"
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,126}")
-
-_encode: Final = msgspec.msgpack.Encoder(enc_hook=bytes).encode
-
-
-def _decoder(kind: type) -> msgspec.msgpack.Decoder[object]:
-    return msgspec.msgpack.Decoder(kind, dec_hook=lambda wanted, raw: wanted(raw))
-
-
-_DEFINITIONS: Final = _decoder(StreamDefinition)
-_PUBLISHERS: Final = _decoder(PublisherEntry)
-_SUBSCRIBERS: Final = _decoder(SubscriberEntry)
-_DERIVED: Final = _decoder(DerivedEntry)
-
-Step = Callable[[Event, Millis], list[Effect]]
-"""What to do once the store has answered."""
-
-
-@dataclass(slots=True)
-class _Listing:
-    """The directory, read shard by shard."""
-
-    then: Callable[[tuple[StreamDefinition, ...] | None, Millis], list[Effect]]
-    waiting: int = SHARDS
-    failed: bool = False
-    streams: dict[StreamName, StreamDefinition] = field(default_factory=dict)
+TYPOS_MAX: Final = 3  # Letters by which a mistyped name may be longer or shorter.
+COMPARED_MAX: Final = 500  # Names of streams with a mistyped one.
+_CLAIM_GONE_MS: Final = 24 * 3600 * 1000  # So long it is remembered that a dropped stream has none.
 
 
 @dataclass(slots=True)
 class CatalogueMachine:
     """Streams by name, at one peer.
 
-    In:        CREATE_STREAM, DROP_STREAM, LIST_STREAMS, SHOW_STREAM; lookup() and advertise…() of other roles
+    In:        CREATE_STREAM, ALTER_STREAM, DROP_STREAM, LIST_STREAMS, SHOW_STREAM; lookup() and advertise…() of roles
     Out:       Done, Refused, STREAMS, STREAM; StreamFound, LookupFailed, Advertised, AdvertiseFailed
     Keeps:     only what is under way; the store keeps the rest
     """
 
-    owned: ClassVar[Owned] = Owned(ROLE, commands=(CreateStream, DropStream, ListStreams, ListDerived, ShowStream))
+    owned: ClassVar[Owned] = Owned(
+        ROLE, commands=(CreateStream, AlterStream, DropStream, ListStreams, ListDerived, ShowStream)
+    )
 
     peer_id: PeerId
     store: StoreMachine
     clock: HybridClock
+    queries: QueryDirectory = field(init=False)
     _steps: dict[int, Step] = field(default_factory=dict)
     _next_step: int = 0
+    _altering: dict[StreamName, Altering] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.queries = QueryDirectory(self._read, self._write)
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:
         match event:
             case Requested(request=request, command=CreateStream() as command):
                 return self._create(request, command.definition, now)
+            case Requested(request=request, command=AlterStream() as command):
+                return self._alter(request, command, now)
             case Requested(request=request, command=DropStream() as command):
-                return self._drop(request, command.name, now)
+                return self._drop(request, command, now)
             case Requested(request=request, command=ListStreams()):
                 return self._list(request, now)
             case Requested(request=request, command=ListDerived()):
@@ -119,17 +118,20 @@ class CatalogueMachine:
 
     # For the other roles of this peer.
 
-    def lookup(self, name: StreamName, token: Token, now: Millis) -> list[Effect]:
-        """Find a stream; answered with StreamFound or LookupFailed."""
+    def lookup(self, name: StreamName, token: Token, now: Millis, *, guess: bool = False) -> list[Effect]:
+        """Find a stream; answered with StreamFound or LookupFailed.
+
+        `guess` reads the whole directory for the name that was meant, if there is no such stream.
+        """
 
         def found(event: Event, now: Millis) -> list[Effect]:
             if isinstance(event, StoreFailed):
                 return [Tell(LookupFailed(token, name, event.reason))]
             assert isinstance(event, StoreRead)
-            answer = _stream_in(event.entries, name, token)
+            answer = stream_in(event.entries, name, token)
             if answer.definition is not None:
                 return [Tell(answer)]
-            if answer.is_dropped:
+            if answer.is_dropped or not guess:
                 return [Tell(answer)]
             return self._read_directory(lambda streams, _: [Tell(_not_found(name, token, streams))], now)
 
@@ -139,25 +141,26 @@ class CatalogueMachine:
         self, name: StreamName, entry: PublisherEntry, expires_in_ms: Millis, token: Token, now: Millis
     ) -> list[Effect]:
         """State that a peer publishes to a stream; answered with Advertised or AdvertiseFailed."""
-        item = _publisher_item(entry.peer, entry.epoch)
-        return self._advertise(name, item, _encode(entry), expires_in_ms, token, now)
+        item = publisher_item(entry.peer, entry.epoch)
+        return self._advertise(name, item, encode(entry), expires_in_ms, token, now)
 
     def advertise_subscriber(
         self, name: StreamName, entry: SubscriberEntry, expires_in_ms: Millis, token: Token, now: Millis
     ) -> list[Effect]:
         """State that a subscription reads a stream; answered with Advertised or AdvertiseFailed."""
         item = f"subscriber/{entry.subscription}"
-        return self._advertise(name, item, _encode(entry), expires_in_ms, token, now)
+        return self._advertise(name, item, encode(entry), expires_in_ms, token, now)
 
     def withdraw_publisher(
-        self, name: StreamName, peer: PeerId, epoch: Millis, token: Token, now: Millis
+        self, name: StreamName, peer: PeerId, epoch: Millis, expires_in_ms: Millis, token: Token, now: Millis
     ) -> list[Effect]:
-        return self._advertise(name, _publisher_item(peer, epoch), None, 0, token, now)
+        """Take it back; this and the other withdrawals are remembered as long as what was advertised could be."""
+        return self._advertise(name, publisher_item(peer, epoch), None, expires_in_ms, token, now)
 
     def withdraw_subscriber(
-        self, name: StreamName, subscription: SubscriptionId, token: Token, now: Millis
+        self, name: StreamName, subscription: SubscriptionId, expires_in_ms: Millis, token: Token, now: Millis
     ) -> list[Effect]:
-        return self._advertise(name, f"subscriber/{subscription}", None, 0, token, now)
+        return self._advertise(name, f"subscriber/{subscription}", None, expires_in_ms, token, now)
 
     def _advertise(
         self, name: StreamName, item: str, value: bytes | None, expires_in_ms: Millis, token: Token, now: Millis
@@ -167,18 +170,18 @@ class CatalogueMachine:
     def advertise_derived(self, entry: DerivedEntry, expires_in_ms: Millis, token: Token, now: Millis) -> list[Effect]:
         """State that a part of a query makes a stream; answered with Advertised or AdvertiseFailed."""
         key, item = _derived_place(entry)
-        return self._write(key, item, _encode(entry), expires_in_ms, _told(token), now)
+        return self._write(key, item, encode(entry), expires_in_ms, _told(token), now)
 
-    def withdraw_derived(self, entry: DerivedEntry, token: Token, now: Millis) -> list[Effect]:
+    def withdraw_derived(self, entry: DerivedEntry, expires_in_ms: Millis, token: Token, now: Millis) -> list[Effect]:
         key, item = _derived_place(entry)
-        return self._write(key, item, None, 0, _told(token), now)
+        return self._write(key, item, None, expires_in_ms, _told(token), now)
 
     # For clients.
 
     def _create(self, request: RequestId, definition: StreamDefinition, now: Millis) -> list[Effect]:
         """Read, write, and read again: if two clients create one name at once, the loser is told."""
         name = definition.name
-        problem = _problem_with(definition)
+        problem = problem_with(definition)
         if definition.query and Inside.is_client(request):
             problem = "only a query makes the stream of its results"
         if problem:
@@ -189,29 +192,29 @@ class CatalogueMachine:
 
         def first_look(event: Event, now: Millis) -> list[Effect]:
             if isinstance(event, StoreFailed):
-                return [_unavailable(request, name, event.reason)]
+                return [Reply(request, unanswered(name, event.reason))]
             assert isinstance(event, StoreRead)
-            there = _stream_in(event.entries, name, ()).definition
+            there = stream_in(event.entries, name, ()).definition
             if there is not None:  # Its creator may have crashed before it wrote the directory.
                 exists = _exists(request, name)
-                return self._write(_shard_of(name), name, _encode(there), 0, lambda *_: [exists], now)
-            return self._write(stream_key(name), _DEFINITION, _encode(mine), 0, written, now)
+                return self._write(shard_of("streams", name), name, encode(there), 0, lambda *_: [exists], now)
+            return self._write(stream_key(name), DEFINITION, encode(mine), 0, written, now)
 
         def written(event: Event, now: Millis) -> list[Effect]:
             if isinstance(event, StoreFailed):
-                return [_unavailable(request, name, event.reason)]
+                return [Reply(request, unanswered(name, event.reason))]
             assert isinstance(event, StoreWritten)
             replicas = event.replicas
             return self._read(stream_key(name), lambda event, now: second_look(event, now, replicas), now)
 
         def second_look(event: Event, now: Millis, replicas: int) -> list[Effect]:
             if isinstance(event, StoreFailed):
-                return [_unavailable(request, name, event.reason)]
+                return [Reply(request, unanswered(name, event.reason))]
             assert isinstance(event, StoreRead)
-            if _stream_in(event.entries, name, ()).definition != mine:
+            if stream_in(event.entries, name, ()).definition != mine:
                 return [_exists(request, name)]
             listed = self._finish(request, name, replicas)
-            return self._write(_shard_of(name), name, _encode(mine), 0, listed, now)
+            return self._write(shard_of("streams", name), name, encode(mine), 0, listed, now)
 
         return self._read(stream_key(name), first_look, now)
 
@@ -223,30 +226,102 @@ class CatalogueMachine:
 
         def defined(event: Event, now: Millis) -> list[Effect]:
             if isinstance(event, StoreFailed):
-                return [_unavailable(request, mine.name, event.reason)]
+                return [Reply(request, unanswered(mine.name, event.reason))]
             assert isinstance(event, StoreWritten)
             return [Reply(request, Done(stamp=self.clock.tick(now), replicas=event.replicas))]
 
-        effects = self._write(stream_key(mine.name), _DEFINITION, _encode(mine), 0, defined, now)
-        return effects + self._write(_shard_of(mine.name), mine.name, _encode(mine), 0, lambda *_: [], now)
+        effects = self._write(stream_key(mine.name), DEFINITION, encode(mine), 0, defined, now)
+        return effects + self._write(shard_of("streams", mine.name), mine.name, encode(mine), 0, lambda *_: [], now)
 
-    def _drop(self, request: RequestId, name: StreamName, now: Millis) -> list[Effect]:
+    def _alter(self, request: RequestId, command: AlterStream, now: Millis) -> list[Effect]:
+        """Add or drop a column: read, claim the next version, and read again, until it is decided (`altering.py`)."""
+        name = command.name
+        if name in self._altering:  # Two alterations of one peer would share its claim.
+            return [Reply(request, altering_already(name))]
+        mine = Alteration(asked_at=self.clock.tick(now), asked_by=self.peer_id, adds=command.adds, drops=command.drops)
+        self._altering[name] = Altering(self.peer_id, self.clock, name, mine)
+
+        def step(event: Event, now: Millis) -> list[Effect]:
+            if isinstance(event, StoreFailed):
+                return end(unanswered(name, event.reason))
+            if isinstance(event, StoreWritten):
+                return self._read(stream_key(name), step, now)
+            assert isinstance(event, StoreRead)
+            altering = self._altering[name]
+            match altering.read(event.entries, now):
+                case Refused() as refusal:
+                    return end(refusal)
+                case None:
+                    return self._refuse_unknown(request, name, now) + end(None)
+                case StreamDefinition() as definition:
+                    listed = self._finish(request, name, altering.replicas)
+                    return self._write(shard_of("streams", name), name, encode(definition), 0, listed, now) + end(None)
+                case (version, claim):
+                    assert altering.created_at is not None
+                    item = claim_item(altering.created_at, version, self.peer_id)
+                    return self._write(stream_key(name), item, encode(claim), 0, wrote, now)
+
+        def wrote(event: Event, now: Millis) -> list[Effect]:
+            if isinstance(event, StoreWritten):
+                self._altering[name].replicas = event.replicas
+            return step(event, now)
+
+        def end(refusal: Refused | None) -> list[Effect]:
+            del self._altering[name]
+            return [Reply(request, refusal)] if refusal is not None else []
+
+        return self._read(stream_key(name), step, now)
+
+    def _drop(self, request: RequestId, command: DropStream, now: Millis) -> list[Effect]:
+        """Remove a stream; unless forced only if nobody reads it.
+
+        A query that begins meanwhile loses its stream, and says so as any other that lost one does.
+        """
+        name = command.name
+
         def looked(event: Event, now: Millis) -> list[Effect]:
             if isinstance(event, StoreFailed):
-                return [_unavailable(request, name, event.reason)]
+                return [Reply(request, unanswered(name, event.reason))]
             assert isinstance(event, StoreRead)
+            there = stream_in(event.entries, name, ())
             # Whoever removed it may have crashed before it wrote the directory.
-            if _stream_in(event.entries, name, ()).definition is None:
+            if there.definition is None:
                 return self._write(
-                    _shard_of(name), name, None, 0, lambda _, now: self._refuse_unknown(request, name, now), now
+                    shard_of("streams", name),
+                    name,
+                    None,
+                    0,
+                    lambda _, now: self._refuse_unknown(request, name, now),
+                    now,
                 )
-            return self._write(stream_key(name), _DEFINITION, None, 0, removed, now)
+            claims = [entry.item for entry in event.entries if entry.item.startswith(ALTERATION)]
+            if command.force:
+                return remove(claims, now)
+            return self.queries.each(lambda found, now: checked(there, claims, found, now), now)
+
+        def remove(claims: list[str], now: Millis) -> list[Effect]:
+            key = stream_key(name)
+            void = [
+                effect for item in claims for effect in self._write(key, item, None, _CLAIM_GONE_MS, lambda *_: [], now)
+            ]
+            return void + self._write(key, DEFINITION, None, 0, removed, now)
+
+        def checked(
+            there: StreamFound, claims: list[str], found: tuple[QueryEntry, ...] | None, now: Millis
+        ) -> list[Effect]:
+            if found is None:
+                return [Reply(request, unanswered(name, "Part of the directory of queries did not answer."))]
+            if refusal := still_read(name, [each for each in found if name in each.reads], there.subscribers):
+                return [Reply(request, refusal)]
+            return remove(claims, now)
 
         def removed(event: Event, now: Millis) -> list[Effect]:
             if isinstance(event, StoreFailed):
-                return [_unavailable(request, name, event.reason)]
+                return [Reply(request, unanswered(name, event.reason))]
             assert isinstance(event, StoreWritten)
-            return self._write(_shard_of(name), name, None, 0, self._finish(request, name, event.replicas), now)
+            return self._write(
+                shard_of("streams", name), name, None, 0, self._finish(request, name, event.replicas), now
+            )
 
         return self._read(stream_key(name), looked, now)
 
@@ -255,7 +330,7 @@ class CatalogueMachine:
 
         def finished(event: Event, now: Millis) -> list[Effect]:
             if isinstance(event, StoreFailed):
-                return [_unavailable(request, name, event.reason)]
+                return [Reply(request, unanswered(name, event.reason))]
             assert isinstance(event, StoreWritten)
             return [Reply(request, Done(stamp=self.clock.tick(now), replicas=min(replicas, event.replicas)))]
 
@@ -264,40 +339,28 @@ class CatalogueMachine:
     def _list(self, request: RequestId, now: Millis) -> list[Effect]:
         def listed(streams: tuple[StreamDefinition, ...] | None, now: Millis) -> list[Effect]:
             if streams is None:
-                return [_unavailable(request, "*", "Part of the directory did not answer.")]
+                return [Reply(request, unanswered("*", "Part of the directory did not answer."))]
             return [Reply(request, StreamsListed(streams=streams))]
 
         return self._read_directory(listed, now)
 
     def _list_derived(self, request: RequestId, now: Millis) -> list[Effect]:
-        found: dict[str, DerivedEntry] = {}
-        reads: list[Event] = []
+        def listed(entries: tuple[Entry, ...] | None, now: Millis) -> list[Effect]:
+            if entries is None:
+                return [Reply(request, unanswered("*", "Part of the directory did not answer."))]
+            decoded = [value_of(DERIVED, entry) for entry in sorted(entries, key=lambda each: each.item)]
+            return [Reply(request, DerivedListed(streams=tuple(e for e in decoded if isinstance(e, DerivedEntry))))]
 
-        def read(event: Event, now: Millis) -> list[Effect]:
-            reads.append(event)
-            for entry in event.entries if isinstance(event, StoreRead) else ():
-                derived = _decoded(_DERIVED, entry)
-                if isinstance(derived, DerivedEntry):
-                    found[entry.item] = derived
-            if len(reads) < SHARDS:
-                return []
-            if not all(isinstance(each, StoreRead) for each in reads):
-                return [_unavailable(request, "*", "Part of the directory did not answer.")]
-            return [Reply(request, DerivedListed(streams=tuple(found[item] for item in sorted(found))))]
-
-        effects: list[Effect] = []
-        for shard in range(SHARDS):
-            effects += self._read(Key.of("derived", str(shard)), read, now)
-        return effects
+        return read_shards(self._read, "derived", listed, now)
 
     def _show(self, request: RequestId, command: ShowStream, now: Millis) -> list[Effect]:
         name = command.name
 
         def looked(event: Event, now: Millis) -> list[Effect]:
             if isinstance(event, StoreFailed):
-                return [_unavailable(request, name, event.reason)]
+                return [Reply(request, unanswered(name, event.reason))]
             assert isinstance(event, StoreRead)
-            found = _stream_in(event.entries, name, ())
+            found = stream_in(event.entries, name, ())
             if found.definition is None and command.exactly:
                 return [Reply(request, unknown_stream(name, None))]
             if found.definition is None:
@@ -321,26 +384,14 @@ class CatalogueMachine:
     def _read_directory(
         self, then: Callable[[tuple[StreamDefinition, ...] | None, Millis], list[Effect]], now: Millis
     ) -> list[Effect]:
-        listing = _Listing(then)
+        def listed(entries: tuple[Entry, ...] | None, now: Millis) -> list[Effect]:
+            if entries is None:
+                return then(None, now)
+            decoded = [value_of(DEFINITIONS, entry) for entry in entries]
+            streams = {each.name: each for each in decoded if isinstance(each, StreamDefinition)}
+            return then(tuple(streams[name] for name in sorted(streams)), now)
 
-        def read(event: Event, now: Millis) -> list[Effect]:
-            listing.waiting -= 1
-            if isinstance(event, StoreRead):
-                for entry in event.entries:
-                    definition = _decoded(_DEFINITIONS, entry)
-                    if isinstance(definition, StreamDefinition):
-                        listing.streams[definition.name] = definition
-            else:
-                listing.failed = True
-            if listing.waiting:
-                return []
-            streams = tuple(listing.streams[name] for name in sorted(listing.streams))
-            return listing.then(None if listing.failed else streams, now)
-
-        effects: list[Effect] = []
-        for shard in range(SHARDS):
-            effects += self._read(Key.of("streams", str(shard)), read, now)
-        return effects
+        return read_shards(self._read, "streams", listed, now)
 
     def _read(self, key: Key, step: Step, now: Millis) -> list[Effect]:
         return self.store.read(key, self._token(step), now)
@@ -370,8 +421,7 @@ def _told(token: Token) -> Step:
 
 def _derived_place(entry: DerivedEntry) -> tuple[Key, str]:
     """The key that an advertisement is stored under, and its name there."""
-    shard = Key.of("shard", entry.name)[0] % SHARDS
-    return Key.of("derived", str(shard)), f"{entry.name}/{entry.query}/{entry.number}"
+    return shard_of("derived", entry.name), f"{entry.name}/{entry.query}/{entry.number}"
 
 
 def _exists(request: RequestId, name: StreamName) -> Reply:
@@ -379,87 +429,17 @@ def _exists(request: RequestId, name: StreamName) -> Reply:
     return Reply(request, Refused(code="exists", error=f'stream "{name}" exists already', hint=hint))
 
 
-def _unavailable(request: RequestId, name: StreamName, reason: str) -> Reply:
-    refusal = Refused(
-        code="unavailable",
-        error=f'stream "{name}": the peers that keep the catalogue did not answer in time',
-        detail=reason,
-        hint="Try again; the network may be healing.",
-        retry_after_ms=1000,
-    )
-    return Reply(request, refusal)
-
-
-def _has_list(fields: tuple[Field, ...]) -> bool:
-    return any(field.type == "list" or _has_list(field.fields) for field in fields)
-
-
-def _problem_with(definition: StreamDefinition) -> str | None:
-    if not _NAME.fullmatch(definition.name):
-        return "a name begins with a letter and has letters, digits, dots, dashes and underscores, 127 at most"
-    if not definition.schema.fields:
-        return "it has no columns"
-    if _has_list(definition.schema.fields):
-        return "a column cannot be a list"
-    if definition.event_time is not None:
-        columns = {column.name: column for column in definition.schema.fields}
-        column = columns.get(definition.event_time)
-        if column is None or column.type != "timestamp":
-            return f'its event time "{definition.event_time}" is not a column of type timestamp'
-        if column.nullable:
-            return f'its event time "{definition.event_time}" may be null; a row without a time has no place in it'
-    if definition.retention_ms <= 0 or definition.lateness_ms < 0 or definition.idle_ms < 0:
-        return "retention must be above 0, lateness and idle not below"
-    if definition.idle_ms and definition.event_time is None:
-        return "only a stream with an event time can be idle; without one, windows close by the clock"
-    return None
-
-
-def _stream_in(entries: tuple[Entry, ...], name: StreamName, token: Token) -> StreamFound:
-    """Read the entries under a stream's key; an entry that cannot be decoded counts as absent."""
-    definition: StreamDefinition | None = None
-    is_dropped = False
-    publishers: list[PublisherEntry] = []
-    subscribers: list[SubscriberEntry] = []
-    for entry in sorted(entries, key=lambda each: each.item):
-        if entry.item == _DEFINITION:
-            decoded = _decoded(_DEFINITIONS, entry)
-            definition = decoded if isinstance(decoded, StreamDefinition) else None
-            is_dropped = entry.value is None
-        elif entry.item.startswith("publisher/"):
-            publisher = _decoded(_PUBLISHERS, entry)
-            publishers += [publisher] if isinstance(publisher, PublisherEntry) else []
-        elif entry.item.startswith("subscriber/"):
-            subscriber = _decoded(_SUBSCRIBERS, entry)
-            subscribers += [subscriber] if isinstance(subscriber, SubscriberEntry) else []
-    return StreamFound(
-        token, name, definition, tuple(publishers), tuple(subscribers), nearest_name=None, is_dropped=is_dropped
-    )
-
-
-def _decoded(decoder: msgspec.msgpack.Decoder[object], entry: Entry) -> object | None:
-    try:
-        return decoder.decode(entry.value) if entry.value is not None else None
-    except (msgspec.DecodeError, ValueError):
-        return None
-
-
 def _not_found(name: StreamName, token: Token, streams: tuple[StreamDefinition, ...] | None) -> StreamFound:
     return StreamFound(token, name, None, nearest_name=_nearest(name, streams))
 
 
 def _nearest(name: StreamName, streams: tuple[StreamDefinition, ...] | None) -> StreamName | None:
-    near = difflib.get_close_matches(name, [stream.name for stream in streams or ()], n=1)
+    """The name that was probably meant; comparing them all would take long where there are thousands."""
+    likely = [each.name for each in streams or () if not each.query and abs(len(each.name) - len(name)) <= TYPOS_MAX]
+    likely.sort(key=lambda each: (each[:1] != name[:1]) + (each[-1:] != name[-1:]))
+    near = difflib.get_close_matches(name, likely[:COMPARED_MAX], n=1)
     return near[0] if near else None
 
 
 def _shown(entry: PublisherEntry) -> PublisherShown:
     return PublisherShown(**msgspec.structs.asdict(entry))
-
-
-def _publisher_item(peer: PeerId, epoch: Millis) -> str:
-    return f"publisher/{peer.hex()}/{epoch}"
-
-
-def _shard_of(name: StreamName) -> Key:
-    return Key.of("streams", str(Key.of("shard", name)[0] % SHARDS))

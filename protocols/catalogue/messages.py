@@ -7,6 +7,7 @@ from protocols.catalogue.statistics import StreamStatistics
 from protocols.catalogue.streams import StreamDefinition
 from protocols.ids import Millis, PeerId, StreamName
 from protocols.messages import Answer, Command
+from queries.schema import Field
 
 
 class CreateStream(Command, frozen=True, kw_only=True, tag="CREATE_STREAM"):
@@ -15,10 +16,19 @@ class CreateStream(Command, frozen=True, kw_only=True, tag="CREATE_STREAM"):
     definition: StreamDefinition
 
 
-class DropStream(Command, frozen=True, kw_only=True, tag="DROP_STREAM"):
-    """Remove a stream: its definition goes at once, its tuples with it."""
+class AlterStream(Command, frozen=True, kw_only=True, tag="ALTER_STREAM"):
+    """Add a column to a stream, or drop one that nobody reads. Answered with Done, or Refused."""
 
     name: StreamName
+    adds: Field | None = None  # It may be null: rows from before have no value for it.
+    drops: str = ""
+
+
+class DropStream(Command, frozen=True, kw_only=True, tag="DROP_STREAM"):
+    """Remove a stream: its definition goes at once, its tuples with it. Refused while it is read."""
+
+    name: StreamName
+    force: bool = False  # Remove it in any case: its readers lose it.
 
 
 class ListStreams(Command, frozen=True, kw_only=True, tag="LIST_STREAMS"):

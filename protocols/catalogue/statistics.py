@@ -187,6 +187,8 @@ def has_moved(before: StreamStatistics | None, after: StreamStatistics) -> bool:
     """Whether planners should hear of the change: in the rate, in a distinct count, or in which values are frequent."""
     if before is None or _are_apart(before.rate_per_s, after.rate_per_s):
         return True
+    if [each.name for each in before.fields] != [each.name for each in after.fields]:
+        return True
     for one, other in zip(before.fields, after.fields, strict=True):
         old, new = dict(one.frequent), dict(other.frequent)
         if _are_apart(one.distinct, other.distinct):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import msgspec
 
-from protocols.catalogue.events import PublisherEntry
+from protocols.catalogue.events import PublisherEntry, SubscriberEntry
 from protocols.catalogue.shares import WHOLE, PublisherShare
+from protocols.catalogue.streams import READS_ALL, Reads
 from protocols.clock import Stamp
 from protocols.delivery.dead_letters import DeadLetters, Doubts
-from protocols.delivery.messages import Batch, Origin, Position, Publishers
+from protocols.delivery.messages import Batch, Origin, Position, Publishers, SubscriptionOpened
 from protocols.ids import Millis, PeerId, RequestId, StreamName, SubscriptionId
 
 
@@ -39,19 +41,21 @@ class Cursor:
     absent: dict[Origin, None] = field(default_factory=dict)
     # Origins that their publisher says it no longer keeps: nothing is added to them.
     over: dict[Origin, None] = field(default_factory=dict)
+    reads: Reads = READS_ALL
     heartbeats: bool = False  # The client goes by the time of publishers,
     introduced: Publishers | None = None  # and was told of these.
     heard_of: Stamp = 0  # The latest time that a tuple or a heartbeat has told.
     # Peers asked since this client came, and whether for copies.
     told: dict[tuple[PeerId, bool], None] = field(default_factory=dict)
+    asked: dict[tuple[PeerId, bool], None] = field(default_factory=dict)  # The same, ever.
     doubts: Doubts = field(default_factory=Doubts)
     trial: Batch | None = None  # The single tuple that the client is tried on now.
     is_burying: bool = False  # A dead letter is being written; nothing behind it is handed out until it is on disk.
     dead: DeadLetters = field(default_factory=DeadLetters)
 
-    def attach(self, request: RequestId) -> None:
+    def attach(self, request: RequestId, reads: Reads) -> None:
         """A client begins to read, from the first tuple that it has not seen."""
-        self.request = request
+        self.request, self.reads = request, reads
         self.taken = dict(self.seen)
         self.held.clear()
         self.unseen.clear()
@@ -60,12 +64,33 @@ class Cursor:
         self.introduced = None
         self.trial = None
 
+    def entry(self, peer: PeerId) -> SubscriberEntry:
+        """What the catalogue is to tell of this reader."""
+        return SubscriberEntry(
+            subscription=self.subscription,
+            peer=peer,
+            share=self.share,
+            heartbeats=self.heartbeats,
+            kept=self.keep,
+            reads=self.reads,
+        )
+
     def position(self, origin: Origin) -> Position:
         upto = self.seen[origin]
         return Position(origin, upto, tuple(each for each in self.dead.told(origin) if each < upto))
 
     def positions_at(self, origins: list[Origin]) -> tuple[Position, ...]:
         return tuple(self.position(origin) for origin in origins if origin in self.seen)
+
+    def record(self, *, ended: bool = False) -> SubscriptionOpened:
+        """What the journal says of it."""
+        return SubscriptionOpened(
+            subscription=self.subscription,
+            stream=self.stream,
+            since=self.since,
+            ended=ended,
+            share=self.share,
+        )
 
     # What the client gets.
 
@@ -134,6 +159,23 @@ class Cursor:
             else:
                 self.held[place] = tail(batch, upto)
         self.see(())
+
+    # Who serves it.
+
+    def ask(self, peer: PeerId, copies: bool) -> bool:
+        """Note that a peer is asked for its own tuples, or for copies; whether that is new since this client came."""
+        is_new = (peer, copies) not in self.told
+        self.told[peer, copies] = self.asked[peer, copies] = None
+        return is_new
+
+    def is_served(self, sender: PeerId, origins: Iterable[Origin]) -> bool:
+        """Whether these tuples may come from a peer: from their publisher, or from a backup, once it was asked."""
+        return all(
+            (sender, origin.publisher != sender) in self.asked
+            and origin.stream == self.stream
+            and self.share.has(origin.publisher)
+            for origin in origins
+        )
 
     def validate(self) -> None:
         assert self.unseen_bytes == sum(size for _, _, size in self.unseen)

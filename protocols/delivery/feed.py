@@ -37,6 +37,7 @@ class Consumer:
     in_flight_bytes: int = 0
     reading: int | None = None  # The sequence from which the log is being read.
     unlisted: int = 0  # In how many lookups the catalogue did not list it.
+    any_version: bool = False  # It reads rows of every version of the stream.
     heartbeats: bool = False  # It wants to hear that there is nothing to send.
 
     def rewind(self) -> None:
@@ -56,6 +57,8 @@ class Feed:
     origin: Origin
     log: LogId
     limits: Limits
+    # Its rows may be of a later version of the stream, so readers of 0.2 get none: they cannot read them.
+    is_altered: bool = False
     is_logged: bool = True  # False for a `memory` stream, which has only recent batches.
     first: int = 0  # The lowest sequence still kept.
     next: int = 0
@@ -113,10 +116,13 @@ class Feed:
         self.first = self.next = self.committed = self.settled = first
 
     def commit(self, upto: int, now: Millis) -> list[Effect]:
-        """Everything below is committed: send it to the consumers."""
+        """Everything below is committed, as far as it is whole batches: send it to the consumers."""
+        upto = min(upto, self.next)
+        if upto < self.next and (place := bisect_right(self._firsts, upto)):
+            upto = self._firsts[place - 1]
         if upto <= self.committed:
             return []
-        self.committed = min(upto, self.next)
+        self.committed = upto
         return self.pump(now)
 
     # Consumers.
@@ -157,6 +163,7 @@ class Feed:
             restart=message.restart,
         )
         self.consumers[message.subscription].heartbeats = message.heartbeats
+        self.consumers[message.subscription].any_version = message.any_version
         return start
 
     def expect(self, listed: Mapping[SubscriptionId, PeerId]) -> None:
@@ -174,19 +181,23 @@ class Feed:
                 consumer.unlisted = 1
         self._settle()
 
-    def ack(self, subscription: SubscriptionId, upto: int, now: Millis, dead: tuple[int, ...] = ()) -> list[Effect]:
+    def ack(
+        self, subscription: SubscriptionId, peer: PeerId, upto: int, now: Millis, dead: tuple[int, ...] = ()
+    ) -> list[Effect]:
         """A subscription has processed everything below; `dead` names its dead letters among that."""
         consumer = self.consumers.get(subscription)
-        if consumer is None:
+        if consumer is None or consumer.peer != peer:
             return []
         self._note_dead(dead)
         self._advance(consumer, min(upto, self.next))
         self._settle()
         return self._pump_one(subscription, consumer, now, {})
 
-    def unsubscribe(self, subscription: SubscriptionId) -> None:
-        self.consumers.pop(subscription, None)
-        self._settle()
+    def unsubscribe(self, subscription: SubscriptionId, peer: PeerId) -> None:
+        consumer = self.consumers.get(subscription)
+        if consumer is not None and consumer.peer == peer:
+            del self.consumers[subscription]
+            self._settle()
 
     def unreachable(self, peer: PeerId) -> None:
         """What was on its way to a peer may be lost: send it again when the peer asks, or at the next resend."""
@@ -237,6 +248,8 @@ class Feed:
         self, subscription: SubscriptionId, consumer: Consumer, now: Millis, loaded: dict[int, StoredBatch]
     ) -> list[Effect]:
         effects: list[Effect] = []
+        if self.is_altered and not consumer.any_version:
+            return []
         if consumer.sent < self.first:
             if not consumer.credit:
                 return []

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
-from protocols.catalogue.events import Advertised, AdvertiseFailed, LookupFailed, PublisherEntry, StreamFound
+from protocols.catalogue.events import (
+    Advertised,
+    AdvertiseFailed,
+    LookupFailed,
+    PublisherEntry,
+    StreamFound,
+    SubscriberEntry,
+)
 from protocols.catalogue.machine import CatalogueMachine
 from protocols.catalogue.refusals import clock_is_off, unknown_stream
-from protocols.catalogue.statistics import StatisticsSketch, has_moved
+from protocols.catalogue.statistics import has_moved
 from protocols.catalogue.streams import StreamDefinition
 from protocols.clock import COUNT_BITS, HybridClock
 from protocols.delivery.feed import Feed
 from protocols.delivery.messages import (
     Ack,
     Backed,
-    LogKept,
-    LogsKept,
     Origin,
     OutboxClosed,
     OutboxOpened,
@@ -33,9 +38,16 @@ from protocols.delivery.messages import (
     Subscribed,
     Unsubscribe,
 )
-from protocols.delivery.mirror import Mirror
-from protocols.delivery.outbox import RETURN_MS, Greeting, Outbox, WaitingPublish
-from protocols.delivery.refusals import busy, invalid, of_results, too_many, unavailable, without_event_time
+from protocols.delivery.outbox import RETURN_MS, Greeting, Outbox, WaitingPublish, logs_kept
+from protocols.delivery.refusals import (
+    busy,
+    disk_is_low,
+    invalid,
+    of_results,
+    too_many,
+    unavailable,
+    without_event_time,
+)
 from protocols.delivery.sessions import Sessions
 from protocols.effects import AfterSync, Append, AppendBatch, Effect, ForgetLog, ReleaseLog, Reply, Send, SetTimer, Tell
 from protocols.events import (
@@ -63,7 +75,6 @@ from queries.schema import RowError
 ROLE: Final = "publisher"
 TICK: Final = "publisher/tick"
 BEAT: Final = "publisher/beat"
-GRACE_MS: Final = 2000  # Clocks differ: a subscription's stamp may be lower by so much than that of a tuple before it.
 
 
 class LogSynced(Event, frozen=True):
@@ -144,12 +155,12 @@ class Ingress:
                 return self._synced(event, now)
             case Received(sender=sender, message=Subscribe() as message) if not message.copies_of:
                 return self._subscribe(sender, message, now)
-            case Received(message=Ack() as message):
-                return self._ack(message, now)
-            case Received(message=Unsubscribe() as message):
+            case Received(sender=sender, message=Ack() as message):
+                return self._ack(sender, message, now)
+            case Received(sender=sender, message=Unsubscribe() as message):
                 outbox = self.outboxes.get(message.stream)
                 if outbox is not None:
-                    outbox.feed.unsubscribe(message.subscription)
+                    outbox.feed.unsubscribe(message.subscription, sender)
                 return []
             case Received(sender=sender, message=Backed() as message):
                 return self._backed(sender, message, now)
@@ -163,7 +174,10 @@ class Ingress:
                 self.outboxes[stream].advertised = None  # The next tick tries again.
             case LookupFailed(token=(_, "greet", str(stream))) if stream in self.outboxes:
                 return self._end_greeting(self.outboxes[stream], now)
-            case LookupFailed(token=(_, "open", str(stream))) | AdvertiseFailed(token=(_, "open", str(stream), _)):
+            case (
+                LookupFailed(token=(_, "open" | "renew", str(stream)))
+                | AdvertiseFailed(token=(_, "open", str(stream), _))
+            ):
                 return self._refuse_early(stream, unavailable(stream, event.reason))
             case LogRead():
                 return self._log_read(event, now)
@@ -180,7 +194,7 @@ class Ingress:
             case DiskSpace():
                 self._disk_is_low = event.is_low
             case Requested(request=request, command=Leave()):
-                return [Reply(request, self._kept(), last=False), *self._say_goodbye(now)]
+                return [Reply(request, logs_kept(self.outboxes), last=False), *self._say_goodbye(now)]
         return []
 
     # Taking tuples.
@@ -189,15 +203,19 @@ class Ingress:
         self.clock.witness(command.witness)
         outbox = self.outboxes.get(command.stream)
         is_open = outbox is not None and outbox.is_open
-        if outbox is not None and is_open and outbox.greeting is None:
+        is_behind = outbox is not None and (outbox.is_renewing or outbox.definition.version < command.version)
+        if outbox is not None and is_open and outbox.greeting is None and not is_behind:
             return self._accept(outbox, request, command, now)
         early = self._early.setdefault(command.stream, deque())
         if len(early) >= self.limits.waiting_publishes_max:
             return [Reply(request, busy(command.stream, "its stream is still being looked up"))]
         early.append((request, command))
+        if outbox is not None and is_open and is_behind and not outbox.is_renewing:
+            outbox.is_renewing = True
+            return self.catalogue.lookup(command.stream, (ROLE, "renew", command.stream), now)
         if is_open or len(early) > 1:
             return []
-        return self.catalogue.lookup(command.stream, (ROLE, "open", command.stream), now)
+        return self.catalogue.lookup(command.stream, (ROLE, "open", command.stream), now, guess=True)
 
     def _accept(self, outbox: Outbox, request: RequestId, command: Publish, now: Millis) -> list[Effect]:
         note = self._sessions.find(command)
@@ -217,15 +235,7 @@ class Ingress:
         outbox.note_statistics(batch, self._lively, now)
         effects: list[Effect] = []
         if command.session:
-            note = PublishNoted(
-                stream=command.stream,
-                session=command.session,
-                number=command.number,
-                first=batch.first,
-                count=batch.count,
-                stamp=batch.published_at,
-            )
-            self._sessions.add(note)
+            note = self._sessions.note(command, batch)
             effects = [Append(note)] if feed.is_logged else []
         if not feed.is_logged:
             outbox.durable = feed.next
@@ -248,28 +258,19 @@ class Ingress:
             most = self.limits.publish_bytes_max
             return invalid(name, f"a publish of {size} bytes is too large", f"At most {most} bytes at once.")
         try:
-            count = outbox.definition.schema.check(command.rows)
+            count = outbox.definition.current.check(command.rows)
         except RowError as error:
             return invalid(name, str(error), "No row of this publish was accepted.")
         if count != command.count:
             return invalid(name, f"{command.count} rows were announced and {count} came", "")
         if feed.is_logged:
             if self._disk_is_low:
-                return Refused(
-                    code="full",
-                    error=f'stream "{name}" takes no tuples: the disk of its ingress peer is almost full',
-                    hint="Free some space there, or publish at another peer.",
-                    retry_after_ms=self.limits.poll_ms,
-                )
+                return disk_is_low(name, self.limits.poll_ms)
             if self._unsafe_bytes and self._unsafe_bytes + size > self.limits.unsafe_bytes_max:
                 return busy(name, f"{self._unsafe_bytes} bytes wait for the disk")
             return None
-        all_known_before = (outbox.known_at - GRACE_MS) << COUNT_BITS
-        feed.drop_settled(all_known_before)
-        while feed.recent_bytes and feed.recent_bytes + size > self.limits.memory_stream_bytes_max:
-            if outbox.definition.policy == "block" and not feed.is_unclaimed(all_known_before):
-                return busy(name, f"{feed.recent_bytes} bytes in memory wait for their subscribers")
-            feed.drop_oldest()
+        if not outbox.make_room(size):
+            return busy(name, f"{feed.recent_bytes} bytes in memory wait for their subscribers")
         return None
 
     def _synced(self, event: LogSynced, now: Millis) -> list[Effect]:
@@ -292,41 +293,51 @@ class Ingress:
     # Opening and closing outboxes.
 
     def _found(self, event: StreamFound, now: Millis) -> list[Effect]:
-        definition, outbox = event.definition, self.outboxes.get(event.name)
+        definition, outbox, purpose = event.definition, self.outboxes.get(event.name), event.token[1]
         if definition is None:
             effects = self._close(event.name, now) if outbox and event.is_dropped else []
             return effects + self._refuse_early(event.name, unknown_stream(event.name, event.nearest_name))
         is_other = outbox is not None and outbox.definition.created_at != definition.created_at
         effects = self._close(event.name, now) if is_other else []
         outbox = self.outboxes.get(event.name)
-        ours = tuple(entry for entry in event.subscribers if entry.share.has(self.peer_id))
-        if outbox is not None and event.token[1] == "check":
-            outbox.feed.expect({entry.subscription: entry.peer for entry in ours})
-            outbox.known_at = outbox.checked_at
-        readers = tuple(dict.fromkeys(entry.peer for entry in event.subscribers))
-        if outbox is not None and event.token[1] == "greet":
-            effects += [Send(peer, PublisherNews(stream=event.name)) for peer in readers if peer not in outbox.readers]
-            if outbox.greeting is not None:
-                outbox.greeting.hear(ours, outbox.feed)
-                effects += self._end_greeting(outbox, now) if outbox.greeting.is_over(now) else self._keep_beating()
-        if event.token[1] != "open":
-            return effects
         if outbox is None:
-            early = self._early.get(event.name, ())
-            if definition.query and all(Inside.is_client(request) for request, _ in early):
-                return effects + self._refuse_early(event.name, of_results(definition))
-            if len(self.outboxes) >= self.limits.streams_max:
-                return effects + self._refuse_early(event.name, too_many(event.name, self.limits.streams_max))
-            outbox = self._open(definition, now, self._nearest_other(), LogBounds(0, 0))
-            outbox.quiet_from, outbox.greeting = now, Greeting(now + self.limits.greet_ms)
-            if outbox.feed.is_logged:
-                effects.append(Append(outbox.opened()))
-        outbox.readers = readers
-        return [*effects, AfterSync(tuple(self._advertise(outbox, "open", now)))]
+            return effects + (self._open_found(event, definition, now) if purpose in ("open", "renew") else [])
+        if outbox.adopt(definition) and outbox.feed.is_logged:
+            effects.append(Append(outbox.opened()))
+        ours = tuple(entry for entry in event.subscribers if entry.share.has(self.peer_id))
+        match purpose:
+            case "check":
+                outbox.feed.expect({entry.subscription: entry.peer for entry in ours})
+                outbox.known_at = outbox.checked_at
+            case "greet":
+                readers = [each for each in _peers(event.subscribers) if each not in outbox.readers]
+                effects += [Send(peer, PublisherNews(stream=event.name)) for peer in readers]
+                if outbox.greeting is not None:
+                    outbox.greeting.hear(ours, outbox.feed)
+                    effects += self._end_greeting(outbox, now) if outbox.greeting.is_over(now) else self._keep_beating()
+            case "renew":
+                outbox.is_renewing = False
+                effects += self._accept_early(outbox, now)
+            case "open":
+                outbox.readers = _peers(event.subscribers)
+                effects.append(AfterSync(tuple(self._advertise(outbox, "open", now))))
+        return effects
+
+    def _open_found(self, event: StreamFound, definition: StreamDefinition, now: Millis) -> list[Effect]:
+        early = self._early.get(event.name, ())
+        if definition.query and all(Inside.is_client(request) for request, _ in early):
+            return self._refuse_early(event.name, of_results(definition))
+        if len(self.outboxes) >= self.limits.streams_max:
+            return self._refuse_early(event.name, too_many(event.name, self.limits.streams_max))
+        outbox = self._open(definition, now, self._nearest_other(), LogBounds(0, 0))
+        outbox.quiet_from, outbox.greeting = now, Greeting(now + self.limits.greet_ms)
+        outbox.readers = _peers(event.subscribers)
+        opened: list[Effect] = [Append(outbox.opened())] if outbox.feed.is_logged else []
+        return [*opened, AfterSync(tuple(self._advertise(outbox, "open", now)))]
 
     def open_own(self, definition: StreamDefinition, now: Millis) -> list[Effect]:
         """Get ready to publish to a stream that a role of this peer creates and nobody else publishes to."""
-        outbox = self._open(definition, now, None, LogBounds(0, 0))
+        outbox = self._open(definition, now, self._nearest_other(), LogBounds(0, 0))
         outbox.is_open, outbox.quiet_from = True, now
         return [Append(outbox.opened()), AfterSync(tuple(self._advertise(outbox, "open", now)))]
 
@@ -335,30 +346,23 @@ class Ingress:
         return self._close(stream, now) if stream in self.outboxes else []
 
     def own_origins(self, stream: StreamName) -> tuple[Origin, ...]:
-        outbox = self.outboxes.get(stream)
-        return (outbox.feed.origin,) if outbox is not None else ()
+        return (self.outboxes[stream].feed.origin,) if stream in self.outboxes else ()
 
     def _open(self, definition: StreamDefinition, epoch: Millis, backup: PeerId | None, bounds: LogBounds) -> Outbox:
         name = definition.name
         known = self.outboxes.get(name)
-        # Replayed from the journal: only the backup has changed.
+        # Replayed from the journal: only the backup has changed, or the stream was altered.
         if known is not None and known.feed.origin.epoch == epoch:
+            known.adopt(definition)
             if known.mirror:
                 known.mirror.move_to(backup)
                 known.mirror.listed = backup
             self._has_met = self._has_met or backup is not None
             return known
         self._forget(name)
-        log = _log(name, epoch)
-        feed = Feed.restored(Origin(self.peer_id, name, epoch), log, self.limits, bounds)
-        feed.is_logged = definition.durability != "memory"
-        mirror = None
-        if definition.durability == "replicated":  # Our disk may hold tuples that have not reached the backup.
-            mirror = Mirror(feed, backup, definition.retention_ms, listed=backup, floor=feed.next)
-            mirror.confirmed_next = mirror.sent = feed.committed = feed.first
-        sketch = StatisticsSketch(tuple(column.name for column in definition.schema.fields))
-        outbox = self.outboxes[name] = Outbox(definition, feed, mirror, sketch, durable=bounds.next)
-        self._streams_of_logs[log] = name
+        feed = Feed.restored(Origin(self.peer_id, name, epoch), _log(name, epoch), self.limits, bounds)
+        outbox = self.outboxes[name] = Outbox.of(definition, feed, backup, bounds.next)
+        self._streams_of_logs[feed.log] = name
         self._has_met = self._has_met or backup is not None
         return outbox
 
@@ -370,7 +374,7 @@ class Ingress:
         effects: list[Effect] = [Send(peer, PublisherNews(stream=stream)) for peer in outbox.readers]
         # A subscriber also looks again once it is listed: if both begin at once, at least one finds the other.
         effects += self.catalogue.lookup(stream, (ROLE, "greet", stream), now)
-        return effects if outbox.greeting is not None else [*effects, *self._accept_early(outbox, now)]
+        return [*effects, *self._accept_early(outbox, now)]
 
     def _end_greeting(self, outbox: Outbox, now: Millis) -> list[Effect]:
         """All readers that wait for our time know us, or have had their chance."""
@@ -378,10 +382,14 @@ class Ingress:
         return self._accept_early(outbox, now)
 
     def _accept_early(self, outbox: Outbox, now: Millis) -> list[Effect]:
+        if outbox.greeting is not None or outbox.is_renewing:
+            return []
         early = self._early.pop(outbox.definition.name, ())
         return [effect for request, command in early for effect in self._accept(outbox, request, command, now)]
 
     def _refuse_early(self, stream: StreamName, refusal: Refused) -> list[Effect]:
+        if stream in self.outboxes:
+            self.outboxes[stream].is_renewing = False
         return [Reply(request, refusal) for request, _ in self._early.pop(stream, ())]
 
     def _close(self, stream: StreamName, now: Millis) -> list[Effect]:
@@ -394,8 +402,8 @@ class Ingress:
         feed = outbox.feed
         if feed.is_logged:
             effects += [ReleaseLog(feed.log, feed.next), Append(OutboxClosed(stream=stream)), ForgetLog(feed.log)]
-        token = (ROLE, "end", stream)
-        return effects + self.catalogue.withdraw_publisher(stream, self.peer_id, feed.origin.epoch, token, now)
+        token, life = (ROLE, "end", stream), self.limits.advertisement_life_ms
+        return effects + self.catalogue.withdraw_publisher(stream, self.peer_id, feed.origin.epoch, life, token, now)
 
     def _forget(self, stream: StreamName) -> None:
         outbox = self.outboxes.pop(stream, None)
@@ -424,12 +432,12 @@ class Ingress:
         is_safe = outbox is None or all(position.next <= outbox.durable for position in positions)
         return [answer if is_safe else AfterSync((answer,)), *effects]
 
-    def _ack(self, message: Ack, now: Millis) -> list[Effect]:
+    def _ack(self, sender: PeerId, message: Ack, now: Millis) -> list[Effect]:
         effects: list[Effect] = []
         for position in message.positions:
             outbox = self.outboxes.get(position.origin.stream)
             if outbox is not None and outbox.feed.origin == position.origin:
-                effects += outbox.feed.ack(message.subscription, position.next, now, position.dead)
+                effects += outbox.feed.ack(message.subscription, sender, position.next, now, position.dead)
         return effects
 
     def _log_read(self, event: LogRead, now: Millis) -> list[Effect]:
@@ -543,6 +551,7 @@ class Ingress:
                 if outbox.mirror.backup is None and self._nearest_other():
                     effects += self._move_backup(outbox, now)
                 effects += outbox.mirror.hurry(outbox.durable, now)
+                effects += self._commit(outbox, now)  # A peer alone has nobody to confirm what it had before a restart.
             if outbox.advertised is None or now - outbox.advertised_at >= self.limits.advertise_every_ms:
                 effects += self._advertise_changes(outbox, now)
             elif outbox.feed.next > outbox.weighed and now - outbox.advertised_at >= self.limits.advertise_soonest_ms:
@@ -573,15 +582,6 @@ class Ingress:
         token = (ROLE, purpose, name, entry.backup.hex() if entry.backup else "")
         return self.catalogue.advertise_publisher(name, entry, life, token, now)
 
-    def _kept(self) -> LogsKept:
-        """The tuples that can be read only here or at the backup."""
-        kept = [
-            LogKept(name, outbox.feed.next - outbox.feed.settled, outbox.mirror.listed if outbox.mirror else None)
-            for name, outbox in sorted(self.outboxes.items())
-            if outbox.feed.next > outbox.feed.settled
-        ]
-        return LogsKept(logs=tuple(kept))
-
     def validate(self) -> None:
         unsafe = sum(waiting.size for outbox in self.outboxes.values() for waiting in outbox.waiting)
         assert self._unsafe_bytes == unsafe
@@ -592,3 +592,7 @@ class Ingress:
 
 def _log(stream: StreamName, epoch: Millis) -> LogId:
     return f"out/{stream}/{epoch}"
+
+
+def _peers(readers: Iterable[SubscriberEntry]) -> tuple[PeerId, ...]:
+    return tuple(dict.fromkeys(entry.peer for entry in readers))

@@ -21,6 +21,7 @@ from protocols.delivery.messages import (
     Unsubscribe,
 )
 from protocols.effects import AfterSync, Append, AppendBatch, Effect, Send, SetTimer, Tell
+from protocols.errors import expect
 from protocols.events import (
     Event,
     LogBounds,
@@ -38,6 +39,7 @@ from protocols.messages import Record
 from protocols.role import Owned
 
 TICK: Final = "keeper/tick"
+EPOCHS_MAX: Final = 4  # Of a stream whose tuples are all kept still.
 
 
 class CopySynced(Event, frozen=True):
@@ -78,7 +80,8 @@ class Keeper:
         match event:
             case TimerFired(name="keeper/tick"):
                 return [*self._tick(now), SetTimer(TICK, self.limits.tick_ms)]
-            case Received(message=Backup() as message):
+            case Received(sender=sender, message=Backup() as message):
+                expect(message.origin.publisher == sender, "tuples of another publisher")
                 return self._keep(message)
             case CopySynced():
                 feed = self.feeds[event.origin]
@@ -86,16 +89,16 @@ class Keeper:
                 return [Send(event.origin.publisher, backed), *feed.commit(event.next, now)]
             case Received(sender=sender, message=Subscribe() as message) if message.copies_of:
                 return self._subscribe(sender, message, now)
-            case Received(message=Ack() as message):
+            case Received(sender=sender, message=Ack() as message):
                 return [
                     effect
                     for each in message.positions
                     if each.origin in self.feeds
-                    for effect in self.feeds[each.origin].ack(message.subscription, each.next, now, each.dead)
+                    for effect in self.feeds[each.origin].ack(message.subscription, sender, each.next, now, each.dead)
                 ]
-            case Received(message=Unsubscribe() as message):
+            case Received(sender=sender, message=Unsubscribe() as message):
                 for feed in self.feeds.values():
-                    feed.unsubscribe(message.subscription)
+                    feed.unsubscribe(message.subscription, sender)
             case LogRead() if event.log in self._origins_of_logs:
                 return self.feeds[self._origins_of_logs[event.log]].read(event.first, event.batches, now)
             case PeerDown(peer=peer) | Unreachable(peer=peer):
@@ -110,6 +113,8 @@ class Keeper:
         effects: list[Effect] = []
         feed = self.feeds.get(origin)
         if feed is None:
+            theirs = sum(each.publisher == origin.publisher for each in self.feeds)
+            expect(theirs < EPOCHS_MAX * self.limits.streams_max, "more streams than a peer can have")
             feed = self._open(origin, message.retention_ms, LogBounds(message.first, message.first))
             effects.append(Append(BackupOpened(origin=origin, retention_ms=message.retention_ms)))
         effects += feed.drop(min(message.first, feed.next))
@@ -125,6 +130,7 @@ class Keeper:
     def _open(self, origin: Origin, retention_ms: Millis, bounds: LogBounds) -> Feed:
         log = _log(origin)
         feed = self.feeds[origin] = Feed.restored(origin, log, self.limits, bounds)
+        feed.is_altered = True  # A keeper does not know the definition.
         self._retention_ms[origin] = retention_ms
         self._origins_of_logs[log] = origin
         return feed

@@ -13,7 +13,7 @@ from typing import Final, Literal
 import msgspec
 
 from protocols.catalogue.shares import WHOLE, PublisherShare
-from protocols.catalogue.streams import StreamDefinition
+from protocols.catalogue.streams import READS_ALL, Reads, StreamDefinition
 from protocols.clock import Stamp
 from protocols.errors import expect
 from protocols.ids import COUNT_MAX, Count, Micros, Millis, PeerId, StreamName, SubscriptionId
@@ -22,6 +22,14 @@ from protocols.messages import Answer, Command, Message, Record
 STREAM_NAME_MAX: Final = 1024  # Characters; names of streams are shorter, those of results have more in front.
 _raw_rows: Final = msgspec.msgpack.Decoder(list[msgspec.Raw])
 FINISHED_US: Final = (1 << 63) - 1  # The punctuation of a publisher that has finished: nothing follows at any time.
+
+
+def count_rows(rows: bytes) -> int:
+    """How many rows a batch has, without decoding them; below 0: it cannot be read."""
+    try:
+        return len(_raw_rows.decode(rows))
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return -1
 
 
 class Origin(msgspec.Struct, frozen=True, array_like=True):
@@ -59,11 +67,7 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
         """What holds of every batch, whoever sends it; see Message.check."""
         expect(self.count > 0, "a batch without tuples")
         expect(self.next <= COUNT_MAX, "a batch beyond the end of all sequences")
-        try:
-            rows = len(_raw_rows.decode(self.rows))
-        except (msgspec.DecodeError, ValueError, RecursionError):
-            rows = -1
-        expect(rows == self.count, "a batch whose rows are not as many as it says, or cannot be read")
+        expect(count_rows(self.rows) == self.count, "a batch whose rows are not as many as it says, or cannot be read")
 
 
 class DeadLetter(msgspec.Struct, frozen=True, array_like=True):
@@ -89,6 +93,7 @@ class Subscribe(Message, frozen=True, kw_only=True, tag="SUBSCRIBE"):
     restart: bool = False  # Resend from the positions on; what is in flight is useless.
     heartbeats: bool = False  # Send HEARTBEAT while there is nothing else to send.
     witness: Stamp = 0  # The subscription has heard of times up to this one: tuples to come get higher stamps.
+    any_version: bool = False  # It reads rows of every version of the stream; peers of 0.2 cannot.
 
 
 class Subscribed(Message, frozen=True, kw_only=True, tag="SUBSCRIBED"):
@@ -268,6 +273,7 @@ class Publish(Command, frozen=True, kw_only=True, tag="PUBLISH"):
     witness: Stamp = 0  # The highest stamp the client has seen; its tuples get a higher one.
     session: bytes = b""  # Identifies the client, so that a repeated publish takes effect once.
     number: int = 0  # Counts the publishes of that client.
+    version: int = 1  # Of the stream, as the client knew it: a peer that knows only an older one looks it up.
 
 
 class Published(Answer, frozen=True, kw_only=True, tag="PUBLISHED"):
@@ -301,6 +307,7 @@ class OpenSubscription(Command, frozen=True, kw_only=True, tag="OPEN"):
     known: tuple[Origin, ...] = ()
     share: PublisherShare = WHOLE  # The publishers to read from.
     heartbeats: bool = False  # Also answer with Publishers and Silent, for watermarks.
+    reads: Reads = READS_ALL
 
 
 class Opened(Answer, frozen=True, kw_only=True, tag="OPENED"):

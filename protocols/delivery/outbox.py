@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from protocols.catalogue.events import PublisherEntry, SubscriberEntry
 from protocols.catalogue.statistics import SAMPLE_MAX, StatisticsSketch
 from protocols.catalogue.streams import StreamDefinition
-from protocols.clock import Stamp, wall_ms
+from protocols.clock import COUNT_BITS, Stamp, wall_ms
 from protocols.delivery.feed import Feed
-from protocols.delivery.messages import FINISHED_US, OutboxOpened, OutboxPunctuated, Silence
+from protocols.delivery.messages import FINISHED_US, LogKept, LogsKept, OutboxOpened, OutboxPunctuated, Silence
 from protocols.delivery.mirror import Mirror
 from protocols.events import StoredBatch
-from protocols.ids import Millis, PeerId, RequestId, SubscriptionId
+from protocols.ids import Millis, PeerId, RequestId, StreamName, SubscriptionId
 from protocols.messages import Record
 from queries.schema import Row
 
 SAMPLE_EVERY_MS: Final = 100  # In this time as many rows are sampled as one batch has samples at most.
 QUIET_MS: Final = 2000  # After so long a silent publisher is idle, unless its stream says otherwise.
+GRACE_MS: Final = 2000  # Clocks differ: a subscription's stamp may be lower by so much than that of a tuple before it.
 RETURN_MS: Final = 10_000  # A publisher that restarts is not idle before its clients had time to come back.
 
 
@@ -81,6 +83,34 @@ class Outbox:
     before_us: int | None = None  # Punctuation: no tuple to come has an event time before this one.
     finished_at: int | None = None  # The position at which a client said that it had finished.
     is_leaving: bool = False
+    is_renewing: bool = False  # A client knows a later version of the stream: the catalogue is asked for it.
+
+    @classmethod
+    def of(cls, definition: StreamDefinition, feed: Feed, backup: PeerId | None, durable: int) -> Outbox:
+        feed.is_logged = definition.durability != "memory"
+        feed.is_altered = definition.version > 1
+        mirror = None
+        if definition.durability == "replicated":  # Our disk may hold tuples that have not reached the backup.
+            mirror = Mirror(feed, backup, definition.retention_ms, listed=backup, floor=feed.next)
+            mirror.confirmed_next = mirror.sent = feed.committed = feed.first
+        return cls(definition, feed, mirror, _sketch(definition), durable=durable)
+
+    def adopt(self, definition: StreamDefinition) -> bool:
+        """The stream may have been altered. Rows before keep their places; their columns are counted anew."""
+        if definition.version <= self.definition.version:
+            return False
+        self.definition, self.statistics, self.feed.is_altered = definition, _sketch(definition), True
+        return True
+
+    def make_room(self, size: int) -> bool:
+        """Let go of what a `memory` stream need not keep; says whether so many bytes more have their place then."""
+        feed, all_known_before = self.feed, (self.known_at - GRACE_MS) << COUNT_BITS
+        feed.drop_settled(all_known_before)
+        while feed.recent_bytes and feed.recent_bytes + size > feed.limits.memory_stream_bytes_max:
+            if self.definition.policy == "block" and not feed.is_unclaimed(all_known_before):
+                return False
+            feed.drop_oldest()
+        return True
 
     def safe(self, *, is_alone: bool) -> int:
         """Everything below is as safe as the stream promises."""
@@ -115,7 +145,7 @@ class Outbox:
         rows: list[Row] = []
         if now >= self.rested_at:
             self.rested_at = now + SAMPLE_EVERY_MS * lively * min(batch.count, SAMPLE_MAX) // SAMPLE_MAX
-            rows = self.definition.schema.decode(batch.rows)
+            rows = self.definition.current.decode(batch.rows)
         self.statistics.add(rows, batch.count, len(batch.rows), now)
 
     def entry(self, now: Millis) -> PublisherEntry:
@@ -146,3 +176,17 @@ class Outbox:
     def opened(self) -> OutboxOpened:
         backup = self.mirror.listed if self.mirror else None
         return OutboxOpened(definition=self.definition, epoch=self.feed.origin.epoch, backup=backup)
+
+
+def logs_kept(outboxes: Mapping[StreamName, Outbox]) -> LogsKept:
+    """The tuples that can be read only here or at the backup."""
+    kept = [
+        LogKept(name, outbox.feed.next - outbox.feed.settled, outbox.mirror.listed if outbox.mirror else None)
+        for name, outbox in sorted(outboxes.items())
+        if outbox.feed.next > outbox.feed.settled
+    ]
+    return LogsKept(logs=tuple(kept))
+
+
+def _sketch(definition: StreamDefinition) -> StatisticsSketch:
+    return StatisticsSketch(tuple(column.name for column in definition.current.fields))

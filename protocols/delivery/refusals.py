@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocols.catalogue.streams import StreamDefinition
-from protocols.ids import StreamName
+from protocols.catalogue.streams import Reads, StreamDefinition
+from protocols.delivery.cursor import Cursor
+from protocols.delivery.messages import OpenSubscription
+from protocols.ids import Millis, StreamName
 from protocols.messages import Refused
 
 BUSY_RETRY_MS: Final = 50
@@ -59,4 +61,36 @@ def without_event_time(name: StreamName) -> Refused:
         error=f'stream "{name}" has no event time',
         detail="Its windows close by the time of publication, also while nobody publishes.",
         hint="There is nothing to do.",
+    )
+
+
+def reads_another(known: Cursor, command: OpenSubscription) -> Refused:
+    """The answer for a subscription that a client names, but for another stream or share than it has."""
+    has, wants = f"share {known.share}", f"{command.share}"
+    if known.stream != command.stream:
+        has, wants = f'stream "{known.stream}"', f'"{command.stream}"'
+    error = f'subscription "{known.subscription}" reads {has}, not {wants}'
+    return Refused(code="exists", error=error, hint="Choose another name for it.")
+
+
+def disk_is_low(stream: StreamName, retry_after_ms: Millis) -> Refused:
+    return Refused(
+        code="full",
+        error=f'stream "{stream}" takes no tuples: the disk of its ingress peer is almost full',
+        hint="Free some space there, or publish at another peer.",
+        retry_after_ms=retry_after_ms,
+    )
+
+
+def lost_columns(definition: StreamDefinition, reads: Reads) -> Refused | None:
+    """The answer for a reader that was planned before a column was dropped; None if it does not need any such."""
+    gone = definition.dropped_since(reads.version) if reads.version else ()
+    needed = [name for name in gone if reads.columns is None or name in reads.columns]
+    if not needed:
+        return None
+    return Refused(
+        code="invalid",
+        error=f'stream "{definition.name}" no longer has the column "{needed[0]}"',
+        detail=f"It was dropped after version {reads.version}, which this reader was made for.",
+        hint=f'"peer stream show {definition.name}" shows the columns there are.',
     )

@@ -8,6 +8,7 @@ from typing import Final
 
 from protocols.clock import wall_ms
 from protocols.delivery.messages import Publish, PublishNoted
+from protocols.events import StoredBatch
 from protocols.ids import Millis, StreamName
 
 KEPT_MS: Final[Millis] = 600_000  # Longer than any client repeats a publish.
@@ -22,6 +23,19 @@ class Sessions:
 
     _notes: OrderedDict[tuple[StreamName, bytes], OrderedDict[int, PublishNoted]] = field(default_factory=OrderedDict)
     _count: int = 0
+
+    def note(self, command: Publish, batch: StoredBatch) -> PublishNoted:
+        """Remember which tuples a publish has become."""
+        note = PublishNoted(
+            stream=command.stream,
+            session=command.session,
+            number=command.number,
+            first=batch.first,
+            count=batch.count,
+            stamp=batch.published_at,
+        )
+        self.add(note)
+        return note
 
     def add(self, note: PublishNoted) -> None:
         key = (note.stream, note.session)

@@ -12,7 +12,6 @@ from protocols.catalogue.events import (
     LookupFailed,
     PublisherEntry,
     StreamFound,
-    SubscriberEntry,
 )
 from protocols.catalogue.machine import CatalogueMachine
 from protocols.catalogue.refusals import clock_is_off, unknown_stream
@@ -48,6 +47,7 @@ from protocols.delivery.messages import (
     TupleBuried,
     Unsubscribe,
 )
+from protocols.delivery.refusals import lost_columns, reads_another
 from protocols.effects import AfterSync, Append, Effect, Reply, Send, SetTimer, Tell
 from protocols.events import (
     Abandoned,
@@ -131,7 +131,7 @@ class Subscriber:
         for each in self.subscriptions.values():
             if each.keep:
                 positions = each.positions_at(list(each.seen))
-                records += [_opened(each), CursorMoved(subscription=each.subscription, positions=positions)]
+                records += [each.record(), CursorMoved(subscription=each.subscription, positions=positions)]
                 first = each.dead.count - len(each.dead.letters) + 1
                 records += [
                     TupleBuried(subscription=each.subscription, number=number, letter=letter)
@@ -193,16 +193,15 @@ class Subscriber:
 
     # Clients come and go.
 
+    def serves(self, request: RequestId) -> bool:
+        return request in self._requests
+
     def _open(self, request: RequestId, command: OpenSubscription, now: Millis) -> list[Effect]:
         self.clock.witness(command.witness)
         effects: list[Effect] = []
         known = self.subscriptions.get(command.subscription)
-        if known is not None and known.stream != command.stream:
-            error = f'subscription "{known.subscription}" reads stream "{known.stream}", not "{command.stream}"'
-            return [Reply(request, Refused(code="exists", error=error, hint="Choose another name for it."))]
-        if known is not None and known.share != command.share:
-            error = f'subscription "{known.subscription}" reads share {known.share}, not {command.share}'
-            return [Reply(request, Refused(code="exists", error=error, hint="Choose another name for it."))]
+        if known is not None and (known.stream, known.share) != (command.stream, command.share):
+            return [Reply(request, reads_another(known, command))]
         if not command.share.is_sound:
             return [Reply(request, Refused(code="invalid", error=f"there is no share {command.share}"))]
         if known is None:
@@ -228,11 +227,11 @@ class Subscriber:
         for position in command.positions:
             known.seen[position.origin] = max(known.seen.get(position.origin, 0), position.next)
             known.doubts.passed(position.origin, position.next)
-        known.attach(request)
+        known.attach(request, command.reads)
         self._requests[request] = known.subscription
         if command.known and not known.keep and not known.is_open:
             return [*effects, *self._open_known(known, command.known, now)]
-        return [*effects, *self.catalogue.lookup(known.stream, (ROLE, "open", known.subscription), now)]
+        return [*effects, *self.catalogue.lookup(known.stream, (ROLE, "open", known.subscription), now, guess=True)]
 
     def _open_known(self, subscription: Cursor, origins: tuple[Origin, ...], now: Millis) -> list[Effect]:
         """Read from these publishers at once: their logs keep what is published until we are listed. Then look for
@@ -251,6 +250,8 @@ class Subscriber:
             if not event.is_dropped and (subscription.is_open or subscription.is_journalled):
                 return []
             return self._refuse(subscription, unknown_stream(event.name, event.nearest_name), now)
+        if refusal := lost_columns(event.definition, subscription.reads):
+            return self._refuse(subscription, refusal, now)
         subscription.publishers = {
             Origin(entry.peer, event.name, entry.epoch): entry
             for entry in event.publishers
@@ -261,16 +262,14 @@ class Subscriber:
             effects += self._advertise(subscription, "open", now)
             if subscription.keep:
                 subscription.is_journalled = True
-                effects.append(Append(_opened(subscription)))
+                effects.append(Append(subscription.record()))
         elif event.token[1] == "open":
             effects += self._advertised(subscription)
         return effects
 
     def _advertise(self, subscription: Cursor, purpose: str, now: Millis) -> list[Effect]:
         subscription.advertised_at = now
-        name, share = subscription.subscription, subscription.share
-        entry = SubscriberEntry(subscription=name, peer=self.peer_id, share=share, heartbeats=subscription.heartbeats)
-        token = (ROLE, purpose, subscription.subscription)
+        entry, token = subscription.entry(self.peer_id), (ROLE, purpose, subscription.subscription)
         return self.catalogue.advertise_subscriber(subscription.stream, entry, self._life(subscription), token, now)
 
     def _life(self, subscription: Cursor) -> Millis:
@@ -332,12 +331,13 @@ class Subscriber:
             self._requests.pop(subscription.request, None)
         effects: list[Effect] = []
         if subscription.keep:
-            effects.append(Append(_opened(subscription, ended=True)))
+            effects.append(Append(subscription.record(ended=True)))
         effects += [
             Send(peer, Unsubscribe(subscription=name, stream=subscription.stream))
             for peer in dict.fromkeys([*(peer for peer, _ in subscription.told), *subscription.served_by.values()])
         ]
-        return effects + self.catalogue.withdraw_subscriber(subscription.stream, name, (ROLE, "end", name), now)
+        token, life = (ROLE, "end", name), self._life(subscription)
+        return effects + self.catalogue.withdraw_subscriber(subscription.stream, name, life, token, now)
 
     # Finding publishers.
 
@@ -362,8 +362,7 @@ class Subscriber:
         return [self._ask(subscription, peer, origins, copies) for (peer, copies), origins in groups.items()]
 
     def _ask(self, subscription: Cursor, peer: PeerId, origins: list[Origin], copies: bool) -> Effect:
-        is_first = (peer, copies) not in subscription.told
-        subscription.told[peer, copies] = None
+        is_first = subscription.ask(peer, copies)
         message = Subscribe(
             subscription=subscription.subscription,
             stream=subscription.stream,
@@ -374,6 +373,7 @@ class Subscriber:
             restart=is_first,
             heartbeats=subscription.heartbeats,
             witness=subscription.heard_of,
+            any_version=True,
         )
         return Send(peer, message)
 
@@ -392,6 +392,8 @@ class Subscriber:
         if subscription is None:
             return [Send(sender, Unsubscribe(subscription=message.subscription, stream=message.stream))]
         served = {position.origin: position.next for position in message.positions}
+        if not subscription.is_served(sender, served):
+            return []
         fresh = [position for position in message.positions if position.origin not in subscription.seen]
         for position in fresh:
             subscription.seen[position.origin] = subscription.taken[position.origin] = position.next
@@ -435,6 +437,8 @@ class Subscriber:
         if subscription is None:
             stream = message.batches[0].origin.stream if message.batches else ""
             return [Send(sender, Unsubscribe(subscription=message.subscription, stream=stream))]
+        if not subscription.is_served(sender, (batch.origin for batch in message.batches)):
+            return []  # Of an earlier life of this peer, or a lie. If it is due, it comes again once we have asked.
         repeated: dict[Origin, None] = {}
         for batch in message.batches:
             origin = batch.origin
@@ -472,7 +476,8 @@ class Subscriber:
             subscription = self.subscriptions.get(name)
             if subscription is None or subscription.request is None:
                 continue
-            is_ours = sender == origin.publisher or origin in subscription.over
+            may_say = sender == origin.publisher or origin in subscription.over
+            is_ours = may_say and subscription.is_served(sender, (origin,))
             if is_ours and subscription.taken.get(origin) == silence.next and not subscription.held:
                 subscription.heard_of = max(subscription.heard_of, silence.at)
                 effects.append(Reply(subscription.request, Silent(silence=silence), last=False))
@@ -481,6 +486,8 @@ class Subscriber:
     def _gap(self, sender: PeerId, message: Gap) -> list[Effect]:
         subscription = self.subscriptions.get(message.subscription)
         if subscription is None or subscription.request is None:
+            return []
+        if not subscription.is_served(sender, (message.origin,)):
             return []
         origin, upto = message.origin, subscription.taken.get(message.origin)
         is_tried = subscription.trial is not None or subscription.is_burying
@@ -581,13 +588,3 @@ class Subscriber:
             assert self.subscriptions[name].request == request
         for subscription in self.subscriptions.values():
             subscription.validate()
-
-
-def _opened(subscription: Cursor, *, ended: bool = False) -> SubscriptionOpened:
-    return SubscriptionOpened(
-        subscription=subscription.subscription,
-        stream=subscription.stream,
-        since=subscription.since,
-        ended=ended,
-        share=subscription.share,
-    )

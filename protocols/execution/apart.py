@@ -136,7 +136,7 @@ class Renaming:
 
 def marked(source: Source) -> Source:
     """A source whose rows also say whether they are new."""
-    return msgspec.structs.replace(source, schema=Schema((*source.schema.fields, _mark(source.schema.fields))))
+    return msgspec.structs.replace(source, schema=source.schema.with_last(_mark(source.schema.fields)))
 
 
 def handing_on_marks(made: Project) -> Project:

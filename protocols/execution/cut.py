@@ -32,7 +32,7 @@ from protocols.execution.messages import QueryId
 from protocols.ids import Millis, PeerId, StreamName
 from protocols.subgraphs import Engine, FlowInput, Indexed, Inline, Input, Progress, Spark, StreamInput, Subgraph
 from queries.canonical import digest
-from queries.expressions import TIME, Expression, Named, columns_of
+from queries.expressions import TIME, Expression, Named
 from queries.plan import (
     Join,
     Nest,
@@ -47,6 +47,7 @@ from queries.plan import (
     sources,
     walk,
 )
+from queries.reads import needed_above
 from queries.restructure import one_shape
 from queries.schema import Schema
 
@@ -119,7 +120,9 @@ def cut(
     timed = _with_time(body)
     name = derived_name(_with_time(whole))
     work = Subgraph(1, timed, cutting.inputs(timed), _engine(body, engine), 0, "", name)
-    return _cut([*cutting.made, (work, worker), (Subgraph(0, relay, (FlowInput("", 1),), Inline()), proxy)])
+    return _cut(
+        [*cutting.made, (work, worker), (Subgraph(0, relay, (FlowInput("", 1, maker=worker),), Inline()), proxy)]
+    )
 
 
 @dataclass(slots=True)
@@ -175,7 +178,7 @@ class _Cutting:
         # A consumer with state needs old rows for replay, and Spark would leave them out.
         engine: Engine = Inline() if is_stateful(self.plan) else _engine(part, self.engine)
         inputs = _inputs(part, self.since, {})
-        self._flows[source.alias] = FlowInput(source.alias, number, is_mixed=tells_old)
+        self._flows[source.alias] = FlowInput(source.alias, number, is_mixed=tells_old, maker=host)
         is_timed = is_stateful(self.plan)
         made = Subgraph(number, part, inputs, engine, consumer, source.alias, name, tells_old, is_timed)
         self.made.append((made, host))
@@ -189,7 +192,7 @@ class _Cutting:
         part = handing_on_marks(Project(below, (*outputs, Named(TIME, time_of(below))), whole.alias))
         self._renaming.add(whole)
         inputs = self.inputs(part)
-        self._flows[whole.alias] = FlowInput(whole.alias, number, is_mixed=True)
+        self._flows[whole.alias] = FlowInput(whole.alias, number, is_mixed=True, maker=host)
         made = Subgraph(number, part, inputs, Spark(), consumer, whole.alias, derived_name(whole), tells_old=True)
         self.made.append((made, host))
         return source_of(part, f"{self.query}.{number}", join)
@@ -220,7 +223,7 @@ def _cut(placed: Sequence[tuple[Subgraph, PeerId]]) -> Cut:
 
 def narrowed(plan: Operator) -> dict[str, Project]:
     """For each alias, the selections and the projection that its source can be narrowed by before its rows travel."""
-    needed = _needed(plan)
+    needed = needed_above(plan)
     found: dict[str, Project] = {}
 
     def look(chain: Operator, source: Source) -> Operator:
@@ -309,43 +312,6 @@ def _marked_chain(chain: Operator) -> Operator:
         return Select(_marked_chain(chain.input), chain.predicate)
     assert isinstance(chain, Source)
     return marked(chain)
-
-
-def _needed(plan: Operator) -> dict[str, dict[str, None]]:
-    """For each alias, the fields that operators above the selections of its source read."""
-    needed: dict[str, dict[str, None]] = {each.alias: {} for each in sources(plan)}
-    for operator in walk(plan):
-        expressions, names = _reads(operator)
-        for expression in expressions:
-            for column in columns_of(expression):
-                if column.input in needed:
-                    needed[column.input][column.path[0]] = None
-        for fields in needed.values():
-            fields.update(dict.fromkeys(names))
-    return needed
-
-
-def _reads(operator: Operator) -> tuple[list[Expression], list[str]]:
-    """What an operator reads of its rows: expressions, and fields by name alone."""
-    match operator:
-        case Select(predicate=predicate) if not _is_chain(operator):
-            return [predicate], []
-        case Project(outputs=outputs):
-            return [each.expression for each in outputs], []
-        case Join(predicate=predicate) | Nest(predicate=predicate) if predicate is not None:
-            return [predicate], []
-        case WindowAggregate(keys=keys, aggregates=aggregates, window=window):
-            arguments = [each.argument for each in aggregates if each.argument is not None]
-            gathered = [item.name for each in aggregates for item in each.fields]
-            return [key.expression for key in keys] + arguments, gathered + list(window.by[:1])
-    return [], []
-
-
-def _is_chain(operator: Operator) -> bool:
-    """Whether an operator is a source, or selections on one."""
-    while isinstance(operator, Select):
-        operator = operator.input
-    return isinstance(operator, Source)
 
 
 def _with_time(plan: Operator) -> Operator:

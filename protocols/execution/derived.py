@@ -50,7 +50,8 @@ class DerivedStreams:
             return []
         entries = self._entries(attempt, now)
         self._rates = {key: rate for key, rate in self._rates.items() if key[0] != attempt.query}
-        return [effect for entry in entries for effect in self.catalogue.withdraw_derived(entry, self.token, now)]
+        withdraw = self.catalogue.withdraw_derived
+        return [effect for entry in entries for effect in withdraw(entry, LIFE_MS, self.token, now)]
 
     def _entries(self, attempt: Attempt, now: Millis) -> list[DerivedEntry]:
         return [

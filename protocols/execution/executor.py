@@ -10,10 +10,11 @@ import msgspec
 
 from protocols.delivery.messages import Missed, Opened, OpenSubscription, Publishers, Rows, Seen, Silent
 from protocols.effects import Effect, Send, SetTimer, Tell
+from protocols.errors import expect
 from protocols.events import Abandoned, Answered, Event, Received, TimerFired
-from protocols.execution.cut import is_stateful
 from protocols.execution.engine import EngineTried, RunFailed, RunResults, RunStarted, RunState, StopRun, WarmEngine
 from protocols.execution.run import RunOutput, SubgraphRun, encode_rows
+from protocols.execution.soundness import unsound_subgraph
 from protocols.ids import Millis, PeerId, RequestId, StreamName
 from protocols.inside import Inside
 from protocols.messages import Answer, Message, Refused
@@ -26,7 +27,6 @@ from protocols.subgraphs import (
     Flowed,
     FlowInput,
     Indexed,
-    Inline,
     Lease,
     Prepare,
     Prepared,
@@ -37,7 +37,6 @@ from protocols.subgraphs import (
     StreamInput,
     Undeploy,
 )
-from queries.plan import sources
 
 ROLE: Final = "executor"
 TICK: Final = "executor/tick"
@@ -46,8 +45,9 @@ STATUS_MS: Final = 1000
 LEASE_MS: Final = 20_000  # A subgraph whose proxy sends no LEASE for so long is given up.
 RESEND_MS: Final = 2000
 FORGET_MS: Final = 10_000  # A proxy that has not sent PREPARE again for so long has stopped waiting.
-RUNS_MAX: Final = 1000
+RUNS_MAX: Final = 5000
 FLOW_BYTES: Final = 256 << 10  # Of rows in one message.
+EARLY_MAX: Final = 1000  # What waits for the engine of one subgraph; more flows are sent again later.
 IN_FLIGHT_MAX: Final = 64  # Back-pressure: with more flows unacknowledged, inputs are not acknowledged either.
 
 _Heard = Rows | Missed | Publishers | Silent | Flow
@@ -110,14 +110,14 @@ class Executor:
             case Received(sender=sender, message=Deploy() as message):
                 is_ours = not isinstance(message.subgraph.engine, Indexed)
                 return self._deploy(sender, message, now) if is_ours else []
-            case Received(message=Undeploy() as message):
-                return self._undeploy(message.query, message.attempt)
-            case Received(message=Lease() as message):
-                self._renew(message, now)
+            case Received(sender=sender, message=Undeploy() as message):
+                return self._undeploy(sender, message)
+            case Received(sender=sender, message=Lease() as message):
+                self._renew(sender, message, now)
             case Received(sender=sender, message=Flow() as message):
                 return self._flow(sender, message, now)
-            case Received(message=Flowed() as message):
-                return self._flowed(message, now)
+            case Received(sender=sender, message=Flowed() as message):
+                return self._flowed(sender, message)
             case Answered(request=request, answer=answer) if request in self._requests:
                 return self._answered(*self._requests[request], answer, now)
             case RunStarted(run=run) if run in self._runs:
@@ -144,15 +144,18 @@ class Executor:
     def _deploy(self, proxy: PeerId, message: Deploy, now: Millis) -> list[Effect]:
         subgraph = message.subgraph
         key = (message.query, subgraph.number)
+        effects = self._make_way(key, proxy)
         known = self.hosted.get(key)
+        expect(subgraph.consumer is not None or proxy == self.peer_id, "results for a query of this peer")
         if known is not None and known.run.deploy.attempt >= message.attempt:
             same = known.run.deploy.attempt == message.attempt and known.is_announced
             return [self._announcement(known)] if same else []
-        effects = self._end(key) if known is not None else []
+        effects += self._end(key) if known is not None else []
         reason = self._objection(message)
         if reason:
             return [*effects, self._refusal(proxy, message, reason)]
-        run = SubgraphRun(message, f"{message.query}.{subgraph.number}~{message.attempt}", now)
+        whose = "" if proxy == self.peer_id else f"@{proxy.hex()}"
+        run = SubgraphRun(message, f"{message.query}.{subgraph.number}~{message.attempt}{whose}", now)
         hosted = self.hosted[key] = _Hosted(run, proxy, now, now)
         self._runs[run.run_id] = key
         for each in subgraph.inputs:
@@ -167,12 +170,21 @@ class Executor:
         effects += run.start()
         return [*effects, *(self._started(key, now) if run.is_inline else [])]
 
+    def _make_way(self, key: RunKey, proxy: PeerId) -> list[Effect]:
+        """End what another proxy has put in the place of a subgraph. The stream of a query names its proxy."""
+        known = self.hosted.get(key)
+        if known is None or known.proxy == proxy:
+            return []
+        expect(f"-{proxy.short}-" in key[0], "a subgraph of another proxy")
+        return self._end(key)
+
     def _prepare(self, proxy: PeerId, message: Prepare, now: Millis) -> list[Effect]:
         """Start the engine, and answer once it is ready or has failed."""
         if why := self._no_engine:
             return [self._send(proxy, Prepared(query=message.query, attempt=message.attempt, reason=why))]
         self._awaited = {each: at for each, at in self._awaited.items() if now - at < FORGET_MS}
-        self._awaited[proxy, message] = now
+        if len(self._awaited) < RUNS_MAX:
+            self._awaited[proxy, message] = now
         return [WarmEngine()]
 
     def _tried(self, reason: str) -> list[Effect]:
@@ -192,11 +204,8 @@ class Executor:
         if isinstance(message.subgraph.engine, Spark) and self._no_engine:
             return self._no_engine
         subgraph = message.subgraph
-        aliases = [each.alias for each in subgraph.inputs]
-        if sorted(aliases) != sorted(each.alias for each in sources(subgraph.plan)):
-            return "its inputs are not those of its plan"
-        if isinstance(subgraph.engine, Inline) and is_stateful(subgraph.plan):
-            return "its plan has state, which only an engine of its own can keep"
+        if unsound := unsound_subgraph(subgraph):
+            return unsound
         if len(self.hosted) >= RUNS_MAX:
             return f"this peer runs {RUNS_MAX} subgraphs already"
         return ""
@@ -210,14 +219,19 @@ class Executor:
             positions=hosted.run.start_positions(each.alias),
             known=each.known,
             heartbeats=hosted.run.deploy.subgraph.is_timed,
+            reads=hosted.run.reads(each.alias),
         )
         request, effect = self.inside.ask(ROLE, command)
         self._requests[request] = (key, each.alias)
         hosted.requests[each.alias] = request
         return effect
 
-    def _undeploy(self, query: StreamName, attempt: int) -> list[Effect]:
-        over = [key for key, hosted in self.hosted.items() if key[0] == query and hosted.run.deploy.attempt <= attempt]
+    def _undeploy(self, proxy: PeerId, message: Undeploy) -> list[Effect]:
+        over = [
+            key
+            for key, hosted in self.hosted.items()
+            if key[0] == message.query and hosted.proxy == proxy and hosted.run.deploy.attempt <= message.attempt
+        ]
         return [effect for key in over for effect in self._end(key)]
 
     def _end(self, key: RunKey) -> list[Effect]:
@@ -244,9 +258,9 @@ class Executor:
         """To a peer; to ourselves without the network."""
         return Tell(Received(self.peer_id, message)) if peer == self.peer_id else Send(peer, message)
 
-    def _renew(self, message: Lease, now: Millis) -> None:
+    def _renew(self, proxy: PeerId, message: Lease, now: Millis) -> None:
         for key, hosted in self.hosted.items():
-            if key[0] == message.query and hosted.run.deploy.attempt == message.attempt:
+            if key[0] == message.query and hosted.proxy == proxy and hosted.run.deploy.attempt == message.attempt:
                 hosted.leased_at = now
 
     def _started(self, key: RunKey, now: Millis) -> list[Effect]:
@@ -298,6 +312,10 @@ class Executor:
         if found is None:
             return []  # Another attempt, or not deployed here yet: the maker sends it again.
         key, hosted, each = found
+        maker = hosted.makers.setdefault(message.subgraph, each.maker or sender)
+        expect(maker == sender, "a flow that another peer makes")
+        if not hosted.is_started and len(hosted.early) >= EARLY_MAX:
+            return []
         if hosted.lives.setdefault(message.subgraph, message.life) != message.life:
             return self._fail(key, f"subgraph {message.subgraph} began anew at peer {sender.short}")
         if message.sequence < hosted.expected[message.subgraph]:
@@ -305,7 +323,6 @@ class Executor:
         if message.sequence > hosted.expected[message.subgraph]:
             return []
         hosted.expected[message.subgraph] += 1
-        hosted.makers[message.subgraph] = sender
         return self._take(key, each.alias, message, now)
 
     def _flowed_message(self, hosted: _Hosted, subgraph: int, maker: PeerId) -> Effect:
@@ -381,10 +398,11 @@ class Executor:
             effects.append(self._send(deploy.consumer_host, flow))
         return effects
 
-    def _flowed(self, message: Flowed, now: Millis) -> list[Effect]:
+    def _flowed(self, sender: PeerId, message: Flowed) -> list[Effect]:
         hosted = self.hosted.get((message.query, message.subgraph))
         if hosted is None or hosted.run.deploy.attempt != message.attempt:
             return []
+        expect(hosted.run.deploy.consumer_host == sender, "an answer to a flow that goes to another peer")
         while hosted.flows and hosted.flows[0][0].sequence < message.sequence:
             hosted.flows.popleft()
         return self._acknowledge_inputs(hosted)
@@ -422,10 +440,12 @@ class Executor:
     def _tick(self, now: Millis) -> list[Effect]:
         effects: list[Effect] = []
         for key, hosted in list(self.hosted.items()):
+            if now - hosted.status_at < STATUS_MS and not hosted.run.goes_by_time and not hosted.flows:
+                continue  # Nothing to do, for most of thousands of subgraphs.
             if now - hosted.leased_at > LEASE_MS and hosted.proxy != self.peer_id:
                 effects += self._end(key)
                 continue
-            if hosted.is_started:
+            if hosted.is_started and hosted.run.goes_by_time:
                 more, results = hosted.run.tick(now)
                 effects += more
                 effects += self._hand_on(key, results, now)

@@ -58,18 +58,18 @@ class Explainer:
     inside: Inside
     clock: HybridClock
     _open: dict[str, _Asked] = field(default_factory=dict)
-    _planner: Planner = field(init=False)
+    planner: Planner = field(init=False)
 
     def __post_init__(self) -> None:
-        self._planner = Planner(self.peer_id, self.clock, Questions(self.inside, ROLE))
+        self.planner = Planner(self.peer_id, self.clock, Questions(self.inside, ROLE))
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:
         match event:
             case Requested(request=request, command=PlanQuery() | WeighQuery() as command):
                 return self._begin(request, command)
             case Answered(request=request, answer=answer):
-                asked = self._open.get(self._planner.questions.owner_of(request))
-                purpose = self._planner.questions.take(request)
+                asked = self._open.get(self.planner.questions.owner_of(request))
+                purpose = self.planner.questions.take(request)
                 return self._follow(asked, asked.planning.answered(purpose, answer)) if asked is not None else []
             case NetworkSeen(placement=token) if token in self._open:
                 asked = self._open[token]
@@ -87,10 +87,10 @@ class Explainer:
         """Placements are weighed as if there were no join index: it finds its peers by keys."""
         token = f"explain {request}"
         if isinstance(command, PlanQuery):
-            planning = Planning(self._planner, token, NAME, command.text, command.engine, Placing())
+            planning = Planning(self.planner, token, NAME, command.text, command.engine, Placing())
         else:
             placing = Placing("auto", command.within_ms)
-            planning = Planning(self._planner, token, NAME, command.text, "inline", placing)
+            planning = Planning(self.planner, token, NAME, command.text, "inline", placing)
         self._open[token] = _Asked(request, command, planning)
         return planning.begin()
 
@@ -106,7 +106,7 @@ class Explainer:
 
     def _reply(self, asked: _Asked, answer: Answer) -> list[Effect]:
         del self._open[asked.planning.token]
-        self._planner.questions.stop(asked.planning.token, PURPOSES)
+        self.planner.questions.stop(asked.planning.token, PURPOSES)
         return [Reply(asked.request, answer)]
 
     def _planned(self, asked: _Asked, decision: Decision | NoEngine | Infeasible) -> Answer:

@@ -1,20 +1,23 @@
 """Records, commands and answers of queries: what their proxy writes to its journal and says to clients.
 
 client ── SUBMIT ──▶ proxy ── STARTING, ACCEPTED | REFUSED ──▶ client
+peer of a client ── ASK_PROXY ──▶ proxy ── PROXY_ANSWER ──▶ peer of the client
 
 `protocols/subgraphs.py` has what proxies and hosts say to each other.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from protocols.clock import Stamp
 from protocols.delivery.messages import Origin
-from protocols.ids import Millis, PeerId, StreamName
-from protocols.messages import Answer, Command, Record
+from protocols.errors import expect
+from protocols.events import Event
+from protocols.ids import COUNT_MAX, MILLIS_MAX, Millis, PeerId, RequestId, StreamName
+from protocols.messages import Answer, Command, Done, Message, Record, Refused
 from protocols.subgraphs import Algorithm, Progress, Subgraph, SubgraphStatus
 from queries.schema import Schema
 
@@ -23,8 +26,19 @@ EngineName = Literal["auto", "inline", "spark", Algorithm]
 """What a client may ask for; the algorithms are those of the join index."""
 PlacementName = Literal["auto", "baseline", "edge", "edge+", "in-network", "exact"]
 
+ResultsDurability = Literal["auto", "disk", "replicated"]
+"""Where the results are before anybody reads them; auto: as the text says, else on the proxy's disk."""
+
 
 # In the journal.
+
+
+class StreamVersion(msgspec.Struct, frozen=True, array_like=True):
+    """The columns of a stream that a query was planned with; it keeps them, whatever is added."""
+
+    stream: StreamName
+    created_at: Stamp
+    version: int
 
 
 class QueryInstalled(Record, frozen=True, kw_only=True, tag="QUERY"):
@@ -40,6 +54,8 @@ class QueryInstalled(Record, frozen=True, kw_only=True, tag="QUERY"):
     within_ms: float | None = None
     statistics: str = ""
     since: Stamp | None = None  # It reads what was published from then on; None: from its insertion on.
+    owner: str = ""  # Who submitted it, and with whose right it reads; empty for the peer's own user.
+    versions: tuple[StreamVersion, ...] | None = None  # Of its streams; None: written by 0.2, which knew no other.
 
 
 class ResultsNoted(Record, frozen=True, kw_only=True, tag="RESULTS"):
@@ -66,6 +82,7 @@ class SubmitQuery(Command, frozen=True, kw_only=True, tag="SUBMIT"):
     within_ms: float | None = None  # The bound on the delay of a tuple to the subscriber's peer.
     statistics: str = ""  # Of its streams, as queries/statistics.py writes them. Publishers' own override them.
     since: Literal["now", "start"] | Stamp = "now"  # It reads what its streams have kept from then on, then all new.
+    durability: ResultsDurability = "auto"
 
 
 class QueryStarting(Answer, frozen=True, kw_only=True, tag="STARTING"):
@@ -87,13 +104,15 @@ class QueryAccepted(Answer, frozen=True, kw_only=True, tag="ACCEPTED"):
 
 
 class StopQuery(Command, frozen=True, kw_only=True, tag="STOP"):
-    """End a query of this peer and drop its results. Answered with Done."""
+    """End a query and drop its results. Answered with Done."""
 
-    query: QueryId
+    query: QueryId  # The name of one of this peer, else of another; or NAME@PEER, with the beginning of a peer's id.
 
 
 class ListQueries(Command, frozen=True, kw_only=True, tag="LIST_QUERIES"):
-    """Which queries were submitted at this peer?"""
+    """Which queries were submitted at this peer, or everywhere?"""
+
+    everywhere: bool = False
 
 
 class QueryListed(msgspec.Struct, frozen=True, array_like=True):
@@ -102,22 +121,24 @@ class QueryListed(msgspec.Struct, frozen=True, array_like=True):
     query: QueryId
     stream: StreamName  # Of its results.
     text: str
-    state: str  # starting | running | waiting | ending
+    state: str  # starting | running | waiting | ending; of another peer also: proxy is down | not asked
     attempt: int
     rows_out: int
     inserted_at: Stamp
+    proxy: PeerId | None = None
 
 
 class QueriesListed(Answer, frozen=True, kw_only=True, tag="QUERIES"):
-    """The queries of this peer, oldest first."""
+    """The queries of this peer or of all, oldest first."""
 
     queries: tuple[QueryListed, ...]
+    is_whole: bool = True  # Otherwise these are the oldest of them, as many as fit into one message between peers.
 
 
 class ShowQuery(Command, frozen=True, kw_only=True, tag="SHOW_QUERY"):
     """Tell all about one query."""
 
-    query: QueryId
+    query: QueryId  # As in StopQuery.
 
 
 class SubgraphShown(msgspec.Struct, frozen=True, array_like=True):
@@ -166,6 +187,8 @@ class QueryShown(Answer, frozen=True, kw_only=True, tag="QUERY_SHOWN"):
     preparing: tuple[PeerId, ...] = ()  # Whose engines it waits for, to move there.
     story: tuple[tuple[Millis, str], ...] = ()  # What happened to it lately, and when.
     since: Stamp = 0  # It reads what was published from then on.
+    proxy: PeerId | None = None
+    durability: str = "disk"  # Of the stream of the results.
 
 
 class PlanQuery(Command, frozen=True, kw_only=True, tag="PLAN_QUERY"):
@@ -209,3 +232,52 @@ class QueryWeighed(Answer, frozen=True, kw_only=True, tag="QUERY_WEIGHED"):
     engines: int  # Peers among them that run Spark.
     betas: tuple[tuple[str, float], ...]  # What flows out of each part, in bytes per second.
     options: tuple[Weighed, ...]
+
+
+# Between the peer of a client and the proxy of a query that the client asks about.
+
+NAME_CHARS_MAX: Final = 256
+
+
+class AskProxy(Message, frozen=True, kw_only=True, tag="ASK_PROXY"):
+    """A client of mine asks this of your queries. Repeated until it is answered."""
+
+    number: Stamp  # Given once by the peer that asks.
+    command: ShowQuery | StopQuery | ListQueries
+
+    def check(self) -> None:
+        if isinstance(self.command, ListQueries):
+            expect(not self.command.everywhere, "a proxy lists its own queries alone")
+        else:
+            expect(len(self.command.query) <= NAME_CHARS_MAX, "no query has so long a name")
+
+
+class ProxyAnswer(Message, frozen=True, kw_only=True, tag="PROXY_ANSWER"):
+    """The answer of a proxy, for the client."""
+
+    number: Stamp
+    answer: QueryShown | QueriesListed | Done | Refused
+
+    def check(self) -> None:
+        match self.answer:
+            case QueryShown(attempt=attempt, results=results, dropped=dropped, inserted_at=inserted_at, since=since):
+                _expect_counts(attempt, results, dropped, inserted_at, since)
+            case QueriesListed(queries=queries):
+                for each in queries:
+                    _expect_counts(each.attempt, each.rows_out, each.inserted_at)
+            case Done(stamp=stamp, replicas=replicas):
+                _expect_counts(stamp, replicas)
+            case Refused(retry_after_ms=retry_after_ms):
+                expect(0 <= retry_after_ms <= MILLIS_MAX, "a refusal until no time")
+
+
+def _expect_counts(*counts: int) -> None:
+    expect(all(0 <= each <= COUNT_MAX for each in counts), "impossible counts")
+
+
+class NotHere(Event, frozen=True):
+    """A client asks about a query that this peer does not have, or about those of all peers."""
+
+    request: RequestId
+    command: ShowQuery | StopQuery | ListQueries
+    known: tuple[QueryId, ...]  # The queries of this peer.

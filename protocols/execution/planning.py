@@ -8,20 +8,21 @@ better. The explainer plans texts that nobody runs. Each step asks somebody and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
 import msgspec
 
 from protocols.catalogue.messages import ListStreams, ShowStream, StreamShown, StreamsListed
-from protocols.catalogue.streams import StreamDefinition
+from protocols.catalogue.streams import Reads, StreamDefinition
 from protocols.clock import HybridClock, Stamp
 from protocols.delivery.messages import Origin
+from protocols.delivery.refusals import lost_columns
 from protocols.effects import Effect, Tell
 from protocols.execution.cut import Cut, cut, indexed, introduced
 from protocols.execution.decision import Choice, Decision, Placing, decide
-from protocols.execution.messages import QueryId
+from protocols.execution.messages import QueryId, StreamVersion
 from protocols.execution.refusals import NoEngine, cannot_run, no_placement, not_indexed, not_understood
 from protocols.ids import Millis, PeerId, StreamName
 from protocols.inside import Questions
@@ -32,10 +33,10 @@ from protocols.placement.events import OperatorsPlaced, PlacementAsked, Placemen
 from protocols.placement.messages import Distributed, Terms
 from protocols.placement.sight import LookAtNetwork, NetworkSeen
 from protocols.subgraphs import ALGORITHMS, SKEWS, Indexed
-from queries.catalogue import Stream
 from queries.errors import QueryError
 from queries.plan import Operator, sources
 from queries.query import ParsedQuery, likely_streams, parse
+from queries.reads import columns_read
 
 SHUN_MS: Final = 30_000  # A host that was lost is not chosen again for a while.
 PLACED_WITHIN_MS: Final = 3000  # How long the coordinators have for a placement.
@@ -56,6 +57,10 @@ class Planner:
     questions: Questions
     lost: dict[PeerId, Millis] = field(default_factory=dict)  # When each host was lost.
     trouble: str = ""  # Why our own engine did not start.
+    # What the rights say: why an owner may not read some streams; whether a host may read one; whether all peers may.
+    objection: Callable[[str, Iterable[StreamName]], Refused | None] = lambda _owner, _streams: None
+    may_host: Callable[[PeerId, StreamName], bool] = lambda _peer, _stream: True
+    all_may_read: Callable[[StreamName], bool] = lambda _stream: True
 
     def note_lost(self, peer: PeerId, now: Millis) -> None:
         self.lost = {each: at for each, at in self.lost.items() if now - at < SHUN_MS}
@@ -89,6 +94,7 @@ class Planning:
     placing: Placing
     parsed: ParsedQuery | None = None
     index: Indexed | None = None  # The join index runs it.
+    versions: dict[StreamName, StreamVersion] | None = None  # Of its streams; None: not planned yet.
     asked: Asked | None = None  # The open question to the coordinators.
     is_looking: bool = False  # It waits for NetworkSeen.
     _likely: int = 0  # Streams the text seems to name that have not been shown yet.
@@ -142,13 +148,35 @@ class Planning:
 
         Only the parser knows which streams a text names.
         """
-        streams = {each.name: _stream(each) for each in definitions if each.name != self.token}
+        known = {each.name: each for each in definitions if each.name != self.token}
         try:
-            self.parsed = parse(self.text, streams)
+            self.parsed = parse(self.text, {name: each.stream(self._version(each)) for name, each in known.items()})
         except QueryError as error:
             return not_understood(error) if are_all else self._ask("streams", ListStreams())
         self.placing.adopt(self.parsed.options)
-        return self._choose_index() or self.parsed
+        return self._keep_versions(known) or self._choose_index() or self.parsed
+
+    def _version(self, definition: StreamDefinition) -> int | None:
+        """Which version of a stream the text is about: the one it was first planned with; None: the newest."""
+        if self.versions is None:
+            return None
+        kept = self.versions.get(definition.name)
+        if kept is None:  # A peer of 0.2 planned it.
+            return 1
+        return kept.version if kept.created_at == definition.created_at else None
+
+    def _keep_versions(self, known: Mapping[StreamName, StreamDefinition]) -> Refused | None:
+        """From now on the query has the columns it was planned with; refused if one that it reads was dropped."""
+        read = columns_read(self.plan)
+        for source in sources(self.plan):
+            reads = Reads(columns=read[source.alias], version=source.schema.version)
+            if refusal := lost_columns(known[source.stream], reads):
+                return refusal
+        self.versions = {
+            each.stream: StreamVersion(each.stream, known[each.stream].created_at, each.schema.version)
+            for each in sources(self.plan)
+        }
+        return None
 
     def _choose_index(self) -> Refused | None:
         """Whether the join index runs it; refused if it must and cannot."""
@@ -163,11 +191,16 @@ class Planning:
         algorithm = next((each for each in ALGORITHMS if each == wanted), None)
         if algorithm is None:
             return None
+        secret = [each.stream for each in sources(plan) if not self.planner.all_may_read(each.stream)]
+        if secret and is_open:
+            return None
         why = "its peers follow from its values; it cannot be placed as well" if is_placed else ""
         try:
             check(plan, algorithm)
         except NotIndexed as error:
             why = why or str(error)
+        if secret:
+            why = why or f'not every peer may read stream "{secret[0]}", and the index needs that (grant it to peer:*)'
         if why:
             return not_indexed(self.name, algorithm, why, is_placed=is_placed, able=algorithm_for(plan))
         skew = next(each for each in SKEWS if each == options.get("skew", "auto"))
@@ -198,6 +231,8 @@ class Planning:
     def decide(self, seen: NetworkSeen, now: Millis) -> Decision | NoEngine | Infeasible:
         """Where it would run on the network as it is seen now."""
         lost = [peer for peer, at in self.planner.lost.items() if now - at < SHUN_MS]
+        streams = dict.fromkeys(source.stream for source in sources(self.plan))
+        lost += [peer for peer in seen.peers if not all(self.planner.may_host(peer, each) for each in streams)]
         self.placing.unready = {peer: until for peer, until in self.placing.unready.items() if now < until}
         return decide(self.plan, self.placing, seen, self.planner.peer_id, self.engine, lost)
 
@@ -269,12 +304,6 @@ class Planning:
         made = cut(self.name, decision.plan, since, choice.chains, proxy, choice.worker, self.engine, choice.joins)
         known = {name: _on_disk(shown) for name, shown in self.placing.streams.items()}
         return introduced(made, known, self.placing.patience_ms)
-
-
-def _stream(definition: StreamDefinition) -> Stream:
-    return Stream(
-        definition.name, definition.schema, definition.event_time, definition.lateness_ms, definition.retention_ms
-    )
 
 
 def _on_disk(shown: StreamShown) -> tuple[Origin, ...]:

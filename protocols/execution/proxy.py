@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
+from protocols.catalogue.events import Advertised, AdvertiseFailed
 from protocols.clock import HybridClock
 from protocols.delivery.ingress import Ingress
 from protocols.effects import Effect, Reply, Send, SetTimer, Tell
+from protocols.errors import expect
 from protocols.events import (
     Abandoned,
     Answered,
@@ -26,8 +28,10 @@ from protocols.events import (
 )
 from protocols.execution.derived import DerivedStreams
 from protocols.execution.engine import EngineTried
+from protocols.execution.listing import Listings
 from protocols.execution.messages import (
     ListQueries,
+    NotHere,
     QueryId,
     QueryInstalled,
     ResultsNoted,
@@ -90,15 +94,24 @@ class QueryProxy:
     planner: Planner = field(init=False)
     registry: Registry = field(init=False)
     _questions: Questions = field(init=False)
+    _services: Services = field(init=False)
     _is_ticking: bool = False
 
     def __post_init__(self) -> None:
         self._questions = Questions(self.inside, ROLE)
         self.planner = Planner(self.peer_id, self.clock, self._questions)
-        derived = DerivedStreams(self.publisher.catalogue, (ROLE, "derived"))
-        self.registry = Registry(
-            Services(self.peer_id, self.clock, self.publisher, self.limits, self._questions, self.planner, derived)
+        catalogue = self.publisher.catalogue
+        self._services = Services(
+            self.peer_id,
+            self.clock,
+            self.publisher,
+            self.limits,
+            self._questions,
+            self.planner,
+            DerivedStreams(catalogue, (ROLE, "derived")),
+            Listings(self.peer_id, catalogue.queries, ROLE),
         )
+        self.registry = Registry(self._services)
 
     @property
     def queries(self) -> dict[QueryId, SubmittedQuery]:
@@ -113,15 +126,19 @@ class QueryProxy:
     def handle(self, event: Event, now: Millis) -> list[Effect]:  # noqa: C901 - one branch for each kind of address
         match event:
             case Requested(request=request, command=SubmitQuery() as command):
-                return self._submit(request, command, now)
+                return self._submit(request, command, event.asker, now)
             case Requested(request=request, command=StopQuery(query=name) | ShowQuery(query=name) as command):
-                query = self.queries.get(name)
+                query = self.registry.named(name)
                 is_stop = isinstance(command, StopQuery)
                 if query is None or (is_stop and query.ending_for is not None):
-                    return [Reply(request, unknown_query(name, list(self.queries)))]
+                    return self._not_here(request, command)
                 return self._hand_to(query, event, now) if is_stop else [Reply(request, shown(query))]
+            case Requested(request=request, command=ListQueries(everywhere=True) as command):
+                return self._not_here(request, command)
             case Requested(request=request, command=ListQueries()):
                 return [Reply(request, self.registry.listed())]
+            case Advertised() | AdvertiseFailed():
+                self._services.listings.answered(event, now)
             case Answered(request=request):
                 query = self.registry.of(self._questions.owner_of(request))
                 if query is None:
@@ -130,7 +147,11 @@ class QueryProxy:
             case Received(sender=sender, message=Deployed() as message) if self.registry.of(message.query) is None:
                 over = Undeploy(query=message.query, attempt=message.attempt)
                 return [Send(sender, over) if sender != self.peer_id else Tell(Received(sender, over))]
-            case Received(message=Deployed() | DeployRefused() | Prepared() | SubgraphStatus() as message):
+            case Received(sender=sender, message=Deployed() | DeployRefused() | SubgraphStatus() as message):
+                query = self.registry.of(message.query)
+                expect(query is None or query.may_hear(sender, message), "news of a subgraph that another peer runs")
+                return self._hand_to_query_of(message.query, event, now)
+            case Received(message=Prepared() as message):
                 return self._hand_to_query_of(message.query, event, now)
             case ResultsReady() | AttemptLost():
                 return self._hand_to_query_of(event.query, event, now)
@@ -153,7 +174,14 @@ class QueryProxy:
                 return self._start_ticking()
         return []
 
-    def _submit(self, request: RequestId, command: SubmitQuery, now: Millis) -> list[Effect]:
+    def _not_here(self, request: RequestId, command: ShowQuery | StopQuery | ListQueries) -> list[Effect]:
+        """A client may mean a query of another peer. A peer that asks for its client has found the query before."""
+        if Inside.is_client(request):
+            return [Tell(NotHere(request, command, tuple(self.queries)))]
+        assert not isinstance(command, ListQueries), "a list of all is for clients"
+        return [Reply(request, unknown_query(command.query, tuple(self.queries)))]
+
+    def _submit(self, request: RequestId, command: SubmitQuery, owner: str, now: Millis) -> list[Effect]:
         self.clock.witness(command.witness)
         inserted_at = self.clock.tick(now)
         name = command.name or f"q-{Key.of('query', self.peer_id, str(inserted_at)).hex()[:8]}"
@@ -162,6 +190,8 @@ class QueryProxy:
             return [Reply(request, refusal)]
         stream = results_stream(name, inserted_at, self.peer_id, self.publisher.catalogue.store.is_nearest)
         query = self.registry.add(name, command, inserted_at, stream, request)
+        query.owner = owner
+        query.wanted_durability = command.durability
         match command.since:
             case "start":
                 query.since = 0
@@ -201,8 +231,9 @@ class QueryProxy:
         for query in list(self.queries.values()):
             lost = query.silent_host(now)
             effects += self._host_lost(*lost, now) if lost is not None else self._hand_to(query, event, now)
-        self._is_ticking = bool(self.queries)
-        return [*effects, SetTimer(TICK, TICK_MS)] if self.queries else effects
+        effects += self._services.listings.tick(now)
+        self._is_ticking = bool(self.queries) or self._services.listings.has_work
+        return [*effects, SetTimer(TICK, TICK_MS)] if self._is_ticking else effects
 
     def validate(self) -> None:
         for name, query in self.queries.items():

@@ -8,6 +8,8 @@ from typing import Final
 
 import msgspec
 
+from protocols.catalogue.events import QueryEntry
+from protocols.catalogue.queries import TEXT_LISTED, shortened
 from protocols.catalogue.refusals import clock_is_off
 from protocols.clock import HybridClock
 from protocols.delivery.ingress import Ingress
@@ -21,7 +23,7 @@ from queries.errors import QueryError
 from queries.spark_able import formless
 from queries.statistics import from_json
 
-QUERIES_MAX: Final = 1000
+QUERIES_MAX: Final = 5000
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
@@ -71,8 +73,64 @@ def unreadable(statistics: str) -> Refused | None:
 
 def unknown_query(name: QueryId, known: Sequence[QueryId]) -> Refused:
     there = ", ".join(known[:8]) if known else "none"
-    error = f'query "{name}" is not known at this peer'
-    return Refused(code="unknown", error=error, detail=f"Queries here: {there}.", hint="peer query ls lists them.")
+    hint = '"peer query ls --all" lists those of all peers.'
+    return Refused(
+        code="unknown", error=f'query "{name}" is not known', detail=f"Queries of this peer: {there}.", hint=hint
+    )
+
+
+def ambiguous_query(name: QueryId, proxies: Sequence[PeerId]) -> Refused:
+    """Several peers have a query of that name."""
+    name = name.partition("@")[0]
+    error = f'{len(proxies)} peers have a query "{name}"'
+    meant = ", ".join(f"{name}@{each.short}" for each in proxies[:8])
+    return Refused(code="invalid", error=error, hint=f"Say which: {meant}.")
+
+
+def directory_silent(name: QueryId, reason: str) -> Refused:
+    error = f'query "{name}" is not of this peer' if name else "the queries of other peers cannot be listed"
+    return Refused(
+        code="unavailable",
+        error=f"{error}, and the peers that keep the directory of queries did not answer in time",
+        detail=reason,
+        hint="Try again; the network may be healing.",
+        retry_after_ms=1000,
+    )
+
+
+def proxy_silent(entry: QueryEntry, is_stop: bool) -> Refused:
+    """The peer that has the query is down, or cut off."""
+    hint = "It goes on, with its results, once that peer is back."
+    if is_stop:
+        hint = "Stop it once that peer is back. If the peer is only slow, the query may still be stopped."
+    elif entry.durability == "replicated":
+        hint += f" {_at_its_backup(entry)}"
+    error = f'query "{entry.name}": its proxy {entry.proxy.short} does not answer'
+    return Refused(code="unavailable", error=error, detail=f"It runs: {shortened(entry.text, TEXT_LISTED)}", hint=hint)
+
+
+def lost_query(entry: QueryEntry) -> Refused:
+    """The peer that had the query does not know it."""
+    return Refused(
+        code="unknown",
+        error=f'query "{entry.name}" is not known at its proxy {entry.proxy.short}',
+        detail="It has ended just now, or that peer has lost its disk.",
+        hint=_at_its_backup(entry) if entry.durability == "replicated" else "",
+    )
+
+
+def _at_its_backup(entry: QueryEntry) -> str:
+    return f'A backup keeps its results so far: peer subscribe "{entry.stream}" --since start'
+
+
+def proxy_busy(proxy: PeerId) -> Refused:
+    error = f"peer {proxy.short} is asked too much about its queries"
+    return Refused(code="busy", error=error, retry_after_ms=1000)
+
+
+def too_large_to_show(name: QueryId, proxy: PeerId) -> Refused:
+    error = f'query "{name}" is too large to be shown by another peer than its proxy'
+    return Refused(code="invalid", error=error, hint=f'"peer query show {name}" at peer {proxy.short} shows it.')
 
 
 def not_understood(error: QueryError) -> Refused:

@@ -63,6 +63,11 @@ class Registry:
         query = self.queries.get(stream.rpartition(".")[0])
         return query if query is not None and query.stream == stream else self.queries.get(stream)
 
+    def named(self, name: QueryId) -> SubmittedQuery | None:
+        """The query that a client means: by its name, perhaps with an @ and the beginning of this peer's id."""
+        name, _, peer = name.partition("@")
+        return self.queries.get(name) if self.services.peer_id.hex().startswith(peer) else None
+
     def make_way(self, name: QueryId, stream: StreamName = "") -> None:
         """File a refused query under its stream, so that another may have its name; not if it has the given stream."""
         known = self.queries.get(name)
@@ -83,7 +88,8 @@ class Registry:
                 query = self.queries.get(record.query) or self.add(
                     record.query, record, record.inserted_at, record.stream
                 )
-                query.journalled = state
+                query.journalled, query.owner = state, record.owner
+                query.planning.versions = {each.stream: each for each in record.versions or ()}
                 query.since = record.inserted_at if record.since is None else record.since
             case ResultsNoted() if record.query in self.queries:
                 self.queries[record.query].results.notes.append(record)
@@ -99,7 +105,8 @@ class Registry:
 def _listed(query: SubmittedQuery) -> QueryListed:
     number = query.attempt.number if query.attempt is not None else 0
     text, count = query.planning.text, query.results.count
-    return QueryListed(query.name, query.stream, text, query.state, number, count, query.inserted_at)
+    proxy = query.services.peer_id
+    return QueryListed(query.name, query.stream, text, query.state, number, count, query.inserted_at, proxy)
 
 
 def shown(query: SubmittedQuery) -> QueryShown:
@@ -124,6 +131,8 @@ def shown(query: SubmittedQuery) -> QueryShown:
         preparing=tuple(attempt.moving.awaited) if attempt is not None and attempt.moving is not None else (),
         story=tuple(query.lifecycle.story),
         since=query.since,
+        proxy=query.services.peer_id,
+        durability=query.durability,
     )
 
 

@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from protocols.catalogue.streams import Reads
 from protocols.clock import COUNT_BITS
 from protocols.delivery.messages import Batch, Missed, Position, Publishers, Silence
 from protocols.effects import Effect
@@ -50,6 +51,7 @@ from queries.plan import (
     sources,
     walk,
 )
+from queries.reads import columns_read
 from queries.schema import Field, FieldType, Row, Schema
 
 FEED_ROWS_MAX: Final = 2000  # A larger batch is fed in parts, so that results come in parts, too.
@@ -97,11 +99,13 @@ class SubgraphRun:
         self.sources = {each.alias: each for each in sources(self.plan)}
         self.is_stateful = is_stateful(self.plan)
         self.is_inline = isinstance(subgraph.engine, Inline)
+        # Without state here or behind it, nothing waits for a window to close.
+        self.goes_by_time = self.is_stateful or subgraph.consumer is not None
         self._tells_old = subgraph.tells_old
         self._mixed = [each.alias for each in subgraph.inputs if isinstance(each, FlowInput) and each.is_mixed]
         marks = 1 if self._tells_old else 0  # Streams do not carry the mark; it is added here.
         streams = [self.sources[each.alias] for each in subgraph.inputs if isinstance(each, StreamInput)]
-        self._schemas = {each.alias: Schema(each.schema.fields[: len(each.schema.fields) - marks]) for each in streams}
+        self._schemas = {each.alias: each.schema.without_last(marks) for each in streams}
         self._steps = pipelines(self.plan) if self.is_inline else {}
         self._horizon_us = horizon_us(self.plan) if self.is_stateful else None
         self._has_lists = any(isinstance(each, Nest) for each in walk(self.plan))
@@ -110,6 +114,7 @@ class SubgraphRun:
         self.rows_in = dict.fromkeys(self.clocks, 0)
         self.late = dict.fromkeys(self.clocks, 0)
         self.missed = dict.fromkeys(self.clocks, 0)
+        self.unfit = dict.fromkeys(self.clocks, 0)
         self.rows_out = 0
         self.state_rows: int | None = None if self.is_stateful else 0
         self.watermark_us: int | None = None
@@ -136,6 +141,12 @@ class SubgraphRun:
         return len(self._waiting)
 
     # Rows in.
+
+    def reads(self, alias: str) -> Reads:
+        """What a stream's readers are listed with: a column that is read cannot be dropped."""
+        query = self.deploy.query.rpartition(".")[0] or self.deploy.query
+        columns = columns_read(self.deploy.subgraph.plan)[alias]
+        return Reads(columns=columns, version=self.sources[alias].schema.version, reader=f'query "{query}"')
 
     def start_positions(self, alias: str) -> tuple[Position, ...]:
         """Where to begin reading a stream: at the oldest row that the state needs, or after all that is covered."""
@@ -205,7 +216,9 @@ class SubgraphRun:
         acknowledges: int | tuple[Position, ...],
         now: Millis,
     ) -> tuple[list[Effect], list[RunOutput]]:
-        rows = self._in_time(alias, rows, is_new=is_new)
+        fit = self.sources[alias].schema.held(rows)
+        self.unfit[alias] += len(rows) - len(fit)
+        rows = self._in_time(alias, fit, is_new=is_new)
         self.rows_in[alias] += len(rows)
         self._advance(now)
         self.was_idle, self.had_finished = self.is_idle(now), self.has_finished(now)
@@ -390,6 +403,7 @@ class SubgraphRun:
                     clock.hold(now),
                     clock.left_out(now),
                     clock.has_finished(now),
+                    self.unfit[alias],
                 )
                 for alias, clock in self.clocks.items()
             ),

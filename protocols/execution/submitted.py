@@ -12,7 +12,7 @@ from typing import Final, Literal
 import msgspec
 
 from protocols.catalogue.messages import CreateStream, DropStream
-from protocols.catalogue.streams import StreamDefinition
+from protocols.catalogue.streams import Durability, StreamDefinition
 from protocols.clock import HybridClock, Stamp
 from protocols.delivery.ingress import Ingress
 from protocols.delivery.messages import Published
@@ -22,11 +22,13 @@ from protocols.execution.attempt import SILENT_MS, Attempt, Letters
 from protocols.execution.decision import BETTER_PLACED, Decision
 from protocols.execution.derived import DerivedStreams
 from protocols.execution.lifecycle import Lifecycle, State
+from protocols.execution.listing import Listings
 from protocols.execution.messages import (
     QueryAccepted,
     QueryId,
     QueryInstalled,
     QueryStarting,
+    ResultsDurability,
     StopQuery,
 )
 from protocols.execution.planning import PURPOSES, Outcome, Planner, Planning
@@ -48,8 +50,9 @@ from protocols.subgraphs import (
     SubgraphStatus,
     Undeploy,
 )
-from queries.plan import Restructure, Union, output_schema
+from queries.plan import Restructure, Union, output_schema, sources
 from queries.query import ParsedQuery
+from queries.schema import Schema
 
 START_MS: Final = 240_000  # An attempt may have to start Spark, on a busy machine.
 RETRY_MIN_MS: Final = 500
@@ -71,6 +74,7 @@ class Services:
     questions: Questions
     planner: Planner
     derived: DerivedStreams
+    listings: Listings
 
 
 @dataclass(slots=True)
@@ -89,6 +93,7 @@ class SubmittedQuery:
     planning: Planning
     results: QueryResults
     client: RequestId | None = None  # Waits for the acknowledgement.
+    owner: str = ""  # Who submitted it; empty for the peer's own user.
     ending_for: RequestId | None = None  # The client that wants it stopped.
     journalled: Journalled = "nothing"
     lifecycle: Lifecycle = field(default_factory=Lifecycle)
@@ -99,6 +104,7 @@ class SubmittedQuery:
     retry_ms: Millis = RETRY_MIN_MS
     is_hasty: bool = False  # The next attempt skips the lookup of its streams.
     is_creating: bool = False  # The stream of its results was asked for, and the catalogue has not answered.
+    wanted_durability: ResultsDurability = "auto"  # As asked for; its text may say it, too.
     since: Stamp = field(init=False)  # It reads what was published from then on.
 
     def __post_init__(self) -> None:
@@ -165,6 +171,11 @@ class SubmittedQuery:
         """The attempt that a message is about, if it is the current one."""
         return self.attempt if self.attempt is not None and self.attempt.number == number else None
 
+    def may_hear(self, sender: PeerId, message: Deployed | DeployRefused | SubgraphStatus) -> bool:
+        """Whether a peer may say that: of the current attempt only its hosts may. What is over anybody may tell."""
+        attempt = self._attempt(message.attempt)
+        return attempt is None or (sender in attempt.cut.hosts and message.number in attempt.cut.by_number)
+
     def _send(self, letters: Letters) -> list[Effect]:
         """To hosts; to ourselves without the network."""
         own = self.services.peer_id
@@ -210,14 +221,27 @@ class SubmittedQuery:
 
         Hosts keep soft state only, so their DEPLOY need not wait for the stream.
         """
+        streams = dict.fromkeys(each.stream for each in sources(parsed.plan))
+        if refusal := self.services.planner.objection(self.owner, streams):
+            return self._give_up(refusal, now)
         schema, outbox = output_schema(parsed.plan), self.services.publisher.outboxes.get(self.stream)
         effects: list[Effect] = []
         if self.journalled == "nothing":
-            effects = self._create(StreamDefinition(name=self.stream, schema=schema, query=self.name), now)
-        elif schema != (outbox.definition.schema if outbox is not None else self.results.schema or schema):
-            return self._give_up(Refused(code="invalid", error="its streams no longer have the columns they had"), now)
+            effects = self._create(self._definition(parsed, schema), now)
+        else:
+            known = outbox.definition.schema if outbox is not None else self.results.schema or schema
+            if not schema.is_like(known):
+                reason = "its streams no longer have the columns they had"
+                return self._give_up(Refused(code="invalid", error=reason), now)
+            schema = known  # Another release may know better what may be null. A null that does not fit is counted.
         self.results.schema = schema
         return effects + self._follow(self.planning.locate(), now)
+
+    def _definition(self, parsed: ParsedQuery, schema: Schema) -> StreamDefinition:
+        """The stream of its results."""
+        said = dict(parsed.options).get("durability") if self.wanted_durability == "auto" else self.wanted_durability
+        durability: Durability = "replicated" if said == "replicated" else "disk"
+        return StreamDefinition(name=self.stream, schema=schema, query=self.name, durability=durability)
 
     def _create(self, definition: StreamDefinition, now: Millis) -> list[Effect]:
         """Create the stream of the results, after the journal has noted that it may exist."""
@@ -375,6 +399,7 @@ class SubmittedQuery:
         """This peer has restarted: resume an acknowledged query from what its stream has; end any other."""
         outbox = self.services.publisher.outboxes.get(self.stream)
         self.results.restart(outbox.feed.next if outbox is not None else 0)
+        self.services.listings.note_restored(self, now)
         self.retry_at, self.reason = now, "this peer was restarted"
         self.lifecycle.change("loses its attempt" if self.is_acknowledged else "ends", now, self.reason)
 
@@ -383,10 +408,11 @@ class SubmittedQuery:
             if now < self.retry_at or self.is_creating:
                 return []
             self.retry_at = now + RETRY_MAX_MS
-            return self.services.questions.ask(self.stream, "drop", DropStream(name=self.stream))
+            return self.services.questions.ask(self.stream, "drop", DropStream(name=self.stream, force=True))
+        listed = self.services.listings.keep(self, now) if self.is_acknowledged else []
         if self.state == "waiting":
-            return self._go_on(now)
-        effects, attempt, planning = self._publish(now), self.attempt, self.planning
+            return listed + self._go_on(now)
+        effects, attempt, planning = listed + self._publish(now), self.attempt, self.planning
         if attempt is None:
             return effects + self._follow(planning.overdue(now), now)
         if self.state == "starting":
@@ -456,6 +482,7 @@ class SubmittedQuery:
     def _gone(self, now: Millis) -> list[Effect]:
         self.lifecycle.change("is gone", now)
         effects: list[Effect] = [Append(self.record("ended"))] if self.journalled != "nothing" else []
+        effects += self.services.listings.withdraw(self, now)
         if self.ending_for is not None:
             effects.append(AfterSync((Reply(self.ending_for, Done(stamp=self.services.clock.tick(now))),)))
         return effects
@@ -468,6 +495,12 @@ class SubmittedQuery:
         if isinstance(plan, Union):  # All branches of XML are in the same elements.
             plan = plan.branches[0]
         return plan.envelope if isinstance(plan, Restructure) else ()
+
+    @property
+    def durability(self) -> Durability:
+        """That of the stream of its results."""
+        outbox = self.services.publisher.outboxes.get(self.stream)
+        return outbox.definition.durability if outbox is not None else "disk"
 
     def _accepted(self, stamp: Stamp) -> QueryAccepted:
         assert self.results.schema is not None
@@ -493,6 +526,8 @@ class SubmittedQuery:
             within_ms=placing.within_ms,
             statistics=placing.statistics,
             since=self.since,
+            owner=self.owner,
+            versions=tuple(self.planning.versions.values()) if self.planning.versions is not None else None,
         )
 
     def records(self) -> list[Record]:

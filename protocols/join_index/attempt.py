@@ -134,12 +134,12 @@ class JoinAttempt:
 
     # Results.
 
-    def new_rows(self, results: ResultRows) -> tuple[list[Row], list[bytes]]:
+    def new_rows(self, results: ResultRows, decoded: Sequence[Row]) -> tuple[list[Row], list[bytes]]:
         """Those that were not handed on before, and their digests."""
         digests = digests_of(results.rows)
         left, right = (self._reached(side, results.origins) for side in SIDES)
         is_new = self.uncovered.add(results, digests, left, right)
-        rows = [*compress(self.join.schema.decode(results.rows), is_new)]
+        rows = [*compress(decoded, is_new)]
         self._results += len(rows)
         return rows, [*compress(digests, is_new)]
 
@@ -176,6 +176,7 @@ class JoinAttempt:
         """How it is doing, by what its readers have reported."""
         reports = {rewriter: each.latest for rewriter, each in seen.items() if each.latest is not None}
         read = {rewriter: report.tuples for rewriter, report in reports.items()}
+        unfit = {side: sum(report.unfit for each, report in reports.items() if each[0] == side) for side in SIDES}
         return SubgraphStatus(
             query=self.deploy.query,
             attempt=self.deploy.attempt,
@@ -185,7 +186,14 @@ class JoinAttempt:
             rows_out=self._results,
             waiting=sum(each.waiting is not None for each in seen.values()),
             inputs=tuple(
-                InputStatus(self.alias(side), sum(n for each, n in read.items() if each[0] == side), 0, None, False)
+                InputStatus(
+                    self.alias(side),
+                    sum(n for each, n in read.items() if each[0] == side),
+                    late=0,
+                    watermark_us=None,
+                    is_idle=False,
+                    unfit=unfit[side],
+                )
                 for side in SIDES
             ),
             progress=Progress(self._covers.reaches()),

@@ -47,6 +47,7 @@ from queries.expressions import (
 from queries.linear import attribute_of, is_t1, solved
 from queries.plan import Operator, Project, Source, output_schema, sources
 from queries.schema import Row, Schema
+from queries.sound import UnsoundPlan, check_plan
 
 
 class NotIndexed(RemoteProtocolError):
@@ -117,6 +118,15 @@ def check(plan: Operator, algorithm: str, equalities_max: int | None = None) -> 
     return condition
 
 
+def checked(query: JoinQuery) -> JoinCondition:
+    """The join condition of a query that another peer may have sent; raises NotIndexed."""
+    try:
+        check_plan(query.plan)
+    except UnsoundPlan as error:
+        raise NotIndexed(f"its plan makes no sense: {error}") from error
+    return check(query.plan, query.algorithm)
+
+
 def algorithm_for(plan: Operator) -> Algorithm | None:
     """The algorithm for a plan where the user has named none; None: it does not go through the index.
 
@@ -183,7 +193,10 @@ def _distinct(equalities: Iterable[_Equality]) -> list[_Equality]:
 
 
 def _side(source: Source, expressions: Sequence[Expression]) -> JoinSide:
-    attribute = Attribute.of(source.stream, [_path(source, each) for each in expressions])
+    # Rows of two versions differ in their columns: queries of one version do not meet those of another.
+    version = source.schema.version
+    relation = source.stream if version == 1 else f"{source.stream}@{version}"
+    attribute = Attribute.of(relation, [_path(source, each) for each in expressions])
     return JoinSide(source, tuple(expressions), attribute, b"".join(map(_signature, expressions)))
 
 
@@ -237,7 +250,7 @@ class CompiledJoin:
         """Compile a query, once for all parts of this peer; raises NotIndexed."""
         found = _COMPILED.get(query)
         if found is None:
-            condition = check(query.plan, query.algorithm)
+            condition = checked(query)
             values = searched_values(condition, query.algorithm)
             found = _COMPILED[query] = cls(query, condition, values, output_schema(condition.plan))
         return found

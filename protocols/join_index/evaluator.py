@@ -6,6 +6,7 @@ begins a new life with nothing, and whoever counted on the old one notices.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -13,8 +14,8 @@ from typing import Final
 import msgspec
 
 from protocols.effects import Effect, Send
+from protocols.errors import RemoteProtocolError
 from protocols.ids import Millis, PeerId
-from protocols.join_index.condition import NotIndexed
 from protocols.join_index.expiry import Recently
 from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import (
@@ -31,7 +32,11 @@ from protocols.join_index.tables import RESULTS_BYTES, Tables
 
 RESEND_MS: Final = 2000  # Results without NOTIFIED are sent again after this time.
 LAPSE_MS: Final = 60_000  # A rewriter that has been silent for longer is gone.
-UNHEARD_BYTES_MAX: Final = 4 << 20  # Back-pressure: with more in flight to one subscriber, no rewriter gets a receipt.
+UNHEARD_BYTES_MAX: Final = 4 << 20  # Back-pressure: with more in flight to one subscriber, nothing is joined.
+PARCELS_MAX: Final = 4096  # That wait their turn.
+UNPACKED_MAX: Final = 100_000  # Of one rewriter, that may come again.
+TESTS_PER_TURN: Final = 2000  # Work in one event, as Tables.tests_left counts it: 20 ms on a slow machine.
+QUERY_TESTS: Final = 50  # To take a query in is as much work as so many tests.
 
 
 @dataclass(slots=True)
@@ -48,9 +53,11 @@ class Evaluator:
     """The evaluator of all values that subscribers have assigned to this peer.
 
     In:        PARCEL from rewriters, NOTIFIED from subscribers
-    Out:       RECEIPT, later where a subscriber is slow; JOIN_RESULTS, numbered for each subscriber, until NOTIFIED
-    Keeps:     its tables, the results that have not arrived yet
-    Invariant: in one life it has all it was given of every query that its subscriber has not ended
+    Out:       RECEIPT once a parcel is joined, later where a subscriber is slow; JOIN_RESULTS, numbered for each
+               subscriber, until NOTIFIED
+    Keeps:     its tables, parcels that wait their turn, the results that have not arrived yet
+    Invariant: in one life it has all it was given of every query that its subscriber has not ended; one event does no
+               more than TESTS_PER_TURN
     Paper:     Idreos et al., ICDE 2006, sections 4 to 6, value level; departures in docs/papers.md
     """
 
@@ -61,10 +68,15 @@ class Evaluator:
     _telling: dict[Incarnation, _Telling] = field(default_factory=dict)
     _heard_at: dict[PeerId, Millis] = field(default_factory=dict)  # Rewriters that count on it.
     _brought: dict[PeerId, dict[JoinId, None]] = field(default_factory=dict)  # The queries that each of them brought.
-    _unpacked: dict[PeerId, dict[int, Receipt]] = field(default_factory=dict)  # Parcels that may come again.
+    # Parcels that may come again. One that waits or is being unpacked has no receipt yet.
+    _unpacked: dict[PeerId, dict[int, Receipt | None]] = field(default_factory=dict)
     _settled: dict[PeerId, int] = field(default_factory=dict)  # Parcels with lower numbers will not come again.
     _withheld: list[tuple[PeerId, Receipt]] = field(default_factory=list)  # Receipts, until subscribers have caught up.
     _abandoned: Recently[JoinId] = field(default_factory=Recently)  # Released by all rewriters, but not over.
+    _parcels: deque[tuple[PeerId, Parcel]] = field(default_factory=deque)  # They wait.
+    _unpacking: Iterator[None] | None = None
+    _worked_at: Millis = -1
+    _effects: list[Effect] = field(default_factory=list)  # Of this event's work.
 
     def __post_init__(self) -> None:
         self.tables = Tables(self.limits)
@@ -76,6 +88,8 @@ class Evaluator:
         self._telling, self._heard_at, self._brought = {}, {}, {}
         self._unpacked, self._settled, self._withheld = {}, {}, []
         self._abandoned = Recently()
+        self._parcels.clear()
+        self._unpacking = None
 
     # Parcels.
 
@@ -83,15 +97,37 @@ class Evaluator:
         if parcel.counts_on:
             self._heard_at[sender] = now
         for query in parcel.over:
+            if not self._may_end(sender, query):
+                raise RemoteProtocolError("the end of a query of another subscriber")
+        for query in parcel.over:
             self.tables.end(query, now)
             self._silence(query)
+            for brought in self._brought.values():
+                brought.pop(query, None)
         for query in parcel.released:
-            self._brought.get(sender, {}).pop(query, None)
-            if query in self.tables.queries and not any(query in brought for brought in self._brought.values()):
-                # Its tuples are dropped. A rewriter that brings it again in this life is refused.
-                self._abandoned.add(query, now + 2 * LAPSE_MS)
-                self.tables.forget(query)
-                self._silence(query)
+            self._release(sender, query, now)
+        return [*self._accept(sender, parcel), *self._work(now)]
+
+    def _may_end(self, sender: PeerId, query: JoinId) -> bool:
+        """Whether a query that is known here is this subscriber's."""
+        member = self.tables.queries.get(query)
+        if member is not None:
+            return member.query.subscriber == sender
+        waiting = (each for _, parcel in self._parcels for each in parcel.queries if each.id == query)
+        return all(each.subscriber == sender for each in waiting)
+
+    def _release(self, sender: PeerId, query: JoinId, now: Millis) -> None:
+        was_brought = query in self._brought.get(sender, {})  # Perhaps by a parcel that waits.
+        self._brought.get(sender, {}).pop(query, None)
+        is_here = was_brought or query in self.tables.queries
+        if is_here and not any(query in brought for brought in self._brought.values()):
+            # Its tuples are dropped. A rewriter that brings it again in this life is refused.
+            self._abandoned.add(query, now + 2 * LAPSE_MS)
+            self.tables.forget(query)
+            self._silence(query)
+
+    def _accept(self, sender: PeerId, parcel: Parcel) -> list[Effect]:
+        """Have a parcel wait its turn, once."""
         if not parcel.number:
             return [Send(sender, Receipt(number=0, life=self.life))]
         unpacked = self._unpacked.setdefault(sender, {})
@@ -99,37 +135,85 @@ class Evaluator:
         while unpacked and next(iter(unpacked)) < settled:
             del unpacked[next(iter(unpacked))]
         if parcel.number in unpacked:
-            return self._acknowledge(sender, unpacked[parcel.number])
+            receipt = unpacked[parcel.number]
+            return self._acknowledge(sender, receipt) if receipt is not None else []
         if parcel.after >= settled and parcel.after not in unpacked:
             return []  # Its queries are still on their way; it will be sent again.
+        if len(self._parcels) >= PARCELS_MAX or len(unpacked) >= UNPACKED_MAX:
+            return []  # It will be sent again.
         self._brought.setdefault(sender, {}).update(dict.fromkeys(query.id for query in parcel.queries))
-        effects, receipt = self._take(parcel, now)
-        unpacked[parcel.number] = receipt
-        return [*effects, *self._acknowledge(sender, receipt)]
+        unpacked[parcel.number] = None
+        self._parcels.append((sender, parcel))
+        return []
 
-    def _take(self, parcel: Parcel, now: Millis) -> tuple[list[Effect], Receipt]:
+    def _unpack(self, sender: PeerId, parcel: Parcel) -> Iterator[None]:
+        """Join a parcel, and acknowledge it in the end."""
         refused, reason = self.tables.refused, ""
-        if any(query.id in self._abandoned for query in parcel.queries):
-            reason = f"peer {self.peer_id.short} had let go of a query"
-            return [], Receipt(number=parcel.number, life=self.life, refused=reason)
-        try:
-            for query in parcel.queries:
-                before = self.tables.know(query, now)
-                if before is not None:  # An earlier attempt of the same query.
-                    self._silence(before)
-            for load in parcel.loads:
-                self.tables.take(load, now)
-        except (NotIndexed, msgspec.MsgspecError) as error:
-            reason = str(error)
-        effects: list[Effect] = []
         told: dict[Incarnation, int] = {}
-        for whom, message in self._tell(now):
-            told[whom] = message.sequence
-            effects.append(Send(whom[0], message))
+        try:
+            if any(query.id in self._abandoned for query in parcel.queries):
+                reason = f"peer {self.peer_id.short} had let go of a query"
+            else:
+                for _ in self._join(sender, parcel):
+                    self._tell(told)
+                    yield
+        except (RemoteProtocolError, msgspec.MsgspecError) as error:  # NotIndexed is one of the former.
+            reason = str(error)
+        self._tell(told)
         if self.tables.refused > refused:
             reason = f"peer {self.peer_id.short} has no room for more of it"
         said = tuple(Told(peer, life, sequence) for (peer, life), sequence in told.items())
-        return effects, Receipt(number=parcel.number, life=self.life, told=said, refused=reason)
+        receipt = Receipt(number=parcel.number, life=self.life, told=said, refused=reason)
+        unpacked = self._unpacked.get(sender, {})
+        if parcel.number in unpacked:
+            unpacked[parcel.number] = receipt
+        self._effects += self._acknowledge(sender, receipt)
+
+    def _join(self, sender: PeerId, parcel: Parcel) -> Iterator[None]:
+        for query in parcel.queries:
+            if query.id not in self._brought.get(sender, {}):
+                continue  # Released or over while the parcel waited.
+            before = self.tables.know(query, self._worked_at)
+            if before is not None:  # An earlier attempt of the same query.
+                self._silence(before)
+            self.tables.tests_left -= QUERY_TESTS
+            if self.tables.tests_left <= 0:
+                yield
+        for load in parcel.loads:
+            yield from self.tables.take(load, self._worked_at)
+
+    # Work.
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is something to go on with in another event."""
+        has_parcels = self._unpacking is not None or bool(self._parcels)
+        return self._has_chores or (has_parcels and not self._is_ahead())
+
+    @property
+    def _has_chores(self) -> bool:
+        return bool(self.tables.chores) and self._unpacking is None  # What is stored changes in one place at a time.
+
+    def go_on(self, now: Millis) -> list[Effect]:
+        """Go on with what was too much for the events before."""
+        self._worked_at = -1
+        return self._work(now)
+
+    def _work(self, now: Millis) -> list[Effect]:
+        """Work as much as one event may. What happens in one millisecond may be one event, and counts as one."""
+        if now != self._worked_at:
+            self._worked_at, self.tables.tests_left = now, TESTS_PER_TURN
+        while self.tables.tests_left > 0 and self.has_work:
+            if self._has_chores:
+                if next(self.tables.chores[0], True):
+                    self.tables.chores.popleft()
+                continue
+            if self._unpacking is None:
+                self._unpacking = self._unpack(*self._parcels.popleft())
+            if next(self._unpacking, True):
+                self._unpacking = None
+        effects, self._effects = self._effects, []
+        return effects
 
     def _acknowledge(self, sender: PeerId, receipt: Receipt) -> list[Effect]:
         """Back-pressure: while a subscriber is slow, receipts wait, and rewriters without receipts stop reading."""
@@ -155,7 +239,8 @@ class Evaluator:
 
     # Results.
 
-    def _tell(self, now: Millis) -> Iterator[tuple[Incarnation, JoinResults]]:
+    def _tell(self, told: dict[Incarnation, int]) -> None:
+        """Tell subscribers what was found, and note the numbers of the messages."""
         found: dict[Incarnation, list[ResultRows]] = {}
         for member, results in self.tables.results():
             found.setdefault((member.query.subscriber, member.query.life), []).append(results)
@@ -177,9 +262,10 @@ class Evaluator:
                     results=some,
                     late=tuple(late.pop(whom, ())),
                 )
-                telling.unheard[telling.sequence] = (message, now)
+                telling.unheard[telling.sequence] = (message, self._worked_at)
                 telling.size += _size(some)
-                yield whom, message
+                told[whom] = message.sequence
+                self._effects.append(Send(whom[0], message))
 
     def notified(self, sender: PeerId, message: Notified) -> list[Effect]:
         telling = self._telling.get((sender, message.subscriber_life))
@@ -209,7 +295,7 @@ class Evaluator:
                 if now - sent_at >= RESEND_MS:
                     telling.unheard[sequence] = (message, now)
                     effects.append(Send(peer, message))
-        return effects + self._send_withheld()
+        return effects + self._send_withheld() + self._work(now)
 
     def _has_lapsed(self, now: Millis) -> bool:
         """Whether all rewriters of some query are gone, though its subscriber has not ended it."""
@@ -225,11 +311,17 @@ class Evaluator:
         return not theirs.isdisjoint(self.tables.queries)
 
     def is_empty(self) -> bool:
-        """Whether no query is left, and no tuple."""
-        return self.tables.is_empty()
+        """Whether no query is left, no tuple, and nothing to do."""
+        return self.tables.is_empty() and not self._parcels and self._unpacking is None
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it knows of queries that are gone, for a while yet."""
+        return self.tables.remembers or len(self._abandoned) > 0
 
     def validate(self) -> None:
         self.tables.validate()
+        assert not self._effects, "they leave with the event that made them"
         for telling in self._telling.values():
             assert all(sequence <= telling.sequence for sequence in telling.unheard)
             assert telling.size == sum(_size(message.results) for message, _ in telling.unheard.values())

@@ -29,6 +29,14 @@ class Expiry(Generic[T]):
         while self._heap and self._heap[0][0] <= now:
             yield heappop(self._heap)[2]
 
+    def every(self) -> Iterator[T]:
+        """All names, in no order, each once."""
+        while self._heap:
+            yield self._heap.pop()[2]
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
 
 @dataclass(slots=True)
 class Recently(Generic[T]):

@@ -36,6 +36,7 @@ from protocols.subgraphs import Deploy, Indexed, ResultsSafe, Undeploy
 from queries.catalogue import DAY_MS
 
 SWEEP: Final = f"{ROLE}/sweep"
+WORK: Final = f"{ROLE}/work"
 LIMITS: Final = JoinLimits(late_ms=DAY_MS)  # Without windows: a publisher may be away this long.
 
 
@@ -43,7 +44,7 @@ LIMITS: Final = JoinLimits(late_ms=DAY_MS)  # Without windows: a publisher may b
 class JoinIndex:
     """The join index of one peer.
 
-    In:        what its parts take; Started and its own timer
+    In:        what its parts take; Started and its own timers
     Out:       what they give; a message to this same peer does not leave it
     Keeps:     its parts, and nothing on disk: a query that has lost state begins a new attempt
     Invariant: that of each part
@@ -60,6 +61,7 @@ class JoinIndex:
     evaluator: Evaluator = field(init=False)
     subscriber: Subscriber = field(init=False)
     _is_ticking: bool = False
+    _is_working: bool = False
 
     def __post_init__(self) -> None:
         self.rewriter = Rewriter(self.peer_id, self.limits, self.inside, self.neighbours)
@@ -68,9 +70,12 @@ class JoinIndex:
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:
         effects = [self._shortened(effect) for effect in self._handle(event, now)]
-        if not self._is_ticking and not self.is_empty():
+        if not self._is_ticking and (not self.is_empty() or self.rewriter.remembers or self.evaluator.remembers):
             self._is_ticking = True
             effects.append(SetTimer(SWEEP, self.limits.sweep_ms))
+        if not self._is_working and (self.rewriter.has_work or self.evaluator.has_work):
+            self._is_working = True
+            effects.append(SetTimer(WORK, 0))  # After all other events that wait.
         return effects
 
     def _handle(self, event: Event, now: Millis) -> list[Effect]:
@@ -79,6 +84,9 @@ class JoinIndex:
                 self.rewriter.begin(now)
                 self.evaluator.begin(now)
                 self.subscriber.life = now
+            case TimerFired(name=name) if name == WORK:
+                self._is_working = False
+                return [*self.rewriter.go_on(now), *self.evaluator.go_on(now)]
             case TimerFired():
                 self._is_ticking = False
                 return [*self.rewriter.sweep(now), *self.evaluator.sweep(now), *self.subscriber.sweep(now)]
@@ -103,9 +111,9 @@ class JoinIndex:
             case QueryIndexed():
                 return self.subscriber.indexed(sender, message, now)
             case QueryRefused():
-                return self.subscriber.refused(message)
+                return self.subscriber.refused(sender, message)
             case QueryLost():
-                return self.subscriber.lost(message, now)
+                return self.subscriber.lost(sender, message, now)
             case Covered():
                 return self.subscriber.covered(sender, message, now)
             case JoinResults():
@@ -115,7 +123,7 @@ class JoinIndex:
             case KeepQueries():
                 return self.rewriter.keep(sender, message, now)
             case RemoveQuery():
-                return self.rewriter.remove(message, now)
+                return self.rewriter.remove(sender, message, now)
             case Receipt():
                 return self.rewriter.receipt(sender, message, now)
             case Parcel():

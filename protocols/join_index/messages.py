@@ -17,7 +17,8 @@ from typing import Final, Literal
 import msgspec
 
 from protocols.clock import Stamp
-from protocols.delivery.messages import Origin, Position
+from protocols.delivery.messages import Origin, Position, count_rows
+from protocols.errors import expect
 from protocols.ids import Count, Millis, PeerId, StreamName
 from protocols.messages import Message
 from protocols.subgraphs import Algorithm, Reach
@@ -107,6 +108,9 @@ class IndexQuery(Message, frozen=True, kw_only=True, tag="QUERY"):
     heavy: tuple[Heavy, ...] = ()  # Values that several of them evaluate.
     replicas: Count = 1  # Rewriters of this side. Each reads a share of the publishers.
 
+    def check(self) -> None:
+        expect(len(set(self.evaluators)) == len(self.evaluators), "an evaluator that is named twice")
+
 
 class AskEvaluators(Message, frozen=True, kw_only=True, tag="ASK_EVALUATORS"):
     """Who is to evaluate this query? Asked of the rewriter of the attribute where its two sides meet."""
@@ -188,6 +192,12 @@ class Parcel(Message, frozen=True, kw_only=True, tag="PARCEL"):
     after: Count = 0  # A parcel with queries that the evaluator must have unpacked before this one.
     settled: Count = 0  # Parcels with lower numbers will not be sent again.
 
+    def check(self) -> None:
+        expect(bool(self.number) or not (self.loads or self.queries), "a load in a parcel without a number")
+        expect(self.after <= self.number and self.settled <= self.number, "a parcel that waits for a later one")
+        for load in self.loads:
+            expect(len(load.sequences) == len(load.values), "a load whose lists differ in length")
+
 
 class Heard(msgspec.Struct, frozen=True, array_like=True):
     """How many messages with results an evaluator had sent a subscriber, as a reader reports it: Told, by evaluator."""
@@ -232,6 +242,14 @@ class JoinResults(Message, frozen=True, kw_only=True, tag="JOIN_RESULTS"):
     results: tuple[ResultRows, ...]
     late: tuple[JoinId, ...] = ()  # A tuple came too late for these: its partners may have expired.
 
+    def check(self) -> None:
+        expect(self.sequence > 0, "results without a number")
+        for each in self.results:
+            places = (*each.made_of[::4], *each.made_of[2::4])
+            expect(len(each.made_of) % 4 == 0, "results that are not made of two tuples each")
+            expect(all(place < len(each.origins) for place in places), "a result made of a tuple of nobody")
+            expect(count_rows(each.rows) * 4 == len(each.made_of), "results whose rows are not as many as they say")
+
 
 class Notified(Message, frozen=True, kw_only=True, tag="NOTIFIED"):
     """One JOIN_RESULTS has arrived. The subscriber withholds this while results pile up: back-pressure."""
@@ -255,3 +273,4 @@ class Covered(Message, frozen=True, kw_only=True, tag="COVERED"):
     heard: tuple[Heard, ...]  # Every evaluator that has got something of this reader.
     forgotten: tuple[JoinId, ...] = ()
     subscriber_life: Millis = 0  # The life whose results `heard` counts.
+    unfit: Count = 0  # Of the tuples read, those with decimals that an earlier release accepted and no query reads.

@@ -82,6 +82,11 @@ class Outbox:
         """The last earlier parcel to an evaluator that carries queries and has no receipt; 0: there is none."""
         return next((each for each in reversed(self._with_queries.get(to, {})) if each < number), 0)
 
+    def is_to(self, peer: PeerId, number: int) -> bool:
+        """Whether a parcel went to a peer, as far as is known."""
+        carried = self._carried.get(number)
+        return carried is None or carried.to == peer
+
     def take(self, number: int) -> Carried | None:
         """Remove a parcel that has a receipt; None: it is no longer here."""
         carried = self._carried.pop(number, None)

@@ -129,6 +129,7 @@ class Reader:
     reported_at: Millis = 0
     report: int = 0
     tuples: int = 0
+    unfit: int = 0
     messages: int = 0
     _rewritings: dict[tuple[bytes, Side], _Rewriting] = field(default_factory=dict)
     _indexing: int = 0  # Sides whose tuples go to evaluators as they are.
@@ -196,8 +197,9 @@ class Reader:
 
     def loads(self, batches: Iterable[Batch]) -> Iterator[Load]:
         """What evaluators get of these tuples."""
-        for batch in (piece for each in batches for piece in _pieces(each)):
+        for batch in pieces_of(batches):
             rows = self._rows(batch)
+            self.unfit += rows.count(None)
             if self._indexing:
                 yield from self._indexed(batch, rows)
             for rewriting in self._rewritings.values():
@@ -205,7 +207,7 @@ class Reader:
 
     def loads_for(self, held: Held, batches: Iterable[Batch]) -> Iterator[Load]:
         """What evaluators get of these tuples for one query alone."""
-        for batch in (piece for each in batches for piece in _pieces(each)):
+        for batch in pieces_of(batches):
             rows = self._rows(batch)
             if held.indexes:
                 yield from self._indexed(batch, rows)
@@ -214,13 +216,15 @@ class Reader:
                 alone.wanted.add(held.member)
                 yield from _rewritten(self.schema, batch, rows, alone)
 
-    def _rows(self, batch: Batch) -> list[Row]:
-        """The rows of a batch with TIME."""
-        time = (time_of(batch.published_at),)
-        return [row + time for row in self.schema.decode(batch.rows)]
+    def _rows(self, batch: Batch) -> list[Row | None]:
+        """The rows of a batch with TIME; None for one that no query reads."""
+        time, rows = (time_of(batch.published_at),), self.schema.decode(batch.rows)
+        if len(self.schema.held(rows)) == len(rows):
+            return [row + time for row in rows]
+        return [row + time if self.schema.held([row]) else None for row in rows]
 
-    def _indexed(self, batch: Batch, rows: Sequence[Row]) -> Iterator[Load]:
-        values = [value_text(value) for value in map(self._value, rows)]
+    def _indexed(self, batch: Batch, rows: Sequence[Row | None]) -> Iterator[Load]:
+        values = _texts(self._value, rows)
         wanted = [value != NULL for value in values]  # Null equals nothing.
         yield from _load(self.schema, batch, self.at, b"", 0, values, wanted)
 
@@ -264,8 +268,12 @@ class Reader:
         assert self.joining.keys() <= self.held.keys()
 
 
+def pieces_of(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """Batches in pieces that fit into a parcel; raises TupleTooLarge."""
+    return (piece for batch in batches for piece in _pieces(batch))
+
+
 def _pieces(batch: Batch) -> Iterator[Batch]:
-    """A batch in pieces that fit into a parcel; raises TupleTooLarge."""
     if len(batch.rows) <= PIECE_BYTES and batch.count <= PIECE_ROWS:
         yield batch
         return
@@ -286,12 +294,16 @@ def _piece(batch: Batch, first: int, raw: list[msgspec.Raw]) -> Batch:
     return Batch(batch.origin, batch.first + first, len(raw), batch.published_at, msgspec.msgpack.encode(raw))
 
 
-def _rewritten(schema: Schema, batch: Batch, rows: Sequence[Row], rewriting: _Rewriting) -> Iterator[Load]:
-    values = [value_text(value) for value in map(rewriting.value, rows)]
+def _texts(value: OnRow, rows: Sequence[Row | None]) -> list[ValueText]:
+    return [NULL if row is None else value_text(value(row)) for row in rows]
+
+
+def _rewritten(schema: Schema, batch: Batch, rows: Sequence[Row | None], rewriting: _Rewriting) -> Iterator[Load]:
+    values = _texts(rewriting.value, rows)
     wanted = [value != NULL for value in values]
     if not rewriting.wanted.anything:
         is_wanted = rewriting.wanted.is_wanted
-        wanted = [good and is_wanted(row) for good, row in zip(wanted, rows, strict=True)]
+        wanted = [good and row is not None and is_wanted(row) for good, row in zip(wanted, rows, strict=True)]
     side = rewriting.wanted.side
     yield from _load(schema, batch, rewriting.opens, rewriting.group, side, values, wanted)
 

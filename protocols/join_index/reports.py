@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 from protocols.delivery.messages import Origin
 from protocols.ids import Millis, PeerId
 from protocols.join_index.messages import Covered, JoinId
 from protocols.join_index.reader import HeldName
+
+AHEAD_MAX: Final = 100_000  # Messages of one evaluator that may overtake each other.
 
 
 @dataclass(slots=True)
@@ -72,6 +75,11 @@ class Reports:
     def take(self, peer: PeerId, life: Millis, sequence: int) -> bool:
         """Results of an evaluator have arrived; says whether for the first time."""
         return self._inbound.setdefault((peer, life), InboundSequence()).take(sequence)
+
+    def is_near(self, peer: PeerId, life: Millis, sequence: int) -> bool:
+        """Whether results may have this number. So many may be under way, and no more."""
+        inbound = self._inbound.get((peer, life))
+        return sequence <= (inbound.upto if inbound is not None else 0) + AHEAD_MAX
 
     def restarted(self, peer: PeerId, life: Millis) -> list[JoinId]:
         """Note the life of an evaluator, and return the queries that count on another life of it."""

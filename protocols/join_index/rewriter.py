@@ -1,21 +1,24 @@
 """The rewriter: it reads streams for the queries indexed at it, and sends evaluators what these make of the tuples.
 
 Nobody sends it tuples: it reads them from the log of their stream. One reader serves all queries of an attribute. A new
-query joins a reader that is under way, and the rewriter replays recent tuples for it. If some of these are no longer in
-memory, the query gets a reader of its own, which merges with the other once it has caught up.
+query joins a reader that is under way, and the rewriter replays recent tuples for it, some in each event. If some of
+these are no longer in memory, the query gets a reader of its own, which merges with the other once it has caught up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
 from protocols.catalogue.shares import PublisherShare
+from protocols.catalogue.streams import Reads
 from protocols.delivery.messages import Batch, Missed, Opened, OpenSubscription, Origin, Position, Rows, Seen
 from protocols.effects import Effect, Send, Tell
+from protocols.errors import expect
 from protocols.events import Abandoned
 from protocols.ids import Millis, PeerId, RequestId
 from protocols.inside import Inside
@@ -42,7 +45,16 @@ from protocols.join_index.messages import (
 )
 from protocols.join_index.panel import Panel
 from protocols.join_index.parcels import Outbox
-from protocols.join_index.reader import Held, HeldName, Reader, Reading, TupleTooLarge
+from protocols.join_index.reader import (
+    PIECE_BYTES,
+    PIECE_ROWS,
+    Held,
+    HeldName,
+    Reader,
+    Reading,
+    TupleTooLarge,
+    pieces_of,
+)
 from protocols.join_index.selections import Member
 from protocols.messages import Answer, Refused
 
@@ -54,6 +66,29 @@ RELEASED_MS: Final = 30_000  # Evaluators are told for so long that a query is r
 REFUSE_RELEASED_MS: Final = (
     120_000  # A released query is not taken again for so long: messages about it may still arrive.
 )
+
+
+@dataclass(slots=True, eq=False)
+class _Replay:
+    """Recent tuples that are still to be sent for a query."""
+
+    reader: Reader
+    held: Held
+    reading: Reading  # Its count of parcels has one more until all are sent.
+    pieces: Iterator[Batch]
+    is_done: bool = False
+
+    def some(self) -> list[Batch]:
+        """As many of them as one event may carry."""
+        found: list[Batch] = []
+        rows = 0
+        for piece in self.pieces:
+            found.append(piece)
+            rows += max(piece.count, PIECE_ROWS * len(piece.rows) // PIECE_BYTES)
+            if rows >= PIECE_ROWS:
+                return found
+        self.is_done = True
+        return found
 
 
 @dataclass(slots=True)
@@ -83,6 +118,7 @@ class Rewriter:
     _gone: Recently[JoinId] = field(default_factory=Recently)  # Released queries.
     _spreads: dict[tuple[tuple[PeerId, ...], tuple[Heavy, ...]], Spread] = field(default_factory=dict)
     _panel: Panel = field(init=False)
+    _replays: deque[_Replay] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
         self._panel = Panel(self.peer_id, self.neighbours)
@@ -105,7 +141,9 @@ class Rewriter:
     def index(self, sender: PeerId, message: IndexQuery, now: Millis) -> list[Effect]:
         name = (message.query.id, message.side, message.replica)
         known = self._held_by.get(name)
+        expect(message.query.subscriber == sender, "a query of another subscriber")
         if known is not None:
+            expect(known.held[name].subscriber == sender, "a query of another subscriber")
             known.held[name].leased_at = now
             return _indexed(known, [known.held[name]])
         try:
@@ -125,12 +163,36 @@ class Rewriter:
         reader.add(held)
         replayed = [batch for batch in reader.recent if batch.published_at >= member.inserted_at]
         if replayed:
-            held.since = Reading()
+            held.since = Reading(parcels=1)
             reader.joining[name] = held
             reader.readings.append(held.since)
-            effects += self._carry(reader, held.since, reader.loads_for(held, replayed), now)
-            return effects + self._settle(reader, now)
+            is_first = not self._replays
+            self._replays.append(_Replay(reader, held, held.since, pieces_of(replayed)))
+            return effects + (self.go_on(now) if is_first else [])
         return [*effects, *_indexed(reader, [held])]
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is something to go on with in another event."""
+        return bool(self._replays)
+
+    def go_on(self, now: Millis) -> list[Effect]:
+        """Replay some more tuples for a query that has joined a reader."""
+        if not self._replays:
+            return []
+        replay = self._replays[0]
+        reader, held = replay.reader, replay.held
+        is_open = reader.name in self.readers
+        effects: list[Effect] = []
+        if is_open and reader.held.get(held.name) is held:
+            effects += self._carry(reader, replay.reading, reader.loads_for(held, replay.some()), now)
+        else:
+            replay.is_done = True
+        if replay.is_done:
+            self._replays.popleft()
+            replay.reading.parcels -= 1
+            effects += self._settle(reader, now) if is_open else []
+        return effects
 
     def _refusal(self, message: IndexQuery) -> str:
         """Why a query cannot be indexed here; empty: it can."""
@@ -153,7 +215,9 @@ class Rewriter:
             if is_alike and has_all_since:
                 return reader, []
         name = f"join/{held.attribute}/{self.peer_id.short}/{self.life:x}-{self._outbox.next_number():x}"
-        command = OpenSubscription(stream=held.source.stream, subscription=name, since=inserted_at, share=held.share)
+        reads = Reads(version=held.source.schema.version, reader="joins through the index")
+        stream, share = held.source.stream, held.share
+        command = OpenSubscription(stream=stream, subscription=name, since=inserted_at, share=share, reads=reads)
         request, effect = self.inside.ask(ROLE, command)
         reader = Reader(name, held.attribute, held.source.schema, request, inserted_at, spread, held.share)
         self.readers[name] = self._requests[request] = reader
@@ -164,16 +228,21 @@ class Rewriter:
         for name in message.queries:
             reader = self._held_by.get(name)
             if reader is not None:
+                expect(reader.held[name].subscriber == sender, "a query of another subscriber")
                 reader.held[name].leased_at = now
             else:
                 reason = f"peer {self.peer_id.short} has forgotten it"
                 effects.append(Send(sender, QueryLost(query=name[0], reason=reason)))
         return effects
 
-    def remove(self, message: RemoveQuery, now: Millis) -> list[Effect]:
+    def remove(self, sender: PeerId, message: RemoveQuery, now: Millis) -> list[Effect]:
         for reader in self.readers.values():
-            reader.lapsed.pop(message.query, None)
-        return [effect for name in list(self._sides.get(message.query, ())) for effect in self._forget(name, now)]
+            if message.query in reader.lapsed and reader.lapsed[message.query][0] == sender:
+                del reader.lapsed[message.query]
+        names = list(self._sides.get(message.query, ()))
+        is_theirs = all(self._held_by[name].held[name].subscriber == sender for name in names)
+        expect(is_theirs, "a query of another subscriber")
+        return [effect for name in names for effect in self._forget(name, now)]
 
     def _forget(self, name: HeldName, now: Millis) -> list[Effect]:
         reader = self._held_by[name]
@@ -261,7 +330,9 @@ class Rewriter:
     # Receipts.
 
     def receipt(self, sender: PeerId, receipt: Receipt, now: Millis) -> list[Effect]:
-        self._seen_at[sender] = now
+        expect(self._outbox.is_to(sender, receipt.number), "a receipt for a parcel that went to another peer")
+        if sender in self._seen_at:
+            self._seen_at[sender] = now
         effects: list[Effect] = []
         for reader in list(self.readers.values()):
             if reader.used.get(sender, receipt.life) != receipt.life:
@@ -374,6 +445,7 @@ class Rewriter:
                 reader=reader.name,
                 report=reader.report,
                 tuples=reader.tuples,
+                unfit=reader.unfit,
                 messages=reader.messages,
                 covers=covers,
                 heard=tuple(
@@ -388,6 +460,11 @@ class Rewriter:
     def is_empty(self) -> bool:
         """Whether nothing of any query is left."""
         return not self.readers and self._outbox.is_empty() and not self._released
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it knows of queries that are gone, for a while yet."""
+        return len(self._gone) > 0
 
     def validate(self) -> None:
         assert len(self._held_by) == sum(len(reader.held) for reader in self.readers.values())

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from protocols.clock import Stamp
 from protocols.ids import Millis
-from protocols.join_index.condition import JoinCondition, Meeting, check
+from protocols.join_index.condition import JoinCondition, Meeting, checked
 from protocols.join_index.expiry import less
 from protocols.join_index.keys import at_path, value_text
 from protocols.join_index.messages import LEFT, RIGHT, JoinId, JoinQuery, Side, ValueText
@@ -54,7 +54,7 @@ class Member:
 
     def __init__(self, query: JoinQuery) -> None:
         """Raises NotIndexed."""
-        condition = check(query.plan, query.algorithm)
+        condition = checked(query)
         left, right = condition.sides
         self.query = query
         self.algorithm: Algorithm = query.algorithm

@@ -17,6 +17,7 @@ from protocols.ids import Millis
 from protocols.join_index.expiry import less
 from protocols.join_index.messages import LEFT, SIDES, Attribute, Side, other_side
 from protocols.join_index.selections import Group, Member
+from queries.schema import Schema
 
 NEVER: Final[Millis] = -(1 << 62)
 
@@ -68,6 +69,7 @@ class Dropped:
 class _Wishes:
     """How long the queries of one shelf want its tuples."""
 
+    schema: Schema  # Of its tuples.
     keep_ms: Counter[Millis] = field(default_factory=Counter)  # After publication.
     late_ms: Counter[Millis] = field(default_factory=Counter)  # Beyond that.
     longest: tuple[Millis, Millis] = (0, 0)
@@ -100,11 +102,21 @@ class Stays:
         return shelf in self._wishes
 
     def add(self, member: Member) -> None:
-        for shelf, side in _shelves(member):
-            self._wishes.setdefault(shelf, _Wishes()).add(*self._wish(member, side))
+        for shelf, side in shelves_of(member):
+            wishes = self._wishes.setdefault(shelf, _Wishes(member.sources[side].schema))
+            wishes.add(*self._wish(member, side))
+
+    def fits(self, member: Member) -> bool:
+        """Whether a query reads its streams with the columns that the others read: a tuple is stored once for all."""
+        known = ((self._wishes.get(shelf), member.sources[side].schema) for shelf, side in shelves_of(member))
+        return all(wishes is None or wishes.schema == schema for wishes, schema in known)
+
+    def schema(self, shelf: Shelf) -> Schema:
+        """The columns of the tuples of a shelf that some query wants."""
+        return self._wishes[shelf].schema
 
     def remove(self, member: Member) -> None:
-        for shelf, side in _shelves(member):
+        for shelf, side in shelves_of(member):
             self._wishes[shelf].remove(*self._wish(member, side))
             if not self._wishes[shelf].keep_ms:
                 del self._wishes[shelf]
@@ -152,7 +164,7 @@ def _missing(group: Group, side: Side, wall: Millis, dropped: Dropped) -> list[M
     ]
 
 
-def _shelves(member: Member) -> Iterator[tuple[Shelf, Side]]:
+def shelves_of(member: Member) -> Iterator[tuple[Shelf, Side]]:
     """The shelves that may have tuples of each side for a query."""
     for side in SIDES:
         if member.algorithm == "dai-v":

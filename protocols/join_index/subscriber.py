@@ -11,8 +11,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from protocols.catalogue.messages import ShowStream, StreamShown
 from protocols.effects import Effect, Route, Send, Tell
+from protocols.errors import RemoteProtocolError, expect
 from protocols.events import Received
 from protocols.ids import Millis, PeerId, RequestId, StreamName
 from protocols.inside import Inside
@@ -191,17 +194,27 @@ class Subscriber:
         deployed = Deployed(query=deploy.query, attempt=deploy.attempt, number=number, life=attempt.began_at)
         return [self._tell_proxy(deployed), self._status(attempt)]
 
-    def refused(self, message: QueryRefused) -> list[Effect]:
+    def _expect_of(self, attempt: JoinAttempt, sender: PeerId) -> None:
+        """Once an attempt is in place, only its rewriters may end it."""
+        rewriters = [self._reports.readers[reader].peer for reader in attempt.readers.values()]
+        expect(not attempt.is_in_place or sender in rewriters, "news of a query from a peer that does not run it")
+
+    def refused(self, sender: PeerId, message: QueryRefused) -> list[Effect]:
         attempt = self.attempts.get(message.query)
         if attempt is None:
             return []
+        self._expect_of(attempt, sender)
         return [*self._end(attempt), self._refusal(attempt.deploy, message.reason)]
 
-    def lost(self, message: QueryLost, now: Millis) -> list[Effect]:
+    def lost(self, sender: PeerId, message: QueryLost, now: Millis) -> list[Effect]:
+        attempt = self.attempts.get(message.query)
+        if attempt is None:
+            return []
+        self._expect_of(attempt, sender)
         if message.culprit is not None:
             self._shunned.sweep(now)
             self._shunned.add(message.culprit, now + SHUN_MS)
-        return self._lose_query(message.query, message.reason)
+        return self._lose(attempt, message.reason)
 
     def _lose_query(self, query: JoinId, reason: str) -> list[Effect]:
         attempt = self.attempts.get(query)
@@ -259,16 +272,31 @@ class Subscriber:
         notified = Notified(subscriber_life=message.subscriber_life, sequence=message.sequence)
         if message.subscriber_life != self.life:  # An earlier life of this peer waited for them.
             return [Send(sender, notified)]
+        decoded = self._decoded(sender, message)
+        expect(self._reports.is_near(sender, message.life, message.sequence), "results far ahead of all others")
         effects = self._note_life(sender, message.life)
         if self._reports.take(sender, message.life, message.sequence):
             for query in message.late:
                 effects += self._is_late(query, now)
-            for each in message.results:
+            for each, made in zip(message.results, decoded, strict=True):
                 if (attempt := self.attempts.get(each.query)) is not None:
-                    rows, digests = attempt.new_rows(each)
+                    rows, digests = attempt.new_rows(each, made)
                     effects += [self._ready(attempt, rows, None, digests)] if rows else []
         self._owed.append((sender, notified))
         return effects + self._notify() + self._believe_reports(now)
+
+    def _decoded(self, sender: PeerId, message: JoinResults) -> list[list[Row]]:
+        """The rows of each of its results; none for a query that is over."""
+        for query in (*message.late, *(each.query for each in message.results)):
+            attempt = self.attempts.get(query)
+            expect(attempt is None or sender in attempt.evaluators, "results from a peer that does not evaluate them")
+        try:
+            return [
+                self.attempts[each.query].join.schema.decode(each.rows) if each.query in self.attempts else []
+                for each in message.results
+            ]
+        except msgspec.MsgspecError as error:
+            raise RemoteProtocolError(f"results that do not have the columns of their query: {error}") from error
 
     def _is_late(self, query: JoinId, now: Millis) -> list[Effect]:
         """A tuple may have missed partners that had expired: the next attempt has evaluators keep them longer."""

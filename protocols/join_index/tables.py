@@ -3,24 +3,29 @@
 A trigger is a tuple that has triggered the queries of a group, which have one join condition. The paper stores a
 rewritten query for each of them; here one trigger stands for the whole group. When a trigger meets a tuple, the group
 says which queries the pair may concern.
+
+All that may take long is a generator. It pauses where `tests_left` is used up, and its caller goes on with it in a
+later event. Only these generators change what is stored, one at a time; meanwhile queries may end, but none comes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from protocols.clock import Stamp, wall_ms
 from protocols.delivery.messages import Origin
+from protocols.errors import expect
 from protocols.ids import Millis
-from protocols.join_index.condition import Meeting, time_of
+from protocols.join_index.condition import Meeting, NotIndexed, time_of
 from protocols.join_index.expiry import Expiry, Recently
 from protocols.join_index.limits import JoinLimits
-from protocols.join_index.messages import LEFT, RIGHT, Attribute, JoinId, JoinQuery, Load, ResultRows, Side
+from protocols.join_index.messages import LEFT, RIGHT, Attribute, JoinId, JoinQuery, Load, ResultRows, Side, other_side
 from protocols.join_index.messages import ValueText as Value
 from protocols.join_index.selections import Group, Member
-from protocols.join_index.stays import Shelf, Stays
+from protocols.join_index.stays import Shelf, Stays, shelves_of
 from protocols.subgraphs import Algorithm
 from queries.schema import Row, Schema
 
@@ -50,6 +55,9 @@ _Place = dict[_Lot, dict[_Key, _Item]]  # All tuples and triggers of one value.
 _TUPLES: Final[_Lot] = (b"", LEFT)  # Tuples that wait for triggers.
 
 
+_Came = tuple[Load, int]  # With the number of its origin.
+
+
 @dataclass(slots=True)
 class _Made:
     """Results of one query that are not encoded yet."""
@@ -73,6 +81,8 @@ class Tables:
     taken: int = 0  # Tuples and triggers that have ever come.
     refused: int = 0  # Those for which there was no room.
     late: dict[JoinId, Member] = field(default_factory=dict)  # A tuple came too late for these.
+    tests_left: int = 0  # Work until the next pause: queries tested on pairs, and tuples taken or dropped.
+    chores: deque[Iterator[None]] = field(default_factory=deque)  # What is to be dropped.
     _loads: int = 0  # Numbers the loads.
     _stays: Stays = field(init=False)
     _groups: dict[bytes, Group] = field(default_factory=dict)
@@ -82,7 +92,8 @@ class Tables:
     _schemas: dict[Schema, Schema] = field(default_factory=dict)
     _origins: list[Origin] = field(default_factory=list)
     _numbers: dict[Origin, int] = field(default_factory=dict)
-    _old: Expiry[tuple[Load, int]] = field(default_factory=Expiry)  # Loads, with the numbers of their origins.
+    _old: dict[Shelf, Expiry[_Came]] = field(default_factory=dict)  # What each shelf has.
+    _is_sweeping: bool = False
     _made: dict[JoinId, _Made] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -101,7 +112,11 @@ class Tables:
         before = self._attempts.get(name)
         if before is not None and not is_earlier_attempt(before, query.id):
             return None
+        if before is not None and self.queries[before].query.subscriber != query.subscriber:
+            raise NotIndexed(f"{name} is a query of another subscriber")
         member = Member(query)
+        if not self._stays.fits(member):
+            raise NotIndexed("another query reads its streams with other columns")
         member.known_since = self._loads + 1
         self._stays.add(member)
         if before is not None:
@@ -132,52 +147,57 @@ class Tables:
         group.remove(query)
         if not group.members:
             del self._groups[member.group]
-            self._take_away(member.group)
+        for shelf, _ in shelves_of(member):
+            if shelf not in self._stays and (old := self._old.pop(shelf, None)) is not None:
+                self.chores.append(self._take_away(shelf, old, self._loads))
 
-    def _take_away(self, group: bytes) -> None:
-        """Let go of a group's triggers, and of tuples that no query waits for. A later query has them sent again."""
-        for at in list(self._places):
-            is_useless = Shelf(at, b"", LEFT) not in self._stays
-            over: list[_Lot] = [(group, LEFT), (group, RIGHT), *([_TUPLES] if is_useless else [])]
-            for value, place in list(self._places[at].items()):
-                gone = [len(place.pop(lot)) for lot in over if lot in place]
-                if gone:
-                    self.stored -= sum(gone)
-                    self._tidy(at, value)
+    def _take_away(self, shelf: Shelf, old: Expiry[_Came], upto: int) -> Iterator[None]:
+        """Drop what no query waits for, but not what a later load has brought again."""
+        for load, origin in old.every():
+            for item, value in self._items(shelf, load, origin):
+                if item.came <= upto:
+                    self._drop(shelf, value, item)
+            self.tests_left -= len(load.sequences)
+            if self.tests_left <= 0:
+                yield
 
     # Tuples.
 
-    def take(self, load: Load, now: Millis) -> None:
+    def take(self, load: Load, now: Millis) -> Iterator[None]:
         """Let tuples meet what is here, and keep them for what comes."""
         shelf = Shelf(load.at, load.group, load.side)
         if shelf not in self._stays:
             return  # The queries it is for are over.
-        group = self._groups.get(load.group)
+        schema = self._schemas.setdefault(load.schema, load.schema)
+        expect(self._stays.schema(shelf) == schema, "tuples that do not have the columns of their stream")
+        rows = schema.decode(load.rows)
+        expect(len(rows) == len(load.values), "a load whose rows are not as many as it says")
         self._loads += 1
         self.taken += len(load.sequences)
-        schema = self._schemas.setdefault(load.schema, load.schema)
         wall, time = wall_ms(load.published_at), (time_of(load.published_at),)
         for member in self._stays.late(shelf, wall, self._groups):
             self.late[member.query.id] = member  # Also if it comes again: its subscriber must hear of it first.
         until = self._stays.until(shelf, wall, now)
-        origin, refused = self._number(load.origin), self.refused
-        places = self._places.setdefault(load.at, {})
-        lot: _Lot = (load.group, load.side)
-        partners: _Lot = _TUPLES if load.at is not None else (load.group, RIGHT if load.side == LEFT else LEFT)
-        for sequence, value, row in zip(load.sequences, load.values, schema.decode(load.rows), strict=True):
-            item = _Item((origin, sequence), load.published_at, wall, row + time, self._loads, until)
-            place = places.get(value)
-            if place is None:
-                place = places[value] = {}
-            elif group is None:
-                self._meet_triggers(place, item)
-            elif partners in place:
-                self._meet(group, load.side, item, place[partners])
-            self._keep(place.setdefault(lot, {}), item)
-        self._old.add(until, (load, origin))
-        if self.refused > refused:
-            for value in load.values:
-                self._tidy(load.at, value)
+        number, origin = self._loads, self._number(load.origin)
+        self._old.setdefault(shelf, Expiry()).add(until, (load, origin))
+        for sequence, value, row in zip(load.sequences, load.values, rows, strict=True):
+            if self.tests_left <= 0:
+                yield
+                if shelf not in self._stays:
+                    return  # They ended meanwhile. What it has brought so far is being taken away.
+            self.tests_left -= 1
+            item = _Item((origin, sequence), load.published_at, wall, row + time, number, until)
+            place = self._places.get(load.at, {}).get(value)
+            if place is not None:
+                for name, side, is_left, partners in _partners(place, load):
+                    group = self._groups.get(name)
+                    if group is None:  # Its triggers are being taken away.
+                        continue
+                    if len(partners) * len(group.members) <= self.tests_left:
+                        self._meet(group, side, item, is_left, partners.values())
+                    else:
+                        yield from self._meet_in_turns(name, side, item, is_left, partners.values())
+            self._keep(shelf, value, item)
 
     def _number(self, origin: Origin) -> int:
         number = self._numbers.get(origin)
@@ -186,37 +206,52 @@ class Tables:
             self._origins.append(origin)
         return number
 
-    def _keep(self, items: dict[_Key, _Item], item: _Item) -> None:
+    def _keep(self, shelf: Shelf, value: Value, item: _Item) -> None:
+        items = self._places.get(shelf.at, {}).get(value, {}).get(shelf[1:], {})
         known = items.get(item.key)
         if known is not None:
             known.came, known.until = item.came, max(known.until, item.until)
         elif self.stored >= self.limits.tuples_max:
             self.refused += 1
         else:
+            if not items:
+                items = self._places.setdefault(shelf.at, {}).setdefault(value, {}).setdefault(shelf[1:], {})
             items[item.key] = item
             self.stored += 1
 
-    def _meet_triggers(self, place: _Place, item: _Item) -> None:
-        for (name, side), triggers in place.items():
-            if name and side == LEFT:
-                for trigger in triggers.values():
-                    self._pair(self._groups[name], trigger, item, LEFT)
-            elif name:
-                for trigger in triggers.values():
-                    self._pair(self._groups[name], item, trigger, RIGHT)
+    def _meet(self, group: Group, trigger: Side, item: _Item, is_left: bool, partners: Iterable[_Item]) -> None:
+        """A trigger meets tuples, or a tuple triggers; in DAI-V, triggers of both sides. `trigger` is its side."""
+        for other in partners:
+            left, right = (item, other) if is_left else (other, item)
+            self._pair(group.concerned(left.row, right.row), left, right, trigger)
 
-    def _meet(self, group: Group, side: Side, trigger: _Item, partners: dict[_Key, _Item]) -> None:
-        """A trigger meets tuples; in DAI-V, triggers of the other side."""
-        for other in partners.values():
-            if side == LEFT:
-                self._pair(group, trigger, other, LEFT)
-            else:
-                self._pair(group, other, trigger, RIGHT)
+    def _meet_in_turns(
+        self, name: bytes, trigger: Side, item: _Item, is_left: bool, partners: Iterable[_Item]
+    ) -> Iterator[None]:
+        """The same where it may take long."""
+        for other in partners:
+            if self.tests_left <= 0:
+                yield
+            group = self._groups.get(name)
+            if group is None:
+                return  # Its queries ended meanwhile.
+            left, right = (item, other) if is_left else (other, item)
+            members = group.concerned(left.row, right.row)
+            if len(members) <= self.tests_left:
+                self._pair(members, left, right, trigger)
+                continue
+            waiting = deque(members)
+            while waiting:
+                if self.tests_left <= 0:
+                    yield
+                some = [waiting.popleft() for _ in range(min(len(waiting), max(self.tests_left, 1)))]
+                self._pair([each for each in some if each.query.id in self.queries], left, right, trigger)
 
-    def _pair(self, group: Group, left: _Item, right: _Item, trigger: Side) -> None:
+    def _pair(self, members: Collection[Member], left: _Item, right: _Item, trigger: Side) -> None:
+        self.tests_left -= len(members) or 1
         row = left.row + right.row
         earlier = min(left.published_at, right.published_at)
-        for member in group.concerned(left.row, right.row):
+        for member in members:
             if earlier < member.inserted_at:
                 continue
             if member.has_window and not member.share_a_window(left.wall, right.wall):
@@ -283,30 +318,53 @@ class Tables:
     # Time.
 
     def sweep(self, now: Millis) -> None:
-        """Let go of what has expired."""
-        for load, origin in self._old.due(now):
-            places = self._places.get(load.at, {})
-            for sequence, value in zip(load.sequences, load.values, strict=True):
-                items = places.get(value, {}).get((load.group, load.side), {})
-                item = items.get((origin, sequence))
-                if item is not None and item.until <= now:
-                    del items[item.key]
-                    self.stored -= 1
-                    self._stays.drop(Shelf(load.at, load.group, load.side), item.came, item.wall)
-                    self._tidy(load.at, value)
+        """Let go of what has expired, as a chore."""
         self._removed.sweep(now)
+        if not self._is_sweeping:
+            self._is_sweeping = True
+            self.chores.append(self._sweep(now))
 
-    def _tidy(self, at: Attribute | None, value: Value) -> None:
-        """Remove a place with nothing in it."""
-        place = self._places.get(at, {}).get(value)
-        if place is None:
-            return
-        for lot in [lot for lot, items in place.items() if not items]:
-            del place[lot]
-        if not place:
-            del self._places[at][value]
-            if not self._places[at]:
-                del self._places[at]
+    def _sweep(self, now: Millis) -> Iterator[None]:
+        for shelf, old in list(self._old.items()):
+            self.tests_left -= 1
+            for load, origin in old.due(now):
+                for item, value in self._items(shelf, load, origin):
+                    if item.until <= now:
+                        self._drop(shelf, value, item)
+                        if shelf in self._stays:
+                            self._stays.drop(shelf, item.came, item.wall)
+                self.tests_left -= len(load.sequences)
+                if self.tests_left <= 0:
+                    yield
+            if not old and self._old.get(shelf) is old:
+                del self._old[shelf]
+            if self.tests_left <= 0:
+                yield
+        self._is_sweeping = False
+
+    def _items(self, shelf: Shelf, load: Load, origin: int) -> Iterator[tuple[_Item, Value]]:
+        """What a load has brought that is still here."""
+        for sequence, value in zip(load.sequences, load.values, strict=True):
+            item = self._places.get(shelf.at, {}).get(value, {}).get(shelf[1:], {}).get((origin, sequence))
+            if item is not None:
+                yield item, value
+
+    def _drop(self, shelf: Shelf, value: Value, item: _Item) -> None:
+        """Remove an item, and what holds nothing else."""
+        places, lot = self._places[shelf.at], shelf[1:]
+        del places[value][lot][item.key]
+        self.stored -= 1
+        if not places[value][lot]:
+            del places[value][lot]
+            if not places[value]:
+                del places[value]
+                if not places:
+                    del self._places[shelf.at]
+
+    @property
+    def remembers(self) -> bool:
+        """Whether it knows of queries that are over."""
+        return len(self._removed) > 0
 
     def is_empty(self) -> bool:
         return not self.queries and not self.stored
@@ -317,6 +375,20 @@ class Tables:
         assert not self.late, "subscribers are told at once"
         assert self.queries or self._stays.is_empty()
         assert self.stored <= self.limits.tuples_max
+        assert self.stored or not self._places
+        assert all(shelf in self._stays for shelf in self._old), "nothing is kept for a query that is over"
+
+
+def _partners(place: _Place, load: Load) -> Iterator[tuple[bytes, Side, bool, dict[_Key, _Item]]]:
+    """What a new item meets: the group, the side of its triggers, whether the item is on the left, and the others."""
+    if load.group:
+        lot = _TUPLES if load.at is not None else (load.group, other_side(load.side))
+        if lot in place:
+            yield load.group, load.side, load.side == LEFT, place[lot]
+    else:
+        for (name, side), triggers in place.items():
+            if name:
+                yield name, side, side == RIGHT, triggers
 
 
 def is_earlier_attempt(one: JoinId, other: JoinId) -> bool:

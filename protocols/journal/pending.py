@@ -80,8 +80,8 @@ class Pending:
     def write(self, disk: Disk) -> None:
         """Do all steps. This may block, so it may run in a thread.
 
-        After DiskFull it may be called again and goes on where it stopped. After any other error only a new recovery
-        can tell what the disk holds.
+        After DiskFull, or where a file could not be opened, it may be called again and goes on where it stopped. After
+        any other error only a new recovery can tell what the disk holds.
         """
         while self._steps:
             self._steps[0].perform(disk)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from protocols.clock import HybridClock
 from protocols.effects import Effect, Send
+from protocols.errors import expect
 from protocols.ids import Key, Millis, PeerId
 from protocols.store.entries import OLDEST
 from protocols.store.messages import ItemName, Round, Sighting, StoreDigest, StoreOffer, StorePull, Version
@@ -110,6 +111,7 @@ class Comparisons:
         comparison = self._open.get(sender)
         if comparison is None or comparison.round != message.round or comparison.is_compared:
             return []
+        expect(message.end > comparison.start, "an offer of no bucket")
         self.neighbourhood.told(message.sightings, now)
         if comparison.doubts is None:
             comparison.doubts = tuple(each for each in message.sightings if each.is_doubted or each.gone_ms)

@@ -127,7 +127,7 @@ class Coordinator:
         owners = self.neighbourhood.owners(writing.entry.key, writing.closer)
         if len(owners) - len(writing.refused) >= self.neighbourhood.needed(now):
             return []
-        refusal = f"{len(writing.refused)} of {len(owners)} owners of the key have no room for it"
+        refusal = f"{len(writing.refused)} of {len(owners)} owners of the key have no room for it, or may not take it"
         return [self._done(writing, put, put, 0, refusal) for put in list(writing.waiting)]
 
     def _done(

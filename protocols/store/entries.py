@@ -11,7 +11,9 @@ from typing import Final
 import msgspec
 
 from protocols.clock import Stamp
+from protocols.errors import expect
 from protocols.ids import Key, Millis, PeerId
+from protocols.store.limits import ITEM_CHARS_MAX, VALUE_BYTES_MAX
 
 Order = tuple[Stamp, bytes]
 """Stamp, then writer: of two versions the higher is the newer. Two peers may give the same stamp."""
@@ -31,6 +33,11 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
     @property
     def order(self) -> Order:
         return (self.stamp, self.writer)
+
+    def check(self) -> None:
+        """What holds of every entry, whoever sends it; see Message.check."""
+        expect(len(self.item) <= ITEM_CHARS_MAX, f"an entry whose name has {len(self.item)} characters")
+        expect(len(self.value or b"") <= VALUE_BYTES_MAX, f"an entry of {len(self.value or b'')} bytes")
 
     def supersedes(self, other: Entry) -> bool:
         return (self.stamp, self.writer, self.value or b"") > (other.stamp, other.writer, other.value or b"")

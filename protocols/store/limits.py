@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from protocols.events import NEIGHBOURS_MAX
 from protocols.ids import Millis
+
+VALUE_BYTES_MAX: Final = 64 << 10
+ITEM_CHARS_MAX: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +32,8 @@ class StoreLimits:
     drain_ms: Millis = 30_000  # A leaving peer waits so long for others to take what it holds.
     tombstone_ms: Millis = 7 * 24 * 3600 * 1000
 
-    value_bytes_max: int = 64 << 10
-    item_chars_max: int = 512
+    value_bytes_max: int = VALUE_BYTES_MAX
+    item_chars_max: int = ITEM_CHARS_MAX
     key_bytes_max: int = 768 << 10  # All entries of a key travel in one message.
     entries_max: int = 200_000
     bytes_max: int = 256 << 20

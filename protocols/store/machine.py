@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
-from protocols.clock import HybridClock, Stamp
+from protocols.clock import AHEAD_MAX_MS, HybridClock, Stamp, wall_ms
 from protocols.effects import AfterSync, Append, Effect, Route, Send, SetTimer, Tell
-from protocols.errors import LocalProtocolError
+from protocols.errors import LocalProtocolError, expect
 from protocols.events import Event, LogBounds, NearestPeers, PeerDown, PeerUp, Received, Requested, Started, TimerFired
 from protocols.ids import Key, LogId, Millis, PeerId, RequestId
 from protocols.messages import Message, Record
@@ -109,6 +109,11 @@ class StoreMachine:
         """Whether nobody we know is nearer to a key: then we coordinate it ourselves."""
         return self._neighbourhood.owners(key)[0] == self.peer_id
 
+    def held(self, name: ItemName) -> Entry | None:
+        """The version of an entry that this peer holds."""
+        held = self._table.get(name)
+        return held.entry if held is not None else None
+
     def read(self, key: Key, token: Token, now: Millis) -> list[Effect]:
         """Everything under a key; answered with StoreRead or StoreFailed."""
         return self._open(self._clock.tick(now), _Operation(token, key, None, *self._times(now)))
@@ -118,13 +123,14 @@ class StoreMachine:
     ) -> list[Effect]:
         """Put a value under a key, or remove it (None); answered with StoreWritten or StoreFailed.
 
-        It supersedes everything acknowledged before. `expires_in_ms` 0 means never.
+        It supersedes everything acknowledged before. `expires_in_ms` 0 means never, for a removal the longest time that
+        is kept of one. Whoever removes an entry that expires says its life again: no copy of it can be found later.
         """
         if len(value or b"") > self.limits.value_bytes_max or len(item) > self.limits.item_chars_max:
             reason = f"{len(value or b'')} bytes are too many for one entry: at most {self.limits.value_bytes_max}"
             return [Tell(StoreFailed(token, reason))]
         if value is None:
-            expires_in_ms = max(expires_in_ms, self.limits.tombstone_ms)
+            expires_in_ms = expires_in_ms or self.limits.tombstone_ms
         expires_at = now + expires_in_ms if expires_in_ms else 0
         entry = Entry(key, item, self._clock.tick(now), self.peer_id, value, expires_at)
         operation = _Operation(token, key, entry, *self._times(now))
@@ -188,9 +194,12 @@ class StoreMachine:
                 return self._offered(sender, message, now)
             case StoreOffer():
                 return self._comparisons.offered(sender, message, now)
-            case StorePut():
+            case StorePut(entry=entry):
+                expect(entry.writer == sender, "an entry of another writer")
+                _check_stamps((entry,), now)
                 return [*self._note_neighbours(now), *self._coordinator.put(message, now)]
-            case StoreGet():
+            case StoreGet(reader=reader):
+                expect(reader == sender, "a question for another reader")
                 return self._coordinator.get(message, now)
             case StoreReplicate():
                 return self._replicated(sender, message, now)
@@ -201,7 +210,8 @@ class StoreMachine:
                 return self._put_done(message, now)
             case StoreFetch():
                 return self._fetched(sender, message, now)
-            case StoreEntries():
+            case StoreEntries(entries=entries):
+                _check_stamps(entries, now)
                 return self._coordinator.entries(sender, message, now)
             case StoreFound():
                 return self._found(message, now)
@@ -240,6 +250,7 @@ class StoreMachine:
         operation = self._operations.get(message.stamp)
         if operation is None or operation.entry is None:
             return []
+        expect(message.name == ItemName(operation.key, operation.entry.item), "an answer about another entry")
         self._end(message.stamp)
         if message.refusal:
             return [Tell(StoreFailed(operation.token, message.refusal))]
@@ -254,9 +265,12 @@ class StoreMachine:
         return [Tell(StoreWritten(operation.token, message.replicas))]
 
     def _found(self, message: StoreFound, now: Millis) -> list[Effect]:
-        if message.request not in self._operations:
+        operation = self._operations.get(message.request)
+        if operation is None or operation.entry is not None:
             return []
-        operation = self._end(message.request)
+        expect(all(entry.key == operation.key for entry in message.entries), "an answer about another key")
+        _check_stamps(message.entries, now)
+        self._end(message.request)
         for entry in message.entries:
             self._clock.witness(entry.stamp)
         live = tuple(entry for entry in message.entries if not has_expired(entry, now))
@@ -278,6 +292,7 @@ class StoreMachine:
     # Owning.
 
     def _replicated(self, sender: PeerId, message: StoreReplicate, now: Millis) -> list[Effect]:
+        _check_stamps(message.entries, now)
         kept: list[Version] = []
         not_mine: list[ItemName] = []
         refused: list[ItemName] = []
@@ -454,3 +469,9 @@ class StoreMachine:
         self._handovers.validate()
         assert len(self._operations) <= self.limits.operations_max
         assert len(self._writes) <= len(self._operations)
+
+
+def _check_stamps(entries: Iterable[Entry], now: Millis) -> None:
+    """Nobody's clock gives such a stamp, and nobody could ever write over an entry that has it."""
+    for entry in entries:
+        expect(wall_ms(entry.stamp) <= now + AHEAD_MAX_MS, "an entry of the future")

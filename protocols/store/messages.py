@@ -22,6 +22,7 @@ from __future__ import annotations
 import msgspec
 
 from protocols.clock import Stamp
+from protocols.errors import expect
 from protocols.ids import Count, Key, Millis, PeerId
 from protocols.messages import Answer, Command, Message, Record
 from protocols.store.entries import Entry, Order
@@ -67,12 +68,19 @@ class StorePut(Message, frozen=True, kw_only=True, tag="STORE_PUT"):
 
     entry: Entry
 
+    def check(self) -> None:
+        self.entry.check()
+
 
 class StoreReplicate(Message, frozen=True, kw_only=True, tag="STORE_REPLICATE"):
     """Take these entries; a coordinator sends them, or whoever was asked for them with STORE_PULL."""
 
     entries: tuple[Entry, ...]
     round: Round = 0
+
+    def check(self) -> None:
+        for entry in self.entries:
+            entry.check()
 
 
 class StoreAck(Message, frozen=True, kw_only=True, tag="STORE_ACK"):
@@ -124,12 +132,21 @@ class StoreEntries(Message, frozen=True, kw_only=True, tag="STORE_ENTRIES"):
     is_owner: bool  # Only owners that have caught up count; the others may still help.
     closer: tuple[PeerId, ...] = ()
 
+    def check(self) -> None:
+        expect(all(entry.key == self.key for entry in self.entries), "an entry of another key")
+        for entry in self.entries:
+            entry.check()
+
 
 class StoreFound(Message, frozen=True, kw_only=True, tag="STORE_FOUND"):
     """The coordinator tells the reader the newest of all that enough owners hold."""
 
     request: Stamp
     entries: tuple[Entry, ...]
+
+    def check(self) -> None:
+        for entry in self.entries:
+            entry.check()
 
 
 # Catching up and handing over.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Final
 
@@ -9,8 +10,9 @@ from pyspark.sql import Column as SparkColumn
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
+from queries.expressions import Call, Column
 from queries.plan import WindowAggregate
-from spark_jobs.aggregates import value_of
+from spark_jobs.aggregates import argument_of, value_of
 from spark_jobs.expressions import column_of
 from spark_jobs.flow import ARRIVAL, AT_ROW, ENTER, LEAVE, TIME, Flow, instant, never
 from spark_jobs.operators.windows import END, FORGOTTEN, LAST, UNTIL, in_row_windows, in_time_windows, in_value_windows
@@ -42,7 +44,11 @@ def aggregate(
     if rows.is_marked:
         grouped_by.append(sf.col(MARK))
     order = (sf.col(TIME), sf.col(NUMBER))
-    values = [value_of(each, rows.columns, order).alias(f"a{place}") for place, each in enumerate(plan.aggregates)]
+    windowed, arguments = _with_arguments(plan, windowed, rows.columns)
+    values = [
+        value_of(each, argument, rows.columns, order).alias(f"a{place}")
+        for place, (each, argument) in enumerate(zip(plan.aggregates, arguments, strict=True))
+    ]
     last = [sf.max(NUMBER).alias(NUMBER), sf.max(CLOSED).alias(CLOSED), sf.max(TIME).alias(TIME)]
     if not rows.frame.isStreaming:  # Whatever reads windows runs in batches.
         last.append(sf.max_by(ARRIVAL, sf.struct(TIME, ARRIVAL)).alias(ARRIVAL))
@@ -52,6 +58,22 @@ def aggregate(
         last.append(sf.max(UNTIL).alias(UNTIL))
     groups = windowed.groupBy(*grouped_by).agg(*values, *last)
     return _results(plan, rows, groups, closed_until_us)
+
+
+def _with_arguments(
+    plan: WindowAggregate, windowed: DataFrame, columns: Sequence[Column]
+) -> tuple[DataFrame, list[SparkColumn | None]]:
+    """What each row gives to the aggregates.
+
+    A computed decimal is a column of its own: a sum takes decimals apart, and would compute each several times.
+    """
+    arguments = [argument_of(each, columns) for each in plan.aggregates]
+    computed = {}
+    for place, (each, argument) in enumerate(zip(plan.aggregates, arguments, strict=True)):
+        if argument is not None and isinstance(each.argument, Call) and each.argument.type == "decimal":
+            name = f"v{place}"
+            computed[name], arguments[place] = argument, sf.col(name)
+    return windowed.withColumns(computed) if computed else windowed, arguments
 
 
 def _results(plan: WindowAggregate, rows: Flow, groups: DataFrame, closed_until_us: int | None) -> Flow:

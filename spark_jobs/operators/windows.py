@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import Window as SparkWindow
 from pyspark.sql import functions as sf
 
+from queries import decimals
 from queries.expressions import RANK
 from queries.plan import WindowAggregate
 from spark_jobs.bridge import SHIFT_US
@@ -86,14 +87,22 @@ def in_value_windows(plan: WindowAggregate, rows: Flow) -> DataFrame:
     """The stream is ordered by this value, so the highest one so far says which windows are closed."""
     by = next(column for column in rows.columns if column.path == plan.window.by[:1])
     value = field_of(structs.replace(by, path=plan.window.by), rows.columns).try_cast(DECIMAL)
-    size, slide = Decimal(plan.window.size), Decimal(plan.window.slide or plan.window.size)
+    size, slide = (
+        sf.lit(decimals.with_all_places(Decimal(each))).cast(DECIMAL)
+        for each in (plan.window.size, plan.window.slide or plan.window.size)
+    )
     valued = rows.frame.withColumn(_VALUE, value).filter(sf.col(_VALUE).isNotNull())
     before = SparkWindow.orderBy(NUMBER).rangeBetween(SparkWindow.unboundedPreceding, -1)
-    steps = _multiples(
-        _whole_steps(sf.col(_VALUE), slide) + sf.lit(1), _whole_steps(sf.col(_VALUE) + sf.lit(size), slide), 1
+    # The first window that holds a value ends after the rest of its step; the others each a step later.
+    rest = slide - sf.pmod(sf.col(_VALUE), slide)
+    later = _multiples(sf.lit(0).cast("bigint"), _whole_steps(size - rest, slide), 1)
+    next_end = sf.try_add(sf.col(_VALUE), rest)
+    ends = sf.transform(
+        later, lambda step: sf.try_add(next_end, (step.cast("decimal(19,0)") * slide).try_cast(DECIMAL))
     )
-    ends = sf.transform(steps, lambda step: (step.cast("decimal(18,0)") * sf.lit(slide)).cast(DECIMAL))
     each = valued.withColumn("before", sf.max(_VALUE).over(before)).withColumn(END, sf.explode(ends))
+    # Windows lie within what a decimal holds.
+    each = each.filter(sf.col(END).isNotNull() & sf.try_subtract(sf.col(END), size).isNotNull())
     each = each.filter(sf.col("before").isNull() | (sf.col(END) > sf.col("before")))
     # A window is complete with the first row beyond it.
     beyond = valued.select(sf.col(_VALUE).alias("beyond"), sf.col(NUMBER).alias(LAST), IS_NEW)
@@ -107,7 +116,6 @@ def _multiples(first: SparkColumn, last: SparkColumn, step: int) -> SparkColumn:
     return sf.when(first <= last, sf.sequence(first, last, sf.lit(step).cast("bigint")))
 
 
-def _whole_steps(value: SparkColumn, step: Decimal) -> SparkColumn:
+def _whole_steps(value: SparkColumn, step: SparkColumn) -> SparkColumn:
     """How many whole steps are in a value."""
-    rest = sf.pmod(value, sf.lit(step))
-    return sf.try_divide(value - rest, sf.lit(step)).try_cast("bigint")
+    return sf.floor(sf.try_divide(value - sf.pmod(value, step), step)).try_cast("bigint")

@@ -8,6 +8,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Container, Mapping
 
 from overlay.identity import Identity, Network, PeerRecord
+from overlay.keyring import OVERLAP_MS
 from overlay.overlay import Overlay
 from overlay.shaping import Shaper
 from overlay.table import Contact
@@ -46,6 +47,7 @@ async def started(
     seed: int = 0,
     engines: Container[int] = (),
     versions: Mapping[int, Versions] = {},
+    overlap_ms: int = OVERLAP_MS,
 ) -> AsyncIterator[list[Overlay]]:
     """A network of so many peers on loopback, all in this process, joined one after the other.
 
@@ -67,6 +69,7 @@ async def started(
                 versions=versions.get(place, VERSIONS),
                 seeds=seeds,
                 shaper=shaper,
+                overlap_ms=overlap_ms,
             )
             await peer.start()
             peers.append(peer)

@@ -52,7 +52,7 @@ async def test_peers_of_one_machine_agree_until_the_clock_of_one_is_set(monkeypa
         await until(lambda: abs(first.clock().offset_ms) < 100, "somebody has told it quickly")
         before_ms = first.clock().offset_ms
         assert "clock_offset_ms" in first.stats()
-        clock_ms = dht_module._wall_ms
-        monkeypatch.setattr(dht_module, "_wall_ms", lambda: clock_ms() + 2_000)  # Of the whole process: nobody differs
+        clock_ms = dht_module.wall_ms
+        monkeypatch.setattr(dht_module, "wall_ms", lambda: clock_ms() + 2_000)  # Of the whole process: nobody differs
         assert abs(first.clock().offset_ms - before_ms - 2_000) < 100  # but from what was told before.
         await until(lambda: abs(first.clock().offset_ms) < 100, "the others have told their new time")

@@ -399,7 +399,7 @@ async def test_goodbye_comes_after_all_control_messages_that_were_waiting():
 HELLO_FRAME = frame(HELLO, encode(Hello("", 0, dict(VERSIONS))))
 OPENED = frame(OPEN, encode(OpenChannel("test", 1000)), 1)
 VIOLATIONS = {
-    "unknown type": frame(10),
+    "unknown type": frame(11),
     "type zero": frame(0),
     "flags": frame(PING, U64.pack(1), flags=1),
     "second HELLO": HELLO_FRAME,

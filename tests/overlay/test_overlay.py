@@ -218,7 +218,7 @@ async def test_the_name_of_a_seed_that_does_not_resolve_holds_up_nobody(monkeypa
             return await resolve(host, *rest, **options)
 
         monkeypatch.setattr(loop, "getaddrinfo", resolve_slowly)
-        monkeypatch.setattr("overlay.dht.RESOLVE_S", 0.3)
+        monkeypatch.setattr("overlay.resolve.RESOLVE_S", 0.3)
         second = Overlay(Identity.generate(), first.network, port=0, seeds=[("nowhere", 1), first.address])
         await second.start()
         try:

@@ -57,6 +57,14 @@ def test_every_setting_can_be_given_in_the_file_and_as_a_variable(file: Path):
         "spark_master": "spark://10.0.0.9:7077",
         "spark_memory": "2g",
         "delays": "10.0.0.1:7400=20ms, [::1]:7401=0.5s",
+        "quota_connections": "10",
+        "quota_streams": "20",
+        "quota_subscriptions": "30",
+        "quota_queries": "40",
+        "quota_state_rows": "1_000",
+        "quota_tuples_per_s": "500",
+        "quota_bytes_per_s": "0",
+        "quota_peer_subgraphs": "5",
     }
     assert tuple(texts) == KEYS
     from_variables = load_config(None, {f"PEER_{key.upper()}": text for key, text in texts.items()}, {})

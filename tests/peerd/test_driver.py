@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import time
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,27 @@ async def test_a_machine_that_fails_stops_the_driver_and_leaves_its_trace(
     told = capsys.readouterr().out
     assert "a protocol machine failed; the peer stops" in told
     assert "Publish(stream='a'" in told, "the event that broke it is in the trace"
+
+
+async def test_an_event_that_holds_the_loop_is_counted_and_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    async with started(1) as (overlay,), running(overlay, tmp_path) as desk:
+        handle = desk.driver._peer.handle
+
+        def slow(event: Event, now: int) -> list[object]:
+            if isinstance(event, Requested):
+                until_at = time.monotonic() + driver_module.LONG_S
+                while time.monotonic() <= until_at:
+                    pass
+            return handle(event, now)
+
+        monkeypatch.setattr(desk.driver._peer, "handle", slow)
+        before = desk.driver.counters["events_long_total"]
+        await desk.answer(create("a"))
+        assert desk.driver.counters["events_long_total"] > before
+        assert desk.driver.stats()["event_longest_seconds"] > driver_module.LONG_S
+    assert "an event held the loop" in capsys.readouterr().out
 
 
 async def test_a_malformed_message_is_dropped_and_counted(tmp_path: Path):

@@ -32,9 +32,10 @@ from protocols.delivery.messages import (
     Rows,
     Seen,
 )
-from protocols.events import Abandoned, Event, Requested
+from protocols.events import Abandoned, Disconnected, Event, Requested
 from protocols.ids import PeerId
 from protocols.messages import Answer, Refused
+from protocols.rights.messages import Authenticate, Authenticated
 from queries.schema import Schema
 
 DEADLINE_S = 60.0
@@ -369,3 +370,34 @@ async def _opened(machines: Machines, session: Session) -> Subscription:
     machines.answer(await machines.asked(OpenSubscription), Opened(subscription="s", stamp=7), last=False)
     await opening
     return reading
+
+
+async def test_a_token_is_presented_before_anything_is_asked_and_again_after_a_break(machines: Machines):
+    session = Session(DataDir(machines.path.parent), machines.path, patience_s=DEADLINE_S, token="ann.secret")
+    opening = asyncio.create_task(session.open())
+    presented = await machines.asked(Authenticate)
+    machines.answer(presented, Refused(code="unavailable", error="not yet", retry_after_ms=1))
+    presented = await machines.asked(Authenticate, 2)
+    assert presented.command == Authenticate(token="ann.secret")
+    machines.answer(presented, Authenticated(client="ann"))
+    await opening
+    asking = asyncio.create_task(session.ask(ListStreams(), "always"))
+    assert (await machines.asked(ListStreams)).connection == presented.connection > 0
+    machines.crash()
+    await machines.open()
+    again = await machines.asked(Authenticate, 3)
+    assert not any(isinstance(each, Requested) and each.command == ListStreams() for each in machines.events[-1:])
+    machines.answer(again, Authenticated(client="ann"))
+    machines.answer(await machines.asked(ListStreams, 2), StreamsListed(streams=()))
+    assert await asking == StreamsListed(streams=())
+    await session.close()
+    await until(lambda: Disconnected(again.connection) in machines.events)
+
+
+async def test_a_token_that_is_refused_ends_the_session(machines: Machines):
+    session = Session(DataDir(machines.path.parent), machines.path, patience_s=DEADLINE_S, token="ann.wrong")
+    opening = asyncio.create_task(session.open())
+    machines.answer(await machines.asked(Authenticate), Refused(code="forbidden", error="it is not good"))
+    with pytest.raises(PeerRefused, match="it is not good"):
+        await opening
+    await session.close()

@@ -173,6 +173,15 @@ def test_a_reader_of_long_ago_gets_everything_from_the_log() -> None:
     assert lone.read(reading) == list(range(100))
 
 
+def test_what_a_peer_alone_has_of_a_replicated_stream_is_read_after_a_restart_without_a_publish() -> None:
+    lone = Lone()
+    lone.create("replicated")
+    lone.publish(1, 2)
+    lone.restart()
+    request = lone.ask(OpenSubscription(stream="flights", subscription="s", since="start"), within_ms=20_000)
+    assert lone.read(request) == [1, 2]
+
+
 def test_after_its_retention_a_tuple_is_gone_and_counted_as_expired() -> None:
     lone = Lone()
     lone.create(retention_ms=60_000)

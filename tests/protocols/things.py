@@ -10,14 +10,21 @@ from typing import Any, Literal
 
 import msgspec
 
-from protocols.ids import Key
+from protocols.catalogue.streams import Alteration
+from protocols.clock import Stamp
+from protocols.ids import Key, PeerId
 from queries import sql
 from queries.catalogue import Stream
 from queries.expressions import Expression
 from queries.plan import Operator, Project, Select, Source, sources, walk
-from queries.schema import Schema
+from queries.schema import Field, Schema
 
-SCHEMAS = ("id int, note string null", "at timestamp, price decimal, ok bool", "raw bytes null, delay float")
+ADDED = tuple(Schema.parse("added float null, further record(a int, b string null) null").fields)
+SCHEMAS = (
+    Schema.parse("id int, note string null"),
+    Schema.parse("at timestamp, price decimal, ok bool"),
+    Schema.parse("raw bytes null, delay float").adding(ADDED[0]).dropping("delay"),
+)
 STREAMS = {"s": Stream("s", Schema.parse("id int, at timestamp, note string null"), "at")}
 PLANS = tuple(
     sql.plan(text, STREAMS).plan
@@ -40,12 +47,14 @@ EXPRESSIONS = tuple(
 )
 
 
-def make(kind: Any, luck: random.Random | None = None) -> Any:
+def make(kind: Any, luck: random.Random | None = None) -> Any:  # noqa: C901 - one branch for each kind
     """An instance of a type; without luck always the same."""
     if isinstance(kind, type) and issubclass(kind, Key):
         return kind(luck.randbytes(20) if luck else bytes(range(20)))
     if kind is Schema:  # Not every combination of fields is one.
-        return Schema.parse(luck.choice(SCHEMAS) if luck else SCHEMAS[0])
+        return luck.choice(SCHEMAS) if luck else SCHEMAS[0]
+    if kind is Field:
+        return luck.choice(ADDED) if luck else ADDED[0]
     if kind == Operator:  # A tree of any old operators is no plan.
         return luck.choice(PLANS) if luck else PLANS[0]
     if kind is Source:
@@ -54,6 +63,8 @@ def make(kind: Any, luck: random.Random | None = None) -> Any:
         return luck.choice(EXPRESSIONS) if luck else EXPRESSIONS[0]
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return kind(**{each.name: make(each.type, luck) for each in msgspec.structs.fields(kind)})
+    if kind == tuple[Alteration, ...]:  # They follow from the columns of their stream.
+        return (Alteration(asked_at=make(Stamp, luck), asked_by=make(PeerId, luck), adds=ADDED[1]),)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Annotated:
         return make(arguments[0], luck)

@@ -62,8 +62,11 @@ def plain(text: str) -> Text:
 # Data.
 
 
-def data(random: Random, rows: int) -> dict[str, list[Tuple]]:
-    """Rows for each stream; no two of all have the same TIME, and windows' edges are often met."""
+def data(random: Random, rows: int, decimal: Callable[[Random], Decimal] | None = None) -> dict[str, list[Tuple]]:
+    """Rows for each stream; no two of all have the same TIME, and windows' edges are often met.
+
+    `decimal` draws decimals that DuckDB would not have the same results for.
+    """
     times = random.sample(range(240), rows * len(STREAMS))
     lists: dict[str, list[Tuple]] = {}
     for name, stream in STREAMS.items():
@@ -74,19 +77,22 @@ def data(random: Random, rows: int) -> dict[str, list[Tuple]]:
             if stream.event_time:
                 published += timedelta(seconds=random.choice((0, 5, 30)), microseconds=number + 1)
             values = (
-                time if field.name == stream.event_time else _value(random, field) for field in stream.schema.fields
+                time if field.name == stream.event_time else _value(random, field, decimal)
+                for field in stream.schema.fields
             )
             lists[name].append(Tuple(published, tuple(values), f"{name}-{number}"))
     return lists
 
 
-def _value(random: Random, of: Any) -> Any:
+def _value(random: Random, of: Any, decimal: Callable[[Random], Decimal] | None) -> Any:
     if of.nullable and random.random() < 0.2:
         return None
     match of.type:
         case "int":
             return random.randint(-3, 6)
         case "decimal":
+            if decimal is not None and random.random() < 0.5:
+                return decimal(random)
             return Decimal(random.randint(-20, 40)) / 4
         case "float":
             return random.randint(-20, 40) / 4

@@ -68,8 +68,6 @@ def test_equal_decimals_are_written_alike():
     texts = {write_item((Decimal(text),), schema, "i") for text in ("1.5", "1.50", "15E-1", "0.15E+1")}
     assert texts == {"<i><d>1.5</d></i>"}
     assert write_item((Decimal("-0.00"),), schema, "i") == "<i><d>0</d></i>"
-    texts = {write_item((Decimal(text),), schema, "i") for text in ("1.5E+500", "15E+499", "150.0E+498")}
-    assert texts == {"<i><d>1.5E+500</d></i>"}
 
 
 def test_space_comments_order_and_attributes_do_not_matter():

@@ -1,7 +1,8 @@
 """A member that sends well-formed messages without sense into a simulated network that does honest work.
 
 It hears what honest peers say to each other, changes some fields to other values of the right type, and sends the
-result to any peer in any order: as itself, or, if it may lie, in the name of any peer and about their running work.
+result to any peer in any order. A stranger knows the shape of these messages, and no name or number in them. One that
+knows more sends them as they are but for what it changes, yet as itself. A liar sends them in the name of any peer.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import random
 import types
 import typing
 from collections import Counter, deque
+from collections.abc import Collection
 from typing import Any, Literal
 
 import msgspec
@@ -21,7 +23,8 @@ from protocols.errors import RemoteProtocolError
 from protocols.events import Received
 from protocols.ids import Key, Millis, PeerId
 from protocols.messages import Message
-from protocols.wire import MESSAGES
+from protocols.versions import Family
+from protocols.wire import FAMILY_OF, MESSAGES
 from queries.schema import Schema
 from tests.protocols.things import make
 
@@ -31,6 +34,9 @@ MORE_INTS = ((1 << 64) - 1, -(1 << 31), -(1 << 63), 1_750_000_000_000, 1_750_000
 FLOATS = (0.0, -1.0, 0.5, 1e308, -1e308, float("inf"), float("-inf"), float("nan"))
 BYTES = (b"", b"\x90", b"\x91\xc0", b"\x91\x91\x01", b"\xdd\xff\xff\xff\xff", b"\x91" * 3000, b"\xc1", b"\x93\x01\x02")
 STRINGS = ("", "nobody", "a/b/c", "\0", "x" * 300, "~", "nobody~1", "é", "stranger~3")
+Manner = Literal["stranger", "knows", "lies"]
+NAME_BYTES_MAX = 32  # Groups, digests and sessions: bytes that name something.
+NUMBER_MAX = 1 << 32  # Greater ones are stamps, attempts, lives: they name something.
 HEARD_MAX = 30  # Messages of each kind that it remembers.
 CHANGED_SHARE = 0.25
 
@@ -38,9 +44,10 @@ CHANGED_SHARE = 0.25
 class Mutator:
     """Changes fields of messages to other values of the same type."""
 
-    def __init__(self, luck: random.Random, may_lie: bool) -> None:
+    def __init__(self, luck: random.Random, manner: Manner, families: Collection[Family] = ()) -> None:
         self.luck = luck
-        self.may_lie = may_lie
+        self.knows = manner != "stranger"
+        self.kinds = [kind for kind in MESSAGES.kinds if not families or FAMILY_OF[kind] in families]
         self.heard: dict[type[Message], deque[Message]] = {}
         self.peers: list[PeerId] = [STRANGER]
         self._values: dict[str, deque[Any]] = {}
@@ -62,14 +69,41 @@ class Mutator:
             self._values.setdefault(type(thing).__name__, deque(maxlen=200)).append(thing)
 
     def message(self) -> Message:
-        kind = self.luck.choice(MESSAGES.kinds)
-        heard = self.heard.get(kind)  # type: ignore[arg-type]
+        kind: Any = self.luck.choice(self.kinds)
+        heard = self.heard.get(kind)
         if heard and self.luck.random() < 0.8:
             base: Any = self.luck.choice(heard)
         else:
             base = make(kind, self.luck)
         changed: Message = self._struct(base, at_least=1)
-        return changed
+        return changed if self.knows else self._renamed(changed)
+
+    def _renamed(self, thing: Any) -> Any:
+        """The same about things that nobody has."""
+        match thing:
+            case Schema() | PeerId() | bool():
+                return thing
+            case Key():
+                return make(Key, self.luck)
+            case str():
+                return self.luck.choice(STRINGS)
+            case bytes() if len(thing) <= NAME_BYTES_MAX:
+                return self.luck.randbytes(len(thing))
+            case int() if thing > NUMBER_MAX:
+                return self.luck.randrange(1 << 62)
+            case tuple():
+                return tuple(map(self._renamed, thing))
+            case msgspec.Struct():
+                fields = {name: getattr(thing, name) for name in thing.__struct_fields__}
+                literals = {
+                    each.name for each in msgspec.structs.fields(thing) if typing.get_origin(each.type) is Literal
+                }
+                renamed = {name: value if name in literals else self._renamed(value) for name, value in fields.items()}
+                try:
+                    return type(thing)(**renamed)
+                except ValueError:
+                    return thing
+        return thing
 
     def _struct(self, thing: Any, at_least: int = 0) -> Any:
         fields = msgspec.structs.fields(thing)
@@ -137,7 +171,7 @@ class Mutator:
             return luck.choice(FLOATS)
         if kind is str:
             known = self._values.get("str")
-            return luck.choice(known) if known and self.may_lie and luck.random() < 0.6 else luck.choice(STRINGS)
+            return luck.choice(known) if known and luck.random() < 0.6 else luck.choice(STRINGS)
         if kind is bytes:
             known = self._values.get("bytes")
             return luck.choice(known) if known and luck.random() < 0.4 else luck.choice(BYTES)
@@ -145,7 +179,7 @@ class Mutator:
             return luck.choice(self.peers)
         if kind is Key:
             known = self._values.get("Key")
-            return luck.choice(known) if known and self.may_lie and luck.random() < 0.6 else make(kind, luck)
+            return luck.choice(known) if known and luck.random() < 0.6 else make(kind, luck)
         try:
             made = make(kind, luck)
         except (KeyError, ValueError):  # No type that `make` knows, or no field of a schema.
@@ -165,14 +199,16 @@ def _fits(value: Any, kind: Any) -> bool:
 class SenselessMember:
     """Sends a message now and then, from the beginning of a run to its end."""
 
-    def __init__(self, world: World, every_ms: Millis, at_once: int, *, may_lie: bool) -> None:
+    def __init__(
+        self, world: World, manner: Manner, every_ms: Millis, at_once: int, families: Collection[Family] = ()
+    ) -> None:
         self.counters: Counter[str] = Counter()
         self._world = world
         self._luck = world.rng("senseless")
         self._every_ms = every_ms
         self._at_once = at_once
-        self._may_lie = may_lie
-        self._mutator = Mutator(self._luck, may_lie)
+        self._manner = manner
+        self._mutator = Mutator(self._luck, manner, families)
         post = world.network._post
 
         def overheard(sender: Endpoint, target: Endpoint, key: Key | None, message: Message) -> None:
@@ -192,7 +228,7 @@ class SenselessMember:
 
     def _send(self, target: SimPeer) -> None:
         message = self._mutator.message()
-        sender = self._luck.choice(self._mutator.peers) if self._may_lie else STRANGER
+        sender = self._luck.choice(self._mutator.peers) if self._manner == "lies" else STRANGER
         if sender == target.peer_id:
             sender = STRANGER
         try:

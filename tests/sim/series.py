@@ -77,6 +77,7 @@ class Series:
 
 def _all() -> list[Series]:
     found = [
+        Series("altered", 4, 200),
         Series("apart", 25, joins_apart_least=1 / 3),
         Series("churn", 200, 1000),
         Series("moves", 30, moves_least=1 / 2),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from overlay.sim.query_workload import WINDOWED
@@ -100,9 +102,9 @@ def test_in_an_hour_evaluators_keep_no_more_than_windows_allow(monkeypatch: pyte
     most = 0
     take = Tables.take
 
-    def taken(tables: Tables, load: Load, now: Millis) -> None:
+    def taken(tables: Tables, load: Load, now: Millis) -> Iterator[None]:
         nonlocal most
-        take(tables, load, now)
+        yield from take(tables, load, now)
         most = max(most, tables.stored)
 
     monkeypatch.setattr(Tables, "take", taken)

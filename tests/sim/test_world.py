@@ -66,7 +66,7 @@ def test_a_trace_tells_every_step():
     world.run_for(10)
     assert len(lines) == world.trace.steps
     assert lines[0] == "0.000 p0 Started() -> [SetTimer(name='tick', after_ms=544)]\n"
-    assert "0.001 p0 Requested(request=1, command=Say(number=7))" in "".join(lines)
+    assert "0.001 p0 Requested(request=1, command=Say(number=7)" in "".join(lines)
     assert world.trace.last_lines()[-1] == lines[-1].rstrip("\n")
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from decimal import ROUND_HALF_UP, Context, Decimal
-from typing import Any
 
 import pyarrow
 import pytest
@@ -24,8 +22,6 @@ from spark_jobs.types import KEEP, source_type
 
 # As a peer has it, but with tasks for two cores.
 SETTINGS = SessionSettings(extra={"spark.master": "local[2]", "spark.default.parallelism": "1"})
-PLACES = Decimal(1).scaleb(-18)
-WIDE = Context(80, ROUND_HALF_UP)
 
 
 def session() -> Iterator[SparkSession]:
@@ -73,18 +69,4 @@ def _frame(spark: SparkSession, source: Source, rows: list[tuple[Row, Row]]) -> 
 def told(results: DataFrame, plan: Operator) -> list[Row]:
     """The rows of results that would be told in the end."""
     table = results.filter(sf.col(KEEP)).select(*results.columns[: len(plan.columns)]).toArrow()
-    return held(from_arrow(plan.columns, [column.combine_chunks() for column in table.columns]))
-
-
-def held(rows: Sequence[Row]) -> list[Row]:
-    """Rows as Spark can hold them: its decimals have 18 places."""
-    return [tuple(map(_held, row)) for row in rows]
-
-
-def _held(value: Any) -> Any:
-    match value:
-        case tuple():
-            return tuple(map(_held, value))
-        case Decimal():
-            return value.quantize(PLACES, context=WIDE)
-    return value
+    return from_arrow(plan.columns, [column.combine_chunks() for column in table.columns])

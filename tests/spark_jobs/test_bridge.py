@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from decimal import Decimal
+from decimal import Decimal, DecimalException
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from queries.plan import Source
 from queries.schema import Field, Schema
 from spark_jobs.bridge import NO_MARK, SHIFT_US, arrow_type, from_arrow, keys, to_arrow
 from spark_jobs.spool import Fed, Spool
+from tests.queries.edges import edges
 
 PLACE = (Field("lat", "float", True), Field("inner", "record", True, (Field("n", "int", True),)))
 COLUMNS = (
@@ -32,7 +34,7 @@ COLUMNS = (
 VALUES: tuple[Any, ...] = (
     st.integers(-(1 << 63), (1 << 63) - 1),
     st.floats(allow_nan=False),
-    st.decimals(-(10**19), 10**19, places=18) | st.decimals(-100, 100, places=2),
+    edges(),
     st.text(),
     st.booleans(),
     st.datetimes(timezones=st.just(UTC)),
@@ -52,11 +54,17 @@ def test_rows_come_back_as_they_were(rows: list[Any]):
     assert [list(map(type, row)) for row in back] == [list(map(type, row)) for row in rows]
 
 
-def test_a_decimal_that_spark_cannot_hold_is_rounded_or_null():
+def test_decimals_come_back_without_exponents_and_trailing_zeros():
     column = (Column("a", ("d",), "decimal", True),)
-    rows = [(Decimal("0." + "0" * 17 + "15"),), (Decimal(10) ** 20,), (Decimal("1E+3"),), (Decimal("1.50"),)]
-    back = from_arrow(column, to_arrow(column, rows))
-    assert [str(row[0]) for row in back] == ["2E-18", "None", "1000", "1.5"]
+    texts = ("1E+3", "1.50", "1E-18", "-99999999999999999999.999999999999999999", "0E-40")
+    back = from_arrow(column, to_arrow(column, [(Decimal(text),) for text in texts]))
+    assert [format(row[0], "f") for row in back] == ["1000", "1.5", "0.000000000000000001", texts[3], "0"]
+
+
+@pytest.mark.parametrize("text", ["1E+20", "1E-19"])
+def test_another_decimal_is_never_rounded_on_its_way_to_spark(text: str):
+    with pytest.raises(DecimalException):
+        to_arrow((Column("a", ("d",), "decimal", True),), [(Decimal(text),)])
 
 
 def test_lists_of_records_come_back_as_tuples():

@@ -20,7 +20,7 @@ from queries.reference import Tuple, evaluate, same_rows
 from queries.schema import Schema
 from spark_jobs.compile import compiled
 from tests.spark_jobs.escapes import CANARY, NAMES, PIECES, PLACES, STATEMENTS
-from tests.spark_jobs.frames import held, source_frames, told
+from tests.spark_jobs.frames import source_frames, told
 from tests.tidy import ROOT
 
 STREAMS = {"r": Stream("r", Schema.parse("k int, s string"))}
@@ -97,7 +97,7 @@ def test_constants_reach_spark_as_literals_and_names_not_at_all(spark: Any, monk
 def test_constants_mean_themselves(spark: Any) -> None:
     for text, plan in plans(constants()[::5]):
         theirs = told(compiled(plan, source_frames(spark, plan, ROWS)), plan)
-        assert same_rows(held([each.row for each in evaluate(plan, ROWS)]), theirs), text
+        assert same_rows([each.row for each in evaluate(plan, ROWS)], theirs), text
     assert not Path(CANARY).exists()
 
 

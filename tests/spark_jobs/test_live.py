@@ -26,7 +26,6 @@ from tests.queries.random_sql import STREAMS, data
 from tests.seeds import draw_seed
 from tests.soaking import many
 from tests.spark_jobs.frames import _rows as timed_rows
-from tests.spark_jobs.frames import held
 from tests.spark_jobs.live import Live
 
 GROUPS, PLANS = many(2, 8), 16  # Times that sessions are filled, and runs in one at a time.
@@ -124,8 +123,8 @@ def compare(live: Live, seed: int, group: str) -> tuple[Counter[str], int]:
         told = live.told[run]
         live.until(lambda told=told, end=end: told.number >= end or told.reason)
         assert not told.reason, f"seed {seed}: {text}: {told.reason}"
-        ours = held([each.row for each in evaluate(plan, streams)])
-        assert same_rows(held(told.rows), ours), f"seed {seed}: {text}\n{told.rows}\nis not\n{ours}"
+        ours = [each.row for each in evaluate(plan, streams)]
+        assert same_rows(told.rows, ours), f"seed {seed}: {text}\n{told.rows}\nis not\n{ours}"
         found += len(ours)
         live.stop(run)
     return modes, found

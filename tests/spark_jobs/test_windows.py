@@ -25,7 +25,7 @@ from spark_jobs.compile import compiled
 from spark_jobs.runner import INTERPRETED
 from tests.queries.papers import FILES, planned, tuples_of
 from tests.seeds import draw_seed
-from tests.spark_jobs.frames import held, source_frames, told
+from tests.spark_jobs.frames import source_frames, told
 
 SCHEMA = Schema.parse("v decimal null, g int, f float null, spot record(x int, y int null) null")
 PLANS = 30
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.system
 
 def check(spark: Any, plan: Operator, streams: Streams, said: str) -> int:
     """Compare the results of Spark with the reference's: how many there are."""
-    ours = held([each.row for each in evaluate(plan, streams)])
+    ours = [each.row for each in evaluate(plan, streams)]
     theirs = told(compiled(plan, source_frames(spark, plan, streams)), plan)
     assert same_rows(ours, theirs), (
         f"{said}\n{plan}\nonly ours {difference(ours, theirs)}\nonly Spark {difference(theirs, ours)}"

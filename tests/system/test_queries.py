@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -115,7 +116,7 @@ async def test_a_detached_query_goes_on_and_is_read_later(network: Cluster):
         with pytest.raises(PeerRefused, match="exists already"):
             await two.submit("SELECT n FROM kept", name="even")
         await two.stop_query("even")
-        with pytest.raises(PeerRefused, match="not known at this peer"):
+        with pytest.raises(PeerRefused, match="is not known"):
             await two.show_query("even")
         await nothing_left(two, "kept")
 
@@ -177,6 +178,67 @@ async def test_the_commands_run_look_at_read_and_stop_a_query(network: Cluster):
     peer(network, "query", "stop", "late", "-p", "2")
     assert 'query "late" is not known' in peer(network, "query", "stop", "late", "-p", "2", code=4).stderr
     assert "late." not in peer(network, "stream", "ls").stdout
+
+
+async def test_every_peer_lists_shows_reads_and_stops_a_query_of_another(network: Cluster):
+    text = "SELECT flight FROM gates WHERE delay > 30"
+    async with client(network, 1) as one, client(network, 2) as two, client(network, 3) as three:
+        await one.create_stream("gates", FLIGHTS)
+        for each, name in ((two, "busy"), (three, "busy"), (two, "alone")):
+            await each.submit(text, name=name)
+        await three.publish("gates", [(1, "LH400", 35.5)])
+        async with asyncio.timeout(DEADLINE_S):
+            while len(listed := await one.queries(everywhere=True)) < 3 or {each.state for each in listed} != {
+                "running"
+            }:
+                await asyncio.sleep(0.1)  # It is listed half a second after its acknowledgement.
+            async with one.attach("alone") as results:
+                assert (await anext(aiter(results))).flight == "LH400"
+        assert [(each.query, each.text) for each in listed] == [("busy", text), ("busy", text), ("alone", text)]
+        proxies = [each.proxy.hex() for each in listed if each.proxy is not None]
+        assert (proxies[0], proxies[0] != proxies[1]) == (proxies[2], True)
+        table = peer(network, "query", "ls", "--all", "-p", "1", "-o", "table").stdout.splitlines()
+        assert table[0].split() == ["query", "proxy", "state", "results", "submitted", "text"]
+        assert table[3].split()[:3] == ["alone", proxies[2][:8], "running"]
+        shown = {
+            tuple(line.split()) for line in peer(network, "query", "show", "alone", "-o", "table").stdout.splitlines()
+        }
+        assert {("proxy", proxies[2][:8]), ("durability", "disk"), ("results", "1")} < shown
+        said = peer(network, "query", "stop", "busy", "-p", "1", code=2).stderr
+        assert 'error: 2 peers have a query "busy"' in said
+        assert f"busy@{proxies[0][:8]}" in said
+        refused = peer(network, "stream", "rm", "gates", "-p", "1", code=1).stderr
+        assert 'error: stream "gates" is still read' in refused
+        assert f'query "alone" of peer {proxies[2][:8]}' in refused
+        named = [f"busy@{proxy[:8]}" for proxy in proxies[:2]]
+        peer(network, "query", "stop", *named, "alone", "-p", "1")
+        assert await three.queries(everywhere=True) == []
+        await one.drop_stream("gates")
+
+
+async def test_a_stream_that_somebody_keeps_a_place_in_is_removed_only_by_force(network: Cluster):
+    async with client(network, 1) as one, client(network, 2) as two:
+        await one.create_stream("read", "n int")
+        async with two.subscribe("read", name="dashboard"), two.subscribe("read"):
+            pass
+        with pytest.raises(PeerRefused, match="is still read") as refused:
+            await one.drop_stream("read")
+        assert re.fullmatch(r'By subscription "dashboard" at peer [0-9a-f]{8}\.', refused.value.detail or "")
+        await two.unsubscribe("dashboard")
+        await one.drop_stream("read")
+        await one.create_stream("read", "n int")
+        await two.submit("SELECT n FROM read", name="loses")
+        async with asyncio.timeout(DEADLINE_S):
+            while "loses" not in {each.query for each in await one.queries(everywhere=True)}:
+                await asyncio.sleep(0.1)
+        with pytest.raises(PeerRefused, match="is still read"):
+            await one.drop_stream("read")
+        await one.drop_stream("read", force=True)
+        async with asyncio.timeout(DEADLINE_S):
+            while "unknown stream" not in (shown := await one.show_query("loses")).reason:
+                await asyncio.sleep(0.1)
+        assert shown.state == "waiting"
+        await one.stop_query("loses")
 
 
 def test_a_bad_query_is_shown_with_its_place(network: Cluster, tmp_path: Path):
@@ -283,3 +345,35 @@ async def test_a_query_is_exact_whoever_is_killed(fragile: Cluster, victim: str)
         assert not due - got.keys()
         assert not [n for n, times in got.items() if times > 1]
         assert not [n for n in got if n % 3 or n not in sent]
+
+
+@pytest.mark.slow
+async def test_replicated_results_are_read_after_the_disk_of_their_proxy_is_lost(fragile: Cluster):
+    async with client(fragile, 1) as one, client(fragile, 2) as two:
+        await one.create_stream("lasting", "n int")
+        await one.publish("lasting", [(n,) for n in range(50)])
+        async with client(fragile, 4) as four:
+            text = "SELECT n FROM lasting WHERE n % 2 = 0"
+            accepted = await four.submit(text, name="lasting", since="start", durability="replicated")
+            async with asyncio.timeout(DEADLINE_S):
+                while (shown := await four.show_query("lasting")).results < 25:
+                    await asyncio.sleep(0.1)
+                while not await two.queries(everywhere=True):
+                    await asyncio.sleep(0.1)
+                async with two.attach("lasting") as results:  # What it reads is on two disks.
+                    rows = aiter(results)
+                    assert [(await anext(rows)).n for _ in range(25)] == list(range(0, 50, 2))
+        assert (shown.durability, shown.state) == ("replicated", "running")
+        fragile.kill(4)
+        shutil.rmtree(fragile.base.embedded(4).journal_dir)
+        async with asyncio.timeout(DEADLINE_S):
+            while [each.state for each in await two.queries(everywhere=True)] != ["proxy is down"]:
+                await asyncio.sleep(0.1)
+        with pytest.raises(PeerRefused, match="does not answer") as refused:
+            await two.show_query("lasting")
+        assert f'peer subscribe "{accepted.stream}" --since start' in str(refused.value)
+        read = peer(fragile, "subscribe", accepted.stream, "--since", "start", "-n", "25", "-p", "3")
+        assert [json.loads(line)["n"] for line in read.stdout.splitlines()] == list(range(0, 50, 2))
+        await asyncio.to_thread(fragile.restart, 4)
+        with pytest.raises(PeerRefused, match="is not known at its proxy"):
+            await two.show_query("lasting")

@@ -208,11 +208,16 @@ async def test_no_row_of_three_publishers_is_late_while_the_peer_that_reads_them
 
 
 async def test_no_row_is_late_of_three_files_that_are_published_at_once(fragile: Cluster):
-    """The times of a file are hours apart, and it is published in a moment: no publisher knows of the others."""
+    """The times of a file are hours apart, and it is published in a moment. All three publishers are listed before the
+    first tuple: one that the reader has not heard of cannot be waited for.
+    """
     rows = 300
+    listed = asyncio.Barrier(3)
 
     async def publish_file(number: int) -> None:
         async with client(fragile, number) as one:
+            await one.publish("files", [])
+            await listed.wait()
             times = [BASE + timedelta(minutes=minute) for minute in range(rows)]
             for place in range(0, rows, 100):
                 await one.publish("files", [(number, at) for at in times[place : place + 100]])

@@ -7,11 +7,12 @@ import pytest
 from protocols.catalogue.events import Advertised, LookupFailed, PublisherEntry, StreamFound, SubscriberEntry
 from protocols.catalogue.messages import CreateStream, DropStream, ListStreams, ShowStream, StreamShown, StreamsListed
 from protocols.catalogue.statistics import StreamStatistics
-from protocols.catalogue.streams import StreamDefinition
+from protocols.catalogue.streams import StreamDefinition, stream_key
 from protocols.events import Event
 from protocols.ids import PeerId
 from protocols.messages import Done, Refused
 from queries.schema import Field, Schema
+from tests.protocols.catalogue.asking import looked_up
 from tests.protocols.store.network import Faults, StoreNetwork
 
 SCHEMA = Schema.parse("id int, at timestamp")
@@ -28,15 +29,6 @@ def network() -> StoreNetwork:
     network = StoreNetwork(seed=1, peers=5, faults=Faults(loss=0.05, repeat=0.1))
     network.run(5_000)
     return network
-
-
-def looked_up(network: StoreNetwork, peer: PeerId, name: str) -> Event:
-    catalogue = network.nodes[peer].catalogue
-    assert catalogue
-    token = ("test", "lookup", network.time)
-    network.effects(peer, catalogue.lookup(name, token, network.time))
-    network.run_until(lambda: token in network.told)
-    return network.told.pop(token)
 
 
 def test_a_stream_made_at_one_peer_is_found_at_every_other(network: StoreNetwork):
@@ -126,7 +118,7 @@ def test_publishers_and_subscribers_are_seen_from_everywhere_until_they_withdraw
         effects = {
             "publish": lambda: catalogue.advertise_publisher("flights", publisher, 60_000, token, now),
             "subscribe": lambda: catalogue.advertise_subscriber("flights", subscriber, 60_000, token, now),
-            "unsubscribe": lambda: catalogue.withdraw_subscriber("flights", "s-1", token, now),
+            "unsubscribe": lambda: catalogue.withdraw_subscriber("flights", "s-1", 60_000, token, now),
         }
         network.effects(peer, effects[step]())
         network.run_until(lambda: token in network.told)
@@ -152,6 +144,8 @@ def test_publishers_and_subscribers_are_seen_from_everywhere_until_they_withdraw
     found = looked_up(network, second, "flights")
     assert isinstance(found, StreamFound)
     assert (found.definition is not None, found.publishers) == (True, ())
+    held = [item for peer in network.up for item in network.held(peer, stream_key("flights"))]
+    assert set(held) == {"definition"}, "of what was withdrawn nothing is kept longer than it could have lasted"
 
 
 def test_streams_survive_a_power_cut(network: StoreNetwork):

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from protocols.delivery.feed import BATCH_OVERHEAD_BYTES, Feed
-from protocols.delivery.messages import Batch, BatchMessage, Gap, Origin
+from protocols.delivery.messages import Batch, BatchMessage, Gap, Origin, Subscribe
 from protocols.effects import Effect, ReadLog, ReleaseLog, Send
 from protocols.events import LogBounds, StoredBatch
 from protocols.ids import PeerId
@@ -48,7 +48,20 @@ def test_a_reader_gets_no_more_than_its_credit_until_it_acknowledges() -> None:
     feed.subscribe("q", READER, 14, 0, 3 * BATCH, restart=False)
     assert [batch.first for batch in batches_in(feed.commit(20, 0))] == [14, 15, 16]
     assert feed.pump(1) == []
-    assert [batch.first for batch in batches_in(feed.ack("q", 17, 2))] == [17, 18, 19]
+    assert [batch.first for batch in batches_in(feed.ack("q", READER, 17, 2))] == [17, 18, 19]
+
+
+@pytest.mark.parametrize(("is_altered", "any_version", "got"), [(False, False, 3), (True, False, 0), (True, True, 3)])
+def test_readers_of_older_releases_get_no_rows_that_they_could_not_read(
+    is_altered: bool, any_version: bool, got: int
+) -> None:
+    feed = feed_with(3)
+    feed.is_altered = is_altered
+    asked = Subscribe(
+        subscription="q", stream="flights", positions=(), since=0, credit=1 << 20, any_version=any_version
+    )
+    assert feed.accept(asked, READER) == 0
+    assert len(batches_in(feed.commit(3, 0))) == got
 
 
 def test_a_reader_that_is_behind_is_served_from_the_log() -> None:
@@ -138,7 +151,7 @@ def test_whatever_is_lost_doubled_or_reordered_a_careful_reader_gets_everything_
                 if batch.first == len(taken):
                     taken.append(batch.first)
             if luck.random() < 0.8:
-                perform(feed.ack("q", len(taken), now))
+                perform(feed.ack("q", READER, len(taken), now))
         perform(feed.resend(now))
         feed.validate()
     assert taken == list(range(total))
@@ -159,11 +172,11 @@ def test_what_one_of_the_readers_has_put_aside_is_counted_once_all_have_read_it(
     feed.commit(10, 0)
     for name in ("q", "r"):
         feed.subscribe(name, READER, 0, 0, 1 << 20, restart=False)
-    feed.ack("q", 6, 1, dead=(2, 5))
+    feed.ack("q", READER, 6, 1, dead=(2, 5))
     assert (feed.processed, feed.dead_lettered) == (0, 0)
-    feed.ack("r", 4, 2, dead=(2,))
+    feed.ack("r", READER, 4, 2, dead=(2,))
     assert (feed.processed, feed.dead_lettered) == (3, 1)
-    feed.ack("r", 10, 3, dead=(2,))
-    feed.ack("q", 6, 4, dead=(2, 5))  # Said again.
+    feed.ack("r", READER, 10, 3, dead=(2,))
+    feed.ack("q", READER, 6, 4, dead=(2, 5))  # Said again.
     assert (feed.processed, feed.dead_lettered, feed.settled) == (4, 2, 6)
     feed.validate()

@@ -29,7 +29,7 @@ from protocols.delivery.messages import (
 )
 from protocols.delivery.outbox import QUIET_MS, RETURN_MS, Greeting
 from protocols.effects import Effect, Reply, Send
-from protocols.events import Received, Requested, StoredBatch
+from protocols.events import PeerDown, Received, Requested, StoredBatch
 from protocols.ids import PeerId
 from protocols.limits import Limits
 from protocols.messages import Answer, Done, Refused
@@ -179,7 +179,7 @@ def test_a_new_publisher_waits_until_readers_know_it_but_not_for_ever() -> None:
     lone.happen(Received(OTHER, subscribe))
     assert (outbox.feed.next, outbox.greeting) == (before + 1, None)
     assert outbox.feed.latest > subscribe.witness, "its tuples are later than all that the reader has heard of"
-    outbox.feed.unsubscribe("q")
+    outbox.feed.unsubscribe("q", OTHER)
     lone.perform(greeted())
     lone.wait(2 * LIMITS.greet_ms)
     assert (outbox.feed.next, outbox.greeting) == (before + 2, None), "the reader stayed away"
@@ -191,6 +191,7 @@ def test_a_backup_speaks_for_a_publisher_that_no_longer_keeps_an_origin() -> Non
     entry = PublisherEntry(peer=OTHER, epoch=10, backup=BACKUP)
     found = StreamFound(("subscriber", "poll", "q"), "flights", STREAM, (entry,))
     subscriber.handle(found, now)
+    subscriber.handle(PeerDown(OTHER), now)  # So its backup is asked.
     serving = Subscribed(subscription="q", stream="flights", positions=(Position(origin, 0),))
     subscriber.handle(Received(BACKUP, serving), now)
     said = Heartbeat(subscriptions=("q",), silence=Silence(origin, 0, now << 16, is_idle=True))

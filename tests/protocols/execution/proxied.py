@@ -61,7 +61,7 @@ class Proxy:
                     inputs=(),
                     progress=Progress(),
                 )
-                self.happen(Received(NORTH, status))
+                self.happen(Received(self.host_of(each), status))
 
     def start(self, records: list[Record]) -> None:
         self.peer = Peer(PROXY, random.Random(1))
@@ -70,6 +70,7 @@ class Proxy:
             self.proxy.restore(record, {})
         self.asked: dict[int, Command] = {}
         self.sent: list[tuple[PeerId, Message]] = []
+        self.hosts: dict[tuple[int, int], PeerId] = {}
         self.replies: list[tuple[int, Answer]] = []
         self.journal: list[Record] = list(records)
         self.safe = 0
@@ -156,14 +157,24 @@ class Proxy:
 
     def deploys(self) -> list[Deploy]:
         found = [message for _, message in self.sent if isinstance(message, Deploy)]
+        self.hosts |= {
+            (message.attempt, message.subgraph.number): peer
+            for peer, message in self.sent
+            if isinstance(message, Deploy)
+        }
         self.sent = [each for each in self.sent if not isinstance(each[1], Deploy)]
         return found
+
+    def host_of(self, deploy: Deploy) -> PeerId:
+        """The peer that was sent a subgraph."""
+        return self.hosts[deploy.attempt, deploy.subgraph.number]
 
     def host(self, deploys: list[Deploy], life: int = 1) -> None:
         """All hosts run what they were sent."""
         for each in deploys:
             number = each.subgraph.number
-            self.happen(Received(NORTH, Deployed(query=each.query, attempt=each.attempt, number=number, life=life)))
+            deployed = Deployed(query=each.query, attempt=each.attempt, number=number, life=life)
+            self.happen(Received(self.host_of(each), deployed))
 
     def results(self, deploy: Deploy, numbers: list[int], covers: int | None) -> None:
         progress = None if covers is None else Progress((reach("left", LEFT, covers),), (reach("left", LEFT, covers),))

@@ -59,7 +59,7 @@ def test_an_inner_join_runs_at_its_own_peer_and_its_sources_are_narrowed_for_it(
     ]
     parts = {each.number: each for each in found.subgraphs}
     assert [each.tells_old for each in found.subgraphs] == [True, True, False, False, False]
-    assert parts[1].inputs == (FlowInput("l+r", 2, is_mixed=True), FlowInput("f", 4))
+    assert parts[1].inputs == (FlowInput("l+r", 2, is_mixed=True, maker=NORTH), FlowInput("f", 4, maker=SOUTH))
     assert [each.path[0] for each in parts[2].plan.columns] == ["l-number", "r-is_new", "is_new", "$time"]
 
 

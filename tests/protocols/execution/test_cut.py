@@ -50,7 +50,7 @@ def test_a_selection_runs_where_its_stream_is_published_and_hands_on_what_is_nee
     assert maker.inputs == (StreamInput("left", "left", 7, "at", 0),)
     assert [each.name for each in maker.plan.outputs] == ["number", "$time"]
     assert (maker.consumer, maker.consumer_alias) == (0, "left")
-    assert last.inputs == (FlowInput("left", 1),)
+    assert last.inputs == (FlowInput("left", 1, maker=NORTH),)
 
 
 def test_a_stream_published_here_is_not_moved():
@@ -133,4 +133,4 @@ def test_lists_travel_from_a_worker_to_the_proxy():
 def test_two_sources_of_one_stream_are_two_inputs():
     text = "SELECT number FROM left WHERE part = 1 UNION ALL SELECT number FROM left WHERE part = 2"
     last = cut_of(text, publishers=PUBLISHERS).subgraphs[-1]
-    assert last.inputs == (FlowInput("left", 1), FlowInput("left_2", 2))
+    assert last.inputs == (FlowInput("left", 1, maker=NORTH), FlowInput("left_2", 2, maker=NORTH))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from protocols.catalogue.streams import Reads
 from protocols.delivery.messages import Missed, Opened, OpenSubscription, Publishers, Rows, Seen, Silent
 from protocols.effects import Effect, Send, SetTimer, Tell
 from protocols.events import Abandoned, Answered, Received, Requested
@@ -52,6 +53,8 @@ from tests.protocols.execution.parts import (
     silence,
 )
 
+THEIRS = f"q.1.1~1@{PROXY.hex()}"  # A run for the proxy at another peer.
+
 
 def maker() -> Deploy:
     """The selection at the publisher's peer, whose rows flow to the proxy."""
@@ -74,7 +77,8 @@ def some(*numbers: int) -> bytes:
 def test_a_subgraph_is_announced_once_its_streams_are_open():
     host, deploy = Host(), maker()
     opened, timer = host.hear(deploy)
-    command = OpenSubscription(stream="left", subscription="q.1.1~1/left", since=7)
+    reads = Reads(columns=("number", "part", "at"), version=1, reader='query "q"')
+    command = OpenSubscription(stream="left", subscription=f"{THEIRS}/left", since=7, reads=reads)
     assert opened == Tell(Requested(-1, command))
     assert timer == SetTimer(TICK, TICK_MS)
     announced = Send(PROXY, Deployed(query="q.1", attempt=1, number=1, life=1000))
@@ -116,7 +120,7 @@ def test_a_status_tells_how_much_state_an_engine_keeps():
 
 @pytest.mark.parametrize("what", ["without Spark", "has state", "inputs"])
 def test_what_cannot_run_here_is_refused(what: str):
-    host = Host()
+    host = Host(peer=PROXY)
     subgraph = last(JOIN).subgraph
     if what == "without Spark":
         host.executor.has_spark = False
@@ -126,9 +130,10 @@ def test_what_cannot_run_here_is_refused(what: str):
             **{name: changes.get(name, getattr(subgraph, name)) for name in subgraph.__struct_fields__}
         )
     (refused,) = host.hear(deploy_of(subgraph))
-    assert isinstance(refused, Send)
-    assert isinstance(refused.message, DeployRefused)
-    assert what in refused.message.reason
+    assert isinstance(refused, Tell)
+    assert isinstance(refused.event, Received)
+    assert isinstance(refused.event.message, DeployRefused)
+    assert what in refused.event.message.reason
     assert host.executor.hosted == {}
 
 
@@ -269,7 +274,7 @@ def test_what_is_over_leaves_nothing_behind(how: str):
     host = Host(peer=WORKER)
     deploy = deploy_of(next(each for each in cut_of(JOIN, worker=WORKER).subgraphs if each.number == 1))
     requests = host.open(deploy)
-    host.happen(RunStarted("q.1.1~1"))
+    host.happen(RunStarted(THEIRS))
     host.happen(Answered(requests[0], Rows(batches=(numbered(LEFT, 0, 2),)), last=False))
     match how:
         case "undeployed":
@@ -277,7 +282,7 @@ def test_what_is_over_leaves_nothing_behind(how: str):
         case "lease":
             effects = host.tick(LEASE_MS + 1)
         case "engine":
-            effects = host.happen(RunFailed("q.1.1~1", "it died"))
+            effects = host.happen(RunFailed(THEIRS, "it died"))
         case "stream":
             effects = host.happen(Answered(requests[1], Refused(code="unknown", error="dropped"), last=True))
         case _:
@@ -285,10 +290,10 @@ def test_what_is_over_leaves_nothing_behind(how: str):
             effects = host.hear(deploy_of(deploy.subgraph, attempt=2))
     gone = [each.event for each in effects if isinstance(each, Tell) and isinstance(each.event, Abandoned)]
     assert [each.request for each in gone] == requests
-    assert [each for each in effects if isinstance(each, StopRun)] == [StopRun("q.1.1~1")]
+    assert [each for each in effects if isinstance(each, StopRun)] == [StopRun(THEIRS)]
     assert host.executor.hosted == {}
     assert host.inside.roles == {}, "no question is waited for"
-    assert host.happen(RunResults("q.1.1~1", 1, ())) == []
+    assert host.happen(RunResults(THEIRS, 1, ())) == []
     assert host.tick() == [], "and no timer goes on"
 
 
@@ -308,7 +313,7 @@ def test_rows_that_were_kept_for_the_engine_and_cannot_be_read_end_the_attempt_o
     host.hear(last(JOIN))
     for _ in range(2):
         broken = numbered(LEFT, 0, 1)
-        broken = type(broken)(LEFT, 0, 1, broken.published_at, b"\x91\x91\xc0")
+        broken = type(broken)(LEFT, 0, 1, broken.published_at, b"\x91\x91\xa1x")
         host.happen(Answered(-1, Rows(batches=(broken,)), last=False))
     effects = host.happen(RunStarted("q.1.0~1"))
     refusals = [

@@ -40,7 +40,7 @@ def weighed(text: str = JOIN, within_ms: float | None = None) -> QueryWeighed:
     assert isinstance(reply, Reply)
     assert isinstance(reply.answer, QueryWeighed)
     assert not explaining._open
-    assert not explaining._planner.questions._asked
+    assert not explaining.planner.questions._asked
     return reply.answer
 
 
@@ -74,7 +74,7 @@ def test_a_text_that_means_nothing_is_refused_and_a_client_that_goes_is_forgotte
     for request, name in ((-3, "left"), (-4, "right")):
         assert explaining.handle(Answered(request, STREAMS[name], last=True), 0) == []
     assert not explaining._open
-    assert not explaining._planner.questions._asked
+    assert not explaining.planner.questions._asked
 
 
 def test_who_would_run_a_query_is_told_and_forgotten():
@@ -86,4 +86,4 @@ def test_who_would_run_a_query_is_told_and_forgotten():
     assert isinstance(reply, Reply)
     assert isinstance(reply.answer, QueryPlanned)
     assert (reply.request, [each.host for each in reply.answer.subgraphs]) == (1, [NORTH, PROXY])
-    assert (explaining._open, explaining._planner.questions._asked) == ({}, {})
+    assert (explaining._open, explaining.planner.questions._asked) == ({}, {})

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from itertools import count
 
+import pytest
+
 from protocols.delivery.messages import Publish
 from protocols.events import (
     Answered,
 )
+from protocols.execution import submitted
 from protocols.execution.registry import shown
 from protocols.execution.results import NOTE_MS
 from protocols.messages import Refused
 from protocols.subgraphs import Progress, ResultsReady
+from queries.schema import Schema
 from tests.protocols.execution.parts import LEFT, NORTH, reach
 from tests.protocols.execution.proxied import Proxy, running
 
@@ -161,3 +165,21 @@ def test_a_result_that_no_stream_takes_is_dropped_and_counted():
     assert (answer.results, answer.dropped) == (2, 1)
     assert answer.dropped_for == "expected at most 1048576 bytes, got 1048583 bytes"
     assert proxy.notes()[-1].progress.covers == (reach("left", LEFT, 5),)
+
+
+def test_a_query_of_another_release_keeps_the_columns_it_had_though_they_may_now_be_null(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """A null that its stream does not take is counted."""
+    proxy, _ = running()
+    monkeypatch.setattr(submitted, "output_schema", lambda _: Schema.parse("number int null"))
+    deploys = proxy.next_attempt()
+    proxy.host(deploys)
+    progress = Progress((reach("left", LEFT, 5),), (reach("left", LEFT, 5),))
+    proxy.happen(ResultsReady(deploys[0].query, deploys[0].attempt, ((7,), (None,)), progress))
+    proxy.answer(Publish, Refused(code="invalid", error='row 1, field "number": expected int of 64 bits, got null'))
+    proxy.tick()
+    assert proxy.publish() == [7]
+    answer = shown(proxy.proxy.queries["q"])
+    assert (answer.state, answer.dropped) == ("running", 1)
+    assert answer.dropped_for == 'row 0, field "number": expected int of 64 bits, got null'

@@ -118,6 +118,21 @@ def test_a_query_that_is_stopped_leaves_nothing_behind():
         assert peer.proxy.snapshot() == []
 
 
+def test_replicated_results_of_a_peer_alone_are_told_and_kept_across_a_crash():
+    asker = Asker()
+    asker.begin()
+    text = f"{SELECT} WITH (durability = replicated)"
+    accepted = asker.submit(text, "q")
+    for number in range(6):
+        asker.put("left", number)
+    asker.wait(1000)
+    asker.restart()
+    asker.put("left", 6)
+    asker.wait(10_000)
+    assert asker.peer.publisher.outboxes[accepted.stream].definition.durability == "replicated"
+    assert asker.told(accepted) == asker.expected(SELECT)
+
+
 def test_nobody_but_a_query_publishes_to_the_stream_of_its_results():
     asker = Asker()
     asker.begin()

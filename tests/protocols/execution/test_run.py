@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from decimal import Decimal
+
+import pytest
 
 from protocols.clock import COUNT_BITS
 from protocols.delivery.messages import FINISHED_US, Batch, Missed, Origin, Position, Publishers
@@ -218,6 +221,26 @@ def test_a_row_without_a_time_is_of_when_it_was_published():
     run = SubgraphRun(deploy_of(subgraph), "q.1.0~1", now=0)
     effects, _ = run.take_batch("s", Batch(LEFT, 0, 1, 5000 << COUNT_BITS, schema.encode([(1, None)])), now=0)
     assert rows_of(effects) == [(1, None, EPOCH + timedelta(seconds=5))]
+
+
+@pytest.mark.parametrize(
+    "text", ["SELECT number FROM s", "SELECT count(*) AS n FROM s [RANGE 2 SECONDS]"], ids=["inline", "spark"]
+)
+def test_rows_with_decimals_that_an_earlier_release_accepted_are_left_out_and_counted(text: str):
+    schema = Schema.parse("number int, price decimal, spot record(height decimal null) null")
+    plan = parse(text, {"s": Stream("s", schema)}).plan
+    (subgraph,) = cut("q.1", plan, 7, {}, PROXY, PROXY, "auto").subgraphs
+    run = SubgraphRun(deploy_of(subgraph), "q.1.0~1", now=0)
+    one, small = Decimal("1.50"), Decimal("1E-50")
+    rows = schema.encode(
+        [(1, one, None), (2, small, None), (3, one, (Decimal("9" * 38),)), (4, Decimal("1E+9000"), None)]
+    )
+    effects, results = run.take_batch("s", Batch(LEFT, 0, 4, 5000 << COUNT_BITS, rows), now=0)
+    left = [row[0] for each in results for row in each.rows] if run.is_inline else [row[0] for row in rows_of(effects)]
+    assert left == [1]
+    (status,) = run.status(7, now=0).inputs
+    assert (status.rows, status.unfit) == (1, 3)
+    assert run.to_acknowledge == ({"s": {LEFT: Position(LEFT, 4)}} if run.is_inline else {})
 
 
 def test_rows_that_are_gone_are_passed_over_and_counted():

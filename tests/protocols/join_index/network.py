@@ -12,7 +12,7 @@ from protocols.effects import Effect, Route, Send, SetTimer, Tell
 from protocols.events import Abandoned, Answered, Event, Received, Requested, Started, TimerFired
 from protocols.ids import Millis, PeerId, RequestId, distance
 from protocols.inside import Inside
-from protocols.join_index.machine import SWEEP, JoinIndex
+from protocols.join_index.machine import SWEEP, WORK, JoinIndex
 from protocols.messages import Answer, Command, Message, Refused
 from protocols.subgraphs import (
     Algorithm,
@@ -116,6 +116,8 @@ class Network:
             case Tell(event=ResultsReady(query=query, attempt=attempt, rows=rows)):
                 self.results += ((query, row) for row in rows)
                 self._waiting.append((peer, ResultsSafe(query, attempt)))
+            case SetTimer(name=name) if name == WORK:
+                self._waiting.append((peer, TimerFired(WORK)))
             case SetTimer(name=name):
                 assert name == SWEEP
             case _:

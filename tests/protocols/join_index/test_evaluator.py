@@ -128,10 +128,11 @@ def test_a_full_evaluator_says_so():
 
 
 def test_a_query_that_its_subscriber_has_ended_or_begun_anew_leaves_nothing():
-    for end in (Parcel(number=0, over=("q~1",)), parcel(number=3, queries=(query(name="q~2", life=9),))):
+    again = parcel(number=3, queries=(query(name="q~2", life=9),))
+    for sender, end in ((SUBSCRIBER, Parcel(number=0, over=("q~1",))), (REWRITER, again)):
         evaluator = an_evaluator()
         meeting(evaluator)
-        evaluator.unpack(REWRITER, end, now=LIFE)
+        evaluator.unpack(sender, end, now=LIFE)
         assert "q~1" not in evaluator.tables.queries
         assert all(not each.message.results for each in evaluator.sweep(LIFE + RESEND_MS))  # type: ignore[attr-defined]
         evaluator.validate()
@@ -140,7 +141,7 @@ def test_a_query_that_its_subscriber_has_ended_or_begun_anew_leaves_nothing():
 def test_what_comes_late_of_a_query_that_has_ended_is_not_kept():
     evaluator = an_evaluator()
     meeting(evaluator)
-    evaluator.unpack(REWRITER, Parcel(number=0, over=("q~1",)), now=LIFE)
+    evaluator.unpack(SUBSCRIBER, Parcel(number=0, over=("q~1",)), now=LIFE)
     stored = evaluator.tables.stored
     late = parcel(trigger(Q_1, sequence=1), number=3, queries=(Q_1,))
     assert evaluator.unpack(REWRITER, late, now=LIFE + 1) == [Send(REWRITER, Receipt(number=3, life=LIFE))]
@@ -188,7 +189,7 @@ def test_tuples_go_with_the_last_query_that_waits_for_them():
     evaluator = an_evaluator(JoinLimits(late_ms=10 * LAPSE_MS))
     meeting(evaluator)
     assert evaluator.tables.stored > 0
-    evaluator.unpack(REWRITER, Parcel(number=0, over=("q~1",)), now=LIFE)
+    evaluator.unpack(SUBSCRIBER, Parcel(number=0, over=("q~1",)), now=LIFE)
     assert evaluator.is_empty()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from protocols.effects import Effect, Route, Send
@@ -34,7 +35,8 @@ def named(rewriter: Rewriter, *shunned: PeerId, now: int = 0) -> tuple[PeerId, .
 
 
 def index(rewriter: Rewriter, name: str, evaluators: tuple[PeerId, ...], proxy: PeerId = SUBSCRIBER) -> None:
-    rewriter.index(proxy, IndexQuery(query=query(name=name), side=0, replica=0, evaluators=evaluators), now=0)
+    posed = msgspec.structs.replace(query(name=name), subscriber=proxy)
+    rewriter.index(proxy, IndexQuery(query=posed, side=0, replica=0, evaluators=evaluators), now=0)
 
 
 def asking() -> Subscriber:
@@ -76,7 +78,7 @@ def test_evaluators_stay_the_same_while_a_query_uses_them():
     index(here, "q~1", before)
     neighbours[:] = [SUBSCRIBER, PUBLISHER]
     assert named(here) == before
-    here.remove(RemoveQuery(query="q~1"), now=1)
+    here.remove(SUBSCRIBER, RemoveQuery(query="q~1"), now=1)
     assert named(here) == tuple(sorted((REWRITER, SUBSCRIBER, PUBLISHER)))
 
 
@@ -153,7 +155,7 @@ def test_an_answer_to_nothing_that_was_asked_yet_is_ignored():
 
 def test_the_next_attempt_says_whom_the_last_one_lost():
     queries = asking()
-    queries.lost(QueryLost(query="q~1", reason="", culprit=EVALUATOR), now=0)
+    queries.lost(REWRITER, QueryLost(query="q~1", reason="", culprit=EVALUATOR), now=0)
     question = looked_up(queries, queries.deploy(deployment(2), now=1), now=SHUN_MS - 1)
     assert question == AskEvaluators(query="q~2", shunned=(EVALUATOR,))
     (again,) = queries.sweep(SHUN_MS - 1 + POSE_MS)

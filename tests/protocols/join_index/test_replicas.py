@@ -220,7 +220,7 @@ def test_each_replica_reads_its_share_also_where_one_peer_has_two():
     assert left.share == PublisherShare(1, 2), "the other has lapsed"
     assert not rewriter._released, "evaluators still need the query"
     rewriter.validate()
-    rewriter.remove(RemoveQuery(query="q~1"), now=LEASE_MS + 2)
+    rewriter.remove(SUBSCRIBER, RemoveQuery(query="q~1"), now=LEASE_MS + 2)
     assert not rewriter.readers
     rewriter.sweep(LEASE_MS + RELEASED_MS + 3)
     assert rewriter.is_empty()
@@ -247,7 +247,7 @@ def test_both_sides_of_a_stream_joined_with_itself_are_of_one_reading_in_each_sh
         [("q~1", 0, replica), ("q~1", 1, replica)] for replica in (0, 1)
     ]
     rewriter.validate()
-    rewriter.remove(RemoveQuery(query="q~1"), now=1)
+    rewriter.remove(SUBSCRIBER, RemoveQuery(query="q~1"), now=1)
     assert not rewriter.readers
 
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from decimal import Decimal
 
 import pytest
 
-from protocols.delivery.messages import Batch, Opened, OpenSubscription, Origin, Position, Rows
-from protocols.effects import Effect, Send, Tell
+from protocols.delivery.messages import Batch, Origin, Position, Rows
+from protocols.effects import Effect, Send
 from protocols.errors import RemoteProtocolError
-from protocols.events import Requested
-from protocols.ids import Millis, RequestId
+from protocols.ids import Millis
 from protocols.inside import Inside
 from protocols.join_index.heavy import evaluators_of
 from protocols.join_index.keys import value_key, value_text
@@ -19,6 +18,7 @@ from protocols.join_index.messages import (
     Covered,
     Heard,
     IndexQuery,
+    JoinQuery,
     KeepQueries,
     Parcel,
     QueryIndexed,
@@ -31,6 +31,10 @@ from protocols.join_index.messages import (
 from protocols.join_index.parcels import RESEND_MS
 from protocols.join_index.rewriter import LEASE_MS, RELEASED_MS, SILENT_MS, Rewriter
 from protocols.wire import MESSAGES
+from queries import sql
+from queries.catalogue import Stream
+from queries.schema import Schema
+from tests.protocols.join_index.rewriting import opened, parcels, posed
 from tests.protocols.join_index.things import (
     EVALUATOR,
     PUBLISHER,
@@ -46,37 +50,10 @@ ORIGIN = Origin(PUBLISHER, "R", 1)
 LIFE = 100
 
 
-def posed(name: str = "q~1", at: int = 0, rewrites: bool = True, algorithm: Any = "sai", side: Any = 0) -> IndexQuery:
-    return IndexQuery(
-        query=query(name=name, at=at, algorithm=algorithm),
-        side=side,
-        replica=0,
-        rewrites=rewrites,
-        evaluators=(EVALUATOR, REWRITER),
-    )
-
-
-def opened(rewriter: Rewriter, message: IndexQuery) -> RequestId:
-    """Pose a query, and have its stream opened."""
-    (effect,) = rewriter.index(SUBSCRIBER, message, now=0)
-    assert isinstance(effect, Tell)
-    assert isinstance(effect.event, Requested)
-    assert isinstance(effect.event.command, OpenSubscription)
-    request = effect.event.request
-    name = effect.event.command.subscription
-    indexed = QueryIndexed(query=message.query.id, side=message.side, replica=0, reader=name, report=1)
-    assert rewriter.answered(request, Opened(subscription=name, stamp=0), now=0) == [Send(SUBSCRIBER, indexed)]
-    return request
-
-
 def rows(*values: int, first: int = 0, at: int = 1) -> Rows:
     schema = STREAMS["R"].schema
     batch = Batch(ORIGIN, first, len(values), at << 16, schema.encode([(n, n) for n in values]))
     return Rows(batches=(batch,))
-
-
-def parcels(effects: list[Effect]) -> list[Send]:
-    return [each for each in effects if isinstance(each, Send) and isinstance(each.message, Parcel)]
 
 
 def covers_of(effects: list[Effect]) -> list[Covered]:
@@ -104,6 +81,28 @@ def test_what_is_read_is_covered_once_everything_of_it_is_unpacked():
     assert {each.peer: each for each in report.heard} == {each.peer: Heard(each.peer, LIFE, 3) for each in sent}
 
 
+def test_tuples_with_decimals_that_an_earlier_release_accepted_go_to_no_evaluator_and_are_counted():
+    schema = Schema.parse("a decimal, b decimal")
+    known = {name: Stream(name, schema) for name in ("R", "S")}
+    plan = sql.plan("SELECT R.a AS a, S.a AS other FROM R, S WHERE R.b = S.b", known).plan
+    message = IndexQuery(
+        query=JoinQuery("q~1", SUBSCRIBER, 0, "sai", plan, 3_600_000),
+        side=0,
+        replica=0,
+        rewrites=True,
+        evaluators=(EVALUATOR, REWRITER),
+    )
+    rewriter = Rewriter(REWRITER, LIMITS, Inside())
+    request = opened(rewriter, message)
+    texts = (("1", "7.00"), ("1", "1E+9000"), ("1E-50", "7"), ("2", "7.0"))
+    batch = Batch(ORIGIN, 0, 4, 1 << 16, schema.encode([(Decimal(a), Decimal(b)) for a, b in texts]))
+    sent = parcels(rewriter.answered(request, Rows(batches=(batch,)), now=1))
+    loads = [each for send in sent for each in send.message.loads]  # type: ignore[attr-defined]
+    assert [(each.sequences, each.values) for each in loads] == [((0, 3), ("n7", "n7"))]
+    (report,) = covers_of(rewriter.sweep(2))
+    assert (report.tuples, report.unfit) == (4, 2)
+
+
 def test_a_parcel_is_sent_again_until_there_is_a_receipt():
     rewriter = Rewriter(REWRITER, LIMITS, Inside())
     request = opened(rewriter, posed())
@@ -123,12 +122,12 @@ def test_a_parcel_waits_only_for_queries_that_are_still_on_their_way(monkeypatch
     assert isinstance(third.message, Parcel)
     assert first.peer == second.peer == third.peer
     assert (second.message.after, third.message.after) == (first.message.number, second.message.number)
-    rewriter.remove(RemoveQuery(query="q2~1"), now=11)
+    rewriter.remove(SUBSCRIBER, RemoveQuery(query="q2~1"), now=11)
     assert after_again(rewriter, 10 + RESEND_MS) == {
         first.message.number: 0,
         third.message.number: first.message.number,
     }
-    rewriter.remove(RemoveQuery(query="q~1"), now=11)
+    rewriter.remove(SUBSCRIBER, RemoveQuery(query="q~1"), now=11)
     assert after_again(rewriter, 10 + 2 * RESEND_MS) == {third.message.number: 0}
 
 
@@ -239,7 +238,7 @@ def test_a_query_without_a_lease_or_removed_is_read_for_no_longer():
         if end == "lease":
             rewriter.sweep(LEASE_MS + 1)
         else:
-            rewriter.remove(RemoveQuery(query="q~1"), now=1)
+            rewriter.remove(SUBSCRIBER, RemoveQuery(query="q~1"), now=1)
         assert not rewriter.readers
         (refused,) = rewriter.index(SUBSCRIBER, posed(), now=LEASE_MS + 2)
         assert isinstance(refused, Send)
@@ -254,7 +253,7 @@ def test_a_subscriber_hears_what_was_forgotten_without_its_word():
     rewriter.index(SUBSCRIBER, posed("q2~1"), now=LEASE_MS)
     (report,) = covers_of(rewriter.sweep(LEASE_MS + 1))
     assert report.forgotten == ("q~1",)
-    rewriter.remove(RemoveQuery(query="q~1"), now=LEASE_MS + 2)
+    rewriter.remove(SUBSCRIBER, RemoveQuery(query="q~1"), now=LEASE_MS + 2)
     (report,) = covers_of(rewriter.sweep(LEASE_MS + 3))
     assert report.forgotten == ()
 

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from protocols.clock import HybridClock
+from protocols.clock import AHEAD_MAX_MS, COUNT_BITS, HybridClock
 from protocols.effects import AfterSync, Append, Effect, Route, Send, SetTimer, Tell
 from protocols.errors import LocalProtocolError
 from protocols.events import PeerDown, PeerUp, Received, Started, TimerFired
@@ -145,7 +145,7 @@ def test_of_two_entries_with_one_stamp_the_higher_writer_wins_and_the_other_is_t
     machine = store(A, B, C)
     lower, higher = entry(), Entry(KEY, "x", 5, B, b"other", 0)
     give(machine, higher)
-    machine.handle(Received(C, StorePut(entry=lower)), NOW)
+    machine.handle(Received(lower.writer, StorePut(entry=lower)), NOW)
     (acked,) = machine.handle(Received(ME, StoreReplicate(entries=(lower,))), NOW)
     assert acked == AfterSync((Tell(Received(ME, StoreAck(kept=(version_of(higher),)))),))
     machine.handle(acked.effects[0].event, NOW)
@@ -169,7 +169,7 @@ def test_a_value_that_is_too_large_is_answered_at_once():
 def test_the_coordinator_hands_an_entry_to_its_owners_and_answers_when_two_have_it():
     machine = store(A, B, C)
     wanted = entry()
-    assert machine.handle(Received(C, StorePut(entry=wanted)), NOW) == [
+    assert machine.handle(Received(wanted.writer, StorePut(entry=wanted)), NOW) == [
         Tell(Received(ME, StoreReplicate(entries=(wanted,)))),
         Send(A, StoreReplicate(entries=(wanted,))),
         Send(B, StoreReplicate(entries=(wanted,))),
@@ -183,7 +183,7 @@ def test_the_coordinator_hands_an_entry_to_its_owners_and_answers_when_two_have_
 
 def test_the_word_of_a_peer_that_is_no_owner_does_not_count():
     machine = store(A, B, C)
-    machine.handle(Received(C, StorePut(entry=entry())), NOW)
+    machine.handle(Received(A, StorePut(entry=entry())), NOW)
     machine.handle(Received(ME, StoreAck(kept=(version_of(entry()),))), NOW)
     nearer = PeerId(bytes(19) + b"\1")
     stranger = StoreAck(kept=(), not_mine=(ItemName(KEY, "x"),), closer=(nearer,))
@@ -192,10 +192,10 @@ def test_the_word_of_a_peer_that_is_no_owner_does_not_count():
 
 def test_an_entry_that_most_owners_have_no_room_for_is_refused():
     machine = store(A, B, C)
-    machine.handle(Received(C, StorePut(entry=entry())), NOW)
+    machine.handle(Received(A, StorePut(entry=entry())), NOW)
     full = StoreAck(kept=(), refused=(ItemName(KEY, "x"),))
     assert machine.handle(Received(A, full), NOW) == []
-    refusal = "2 of 3 owners of the key have no room for it"
+    refusal = "2 of 3 owners of the key have no room for it, or may not take it"
     done = StorePutDone(name=ItemName(KEY, "x"), stamp=5, newest=5, is_newest=True, replicas=0, refusal=refusal)
     assert machine.handle(Received(B, full), NOW) == [Send(A, done)]
 
@@ -219,7 +219,7 @@ def test_a_read_merges_the_newest_of_two_owners():
 def test_a_reader_hears_what_was_found_without_what_has_expired():
     machine = store(A, B)
     get = machine.read(KEY, ("role", 1), NOW)[0].message
-    live, expired = entry(stamp=1 << 60), entry(item="y", expires_at=NOW)
+    live, expired = entry(stamp=NOW + AHEAD_MAX_MS << COUNT_BITS), entry(item="y", expires_at=NOW)
     found = StoreFound(request=get.request, entries=(live, expired))
     assert machine.handle(Received(A, found), NOW) == [Tell(StoreRead(("role", 1), KEY, (live,)))]
     assert machine.write(KEY, "x", b"", 0, ("role", 2), NOW)[0].message.entry.stamp > live.stamp

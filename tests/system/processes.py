@@ -1,0 +1,19 @@
+"""What processes of this machine use of it."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+
+def processor_s(pid: int) -> float:
+    """What a process has used of the processors since it began."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def resident_bytes(pid: int) -> int:
+    found = re.search(r"^VmRSS:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    assert found is not None
+    return int(found[1]) * 1024
