@@ -5,7 +5,7 @@
    seeds of the simulator, with as much of the processors as the others leave.
 3. alone: what measures times or memory, with nothing beside it.
 
-The last line is a summary as pytest prints it, with the sums of all parts.
+At the end stand the tests that failed, of all parts, and as the last line a summary as pytest prints it.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ class Part:
     def __init__(self, name: str, command: tuple[str, ...]) -> None:
         self.name, self._command = name, command
         self.counts: Counter[str] = Counter()
+        self.failures: list[str] = []  # The lines of pytest's summary that name them.
         self.took_s = 0.0
         self.status = 0
 
@@ -77,6 +78,8 @@ class Part:
             print(f"{self.name:8}{line}", end="", flush=True)
             if found := SUMMARY.match(line):
                 self.counts = counted(found[1])
+            elif line.startswith(("FAILED ", "ERROR ")):
+                self.failures.append(line.rstrip())
         self.status = process.wait()
         self.took_s = time.monotonic() - began_at
         if self.status and not self.counts["failed"] and not self.counts["error"]:
@@ -110,6 +113,8 @@ def main() -> int:
     for part in done:
         counts.update(part.counts)
         print(f"{part.name:8}{part.took_s:5.0f} s, {'failed' if part.status else 'well'}")
+    for failure in (each for part in done for each in part.failures):
+        print(failure)
     took_s = time.monotonic() - began_at
     said = ", ".join(f"{counts[kind]} {kind}" for kind in KINDS if counts[kind])
     clock = f"{int(took_s // 3600)}:{int(took_s // 60 % 60):02}:{int(took_s % 60):02}"
