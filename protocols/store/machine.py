@@ -374,7 +374,7 @@ class StoreMachine:
         # That there are others at all must be on disk at once; who they are is written later, many at a time.
         effects = [] if self._neighbourhood.remembered else self._note_neighbours(now)
         if peer in self._neighbourhood.near:
-            effects += self._comparisons.begin(peer, now)
+            effects += self._comparisons.begin(peer, now=now)
         return effects + self._set_timers()
 
     def _down(self, peer: PeerId, now: Millis) -> list[Effect]:
@@ -386,7 +386,7 @@ class StoreMachine:
         self._handovers.lost(peer)
         self._must_review = True
         # A comparison begun before that does not cover these keys.
-        effects = [effect for each in self._neighbourhood.compared for effect in self._comparisons.begin(each, now)]
+        effects = self._comparisons.begin(*self._neighbourhood.compared, now=now)
         return effects + self._set_timers()
 
     def _leave(self, request: RequestId, now: Millis) -> list[Effect]:
@@ -400,7 +400,7 @@ class StoreMachine:
         if self._neighbourhood.hear(sender, now):
             self._must_review = True
             if self._neighbourhood.is_awaited(sender):
-                effects = self._comparisons.begin(sender, now)
+                effects = self._comparisons.begin(sender, now=now)
         return [*effects, *self._comparisons.compare(sender, message, now), *self._set_timers()]
 
     def _note_neighbours(self, now: Millis) -> list[Effect]:
@@ -429,13 +429,19 @@ class StoreMachine:
         self._table.expire(now)
         self._handovers.forget_expired()
         effects = self._review(now) if self._departure is None else []
-        sharing: dict[PeerId, None] = {}
+        return effects + self._comparisons.begin_missing(self._sharing(), now) + self._set_timers()
+
+    def _sharing(self) -> list[PeerId]:
+        """The peers that own some key together with us. They are kin, so once all of our kin are found, that is all."""
+        neighbourhood = self._neighbourhood
+        sharing: dict[PeerId, None] = {self.peer_id: None}
         for key in self._table.keys:
-            owners = self._neighbourhood.owners(key)
-            if self.peer_id in owners:
-                sharing |= dict.fromkeys(owners)
-        sharing.pop(self.peer_id, None)
-        return effects + self._comparisons.begin_missing(list(sharing), now) + self._set_timers()
+            if len(sharing) > len(neighbourhood.near):
+                break
+            if neighbourhood.is_owner(key):
+                sharing |= dict.fromkeys(neighbourhood.owners(key))
+        del sharing[self.peer_id]
+        return list(sharing)
 
     def _review(self, now: Millis) -> list[Effect]:
         self._must_review = False

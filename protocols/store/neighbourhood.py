@@ -65,6 +65,7 @@ class Neighbourhood:
     _levels: dict[int, dict[PeerId, None]] = field(default_factory=dict)
     _near: dict[PeerId, int] = field(default_factory=dict)  # Our kin.
     _witnesses: dict[PeerId, int] = field(default_factory=dict)  # Our kin, and R of each other level.
+    _owned: dict[Key, bool] = field(default_factory=dict)  # What was said of keys since the witnesses last changed.
     _far: int = -1  # A key that shares only so many bits with us, or fewer, lies beyond what we know.
     _ghosts: list[_Ghost] = field(default_factory=list)  # In the order in which they left.
     _awaited: dict[PeerId, None] = field(default_factory=dict)  # We have not caught up with these since our start.
@@ -283,8 +284,10 @@ class Neighbourhood:
 
     def _refresh(self, now: Millis) -> None:
         self._is_valid = False
-        before = self._near
+        before, witnesses = self._near, self._witnesses
         self._find_kin()
+        if self._witnesses != witnesses:
+            self._owned.clear()
         if self.is_starting(now):
             self._awaited |= {peer: None for peer in self._near if peer not in before}
         self._awaited |= {ghost.peer: None for ghost in self._ghosts if ghost.is_missed}
@@ -311,7 +314,12 @@ class Neighbourhood:
     def is_owner(self, key: Key) -> bool:
         if (self.is_leaving and self._others) or self._is_far(key):
             return False
-        return self._is_owner_beside(key, self._witnesses.values())
+        found = self._owned.get(key)
+        if found is None:
+            if len(self._owned) >= self.limits.entries_max:
+                self._owned.clear()
+            found = self._owned[key] = self._is_owner_beside(key, self._witnesses.values())
+        return found
 
     def both_own(self, peer: PeerId, neighbours: tuple[PeerId, ...]) -> Callable[[Key], bool]:
         """Which keys do that peer and we both own, judged by these witnesses of one of us?
