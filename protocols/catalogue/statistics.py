@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from protocols.ids import Millis
+from protocols.ids import Measured, Millis
 
 HALF_LIFE_MS: Final = 10_000
 SAMPLE_MAX: Final = 16  # Rows sampled from one batch.
@@ -33,15 +33,15 @@ class FieldStatistics(msgspec.Struct, frozen=True, kw_only=True, array_like=True
     """One field, as advertised."""
 
     name: str
-    distinct: float
-    frequent: tuple[tuple[str, float], ...]  # Values as text, with their share of the tuples, most frequent first.
+    distinct: Measured
+    frequent: tuple[tuple[str, Measured], ...]  # Values as text, with their share of the tuples, most frequent first.
 
 
 class StreamStatistics(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """One stream at one publishing peer, as advertised."""
 
-    rate_per_s: float
-    row_bytes: float
+    rate_per_s: Measured
+    row_bytes: Measured
     fields: tuple[FieldStatistics, ...]
 
 
