@@ -36,6 +36,8 @@ ALGORITHMS: Final[tuple[Algorithm, ...]] = get_args(Algorithm)
 Skew = Literal["auto", "split", "whole"]
 """Whether a frequent value of a join gets several evaluators: where it pays (auto), always (split), never (whole)."""
 SKEWS: Final[tuple[Skew, ...]] = get_args(Skew)
+Sharing = Literal["auto", "off"]
+"""Whether a host reads a stream for a query together with others (auto), or for it alone."""
 PATIENCE_MS: Final = 60_000  # How long a query waits for a publisher that is not heard of, unless it says otherwise.
 DIGEST_BYTES: Final = 16
 _ONE_ROW: Final = msgspec.msgpack.encode([None])[:1]  # How a batch of one row begins.
@@ -145,6 +147,7 @@ class StreamInput(msgspec.Struct, frozen=True, array_like=True, tag="stream", ta
     lateness_ms: Millis
     known: tuple[Origin, ...] = ()  # Its publishers, if they keep it on disk; otherwise empty.
     patience_ms: Millis = PATIENCE_MS  # How long to wait for a publisher that is not heard of.
+    sharing: Sharing = "auto"
 
 
 class FlowInput(msgspec.Struct, frozen=True, array_like=True, tag="flow", tag_field="node"):
