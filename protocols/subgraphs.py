@@ -292,6 +292,8 @@ class InputStatus(msgspec.Struct, frozen=True, array_like=True):
     left_out: tuple[PeerId, ...] = ()  # Publishers that were silent for too long to be waited for.
     has_finished: bool = False
     unfit: Count = 0  # Tuples with decimals that an earlier release accepted and no query reads.
+    # How many other inputs at this host get the stream from the same reading. None: it reads alone, or reads a flow.
+    others: Count | None = None
 
 
 class RewriterStatus(msgspec.Struct, frozen=True, array_like=True):

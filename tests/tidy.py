@@ -49,7 +49,7 @@ PROTOCOL_ARROWS: dict[str, tuple[str, ...]] = {
     "join_index": ("catalogue", "delivery"),
     "sharing": ("catalogue", "delivery", "join_index"),
     "execution": ("catalogue", "delivery", "join_index", "placement", "sharing", "store"),
-    "rights": ("catalogue", "delivery", "execution", "join_index", "store"),
+    "rights": ("catalogue", "delivery", "execution", "join_index", "sharing", "store"),
 }
 KNOWS_ALL = ("peer", "wire")
 

@@ -9,9 +9,9 @@ from typing import ClassVar, Final
 import msgspec
 
 from protocols.delivery.messages import Batch, Missed, Publishers, Silence
-from protocols.effects import Effect, Send, SetTimer, Tell
+from protocols.effects import Effect, Reply, Send, SetTimer, Tell
 from protocols.errors import expect
-from protocols.events import Answered, Event, Received, TimerFired
+from protocols.events import Answered, Event, Received, Requested, TimerFired
 from protocols.execution.engine import EngineTried, RunFailed, RunResults, RunStarted, RunState, StopRun, WarmEngine
 from protocols.execution.run import RunOutput, SubgraphRun, encode_rows
 from protocols.execution.soundness import unsound_subgraph
@@ -21,6 +21,7 @@ from protocols.limits import Limits
 from protocols.messages import Message, Refused
 from protocols.role import Owned
 from protocols.sharing.host import Outcome, StreamHost
+from protocols.sharing.messages import ListShared
 from protocols.sharing.part import Part
 from protocols.sharing.tap import Broken, Due, NoRows, Opened, Some, Tap, What
 from protocols.subgraphs import (
@@ -103,6 +104,7 @@ class Executor:
     owned: ClassVar[Owned] = Owned(
         ROLE,
         messages=(Deploy, Undeploy, Lease, Flow, Flowed, Prepare),
+        commands=(ListShared,),
         events=(RunStarted, RunResults, RunState, RunFailed, EngineTried, ResultsSafe),
     )
 
@@ -151,6 +153,8 @@ class Executor:
                 return self._fail(self._runs[run], event.reason, now)
             case Received(sender=sender, message=Prepare() as message):
                 return self._prepare(sender, message, now)
+            case Requested(request=request, command=ListShared()):
+                return [Reply(request, self.streams.listed())]
             case EngineTried(reason=reason):
                 return self._tried(reason)
             case ResultsSafe():
@@ -499,7 +503,8 @@ class Executor:
             if now - hosted.status_at >= STATUS_MS and hosted.is_announced:
                 hosted.status_at = now
                 effects += self._say_how_far(hosted)
-                effects.append(self._send(hosted.proxy, hosted.run.status(hosted.life, now)))
+                status = hosted.run.status(hosted.life, now, self.streams.others(hosted.taps))
+                effects.append(self._send(hosted.proxy, status))
         self._is_ticking = bool(self.hosted) or self.streams.is_reading
         return [*effects, SetTimer(TICK, TICK_MS)] if self._is_ticking else effects
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import pairwise
+from types import MappingProxyType
 
 import msgspec
 
@@ -419,7 +420,7 @@ class SubgraphRun:
             self._lows.advance(clock.lows(alias, floor_us))
         return self._lows.reaches()
 
-    def status(self, life: Millis, now: Millis) -> SubgraphStatus:
+    def status(self, life: Millis, now: Millis, others: Mapping[str, int] = MappingProxyType({})) -> SubgraphStatus:
         return SubgraphStatus(
             query=self.deploy.query,
             attempt=self.deploy.attempt,
@@ -440,6 +441,7 @@ class SubgraphRun:
                     clock.left_out(now),
                     clock.has_finished(now),
                     self.unfit[alias],
+                    others.get(alias),
                 )
                 for alias, clock in self.clocks.items()
             ),

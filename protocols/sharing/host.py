@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -26,6 +27,7 @@ from protocols.ids import Millis, PeerId, RequestId, StreamName
 from protocols.inside import Inside
 from protocols.limits import Limits
 from protocols.messages import Answer, Refused
+from protocols.sharing.messages import SharedListed, SharedShown
 from protocols.sharing.shared import SharedStream
 from protocols.sharing.tap import Due, Opened, Tap
 
@@ -59,6 +61,7 @@ class StreamHost:
     _taps: dict[RequestId, Tap] = field(default_factory=dict)
     _dirty: dict[SharedStream, None] = field(default_factory=dict)  # Perhaps there is something to acknowledge.
     _ticked_at: Millis = 0
+    _saved: int = 0  # By streams that are read no more.
 
     # Taps come and go.
 
@@ -144,6 +147,7 @@ class StreamHost:
 
     def _close(self, stream: SharedStream) -> list[Effect]:
         del self._streams[stream.request], self.shared[stream.stream]
+        self._saved += stream.bytes_saved
         self.inside.forget(stream.request)
         return [Tell(Abandoned(stream.request))]
 
@@ -405,6 +409,37 @@ class StreamHost:
             effects += more
             due += some
         return [*effects, *self._end_own(stream, tap)], due
+
+    # What people see.
+
+    def others(self, taps: Mapping[str, Tap]) -> dict[str, int]:
+        """By alias: with how many others a tap shares its stream. Those that read alone are left out."""
+        found: dict[str, int] = {}
+        for alias, tap in taps.items():
+            stream = self._stream_of(tap)
+            if stream is not None and tap.request is None:
+                found[alias] = len(stream.taps) - 1 - stream.alone
+        return found
+
+    def listed(self) -> SharedListed:
+        return SharedListed(
+            streams=tuple(
+                SharedShown(
+                    name, len(each.taps) - each.alone, each.alone, len(each.origins), each.bytes_read, each.bytes_saved
+                )
+                for name, each in sorted(self.shared.items())
+            )
+        )
+
+    def counters(self) -> dict[str, int]:
+        """For /metrics."""
+        streams = self.shared.values()
+        return {
+            "shared_streams": len(streams),
+            "shared_taps": sum(len(each.taps) - each.alone for each in streams),
+            "shared_taps_alone": sum(each.alone for each in streams),
+            "shared_bytes_saved_total": self._saved + sum(each.bytes_saved for each in streams),
+        }
 
     def validate(self) -> None:
         for request, tap in self._taps.items():
