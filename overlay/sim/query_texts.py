@@ -63,6 +63,7 @@ SHARED: Final = (
     "SELECT a.number, b.number AS other FROM left_side a [RANGE 3 SECONDS], left_side b [RANGE 2 SECONDS] "
     "WHERE a.part = b.part AND b.number > 12",
 )
+STATEFUL: Final = "SELECT part, count(*) AS rows FROM left_side [RANGE 2 SECONDS SLIDE 2 SECONDS] GROUP BY part"
 PLAIN: Final = {
     "left_side": Stream("left_side", Schema.parse("number int, part int, at timestamp")),
     "right_side": Stream("right_side", Schema.parse("number int, part float, at timestamp")),

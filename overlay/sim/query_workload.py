@@ -27,6 +27,7 @@ from overlay.sim.query_texts import (
     QUERIES,
     SEVERAL,
     SHARED,
+    STATEFUL,
     STREAMS,
     WINDOWED,
 )
@@ -59,6 +60,8 @@ from queries.query import parse
 from queries.reference import Tuple, evaluate
 from queries.schema import Row, Schema
 
+STUCK: Final = "stuck"  # The name of a query whose engine takes rows and never answers.
+FOR_EVER_MS: Final = 1 << 40
 PAST_SHARE: Final = 0.3  # Of the queries begin with all that was published before them.
 RETRY_MS: Final = 300
 STEP_MS: Final = 700  # Of event time, from one row to the next.
@@ -483,8 +486,12 @@ class QueryWorkload:
             self.later(self.rng.randrange(4000), source.publish)
 
     def _let_some_pass(self, texts: list[str]) -> None:
-        """Others ask the same, and soon want it no more."""
+        """Others ask the same, and soon want it no more. The engine of one of them never answers."""
         luck = self.world.rng("passing")
+        stuck = _Asker(self, STUCK, STATEFUL, luck.choice(self.world.peers))
+        stuck.stays_ms = FOR_EVER_MS
+        self._askers.append(stuck)
+        self.world.let_engines_stick(lambda run: run.startswith(f"{STUCK}."))
         for number, text in enumerate(luck.sample(texts, len(texts) // 2)):
             asker = _Asker(self, f"passing-{number}", text, luck.choice(self.world.peers))
             asker.stays_ms = luck.randrange(6000)

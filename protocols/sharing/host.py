@@ -31,7 +31,7 @@ from protocols.sharing.messages import SharedListed, SharedShown
 from protocols.sharing.shared import SharedStream
 from protocols.sharing.tap import Due, Opened, Tap
 
-LINGER_MS: Final = 10_000  # A stream without taps is read on for so long: its readers may come back.
+LINGER_MS: Final = 2000  # A stream without taps is read on for so long: the next attempt of its readers may come.
 REST_MS: Final = 10_000  # A tap that was too slow reads alone for so long; twice as long the next time.
 REST_MAX_MS: Final = 300_000
 NEAR_MS: Final = 10_000  # A stream is read for all from the insertion of its first query on, if that is so recent.
@@ -155,7 +155,7 @@ class StreamHost:
         """Tell the catalogue what all readers need together."""
         reads, heartbeats = stream.wanted()
         is_same = (reads.columns, reads.version) == (stream.reads.columns, stream.reads.version)
-        if not stream.taps or (is_same and heartbeats == stream.heartbeats):
+        if is_same and heartbeats == stream.heartbeats:
             return []
         stream.reads, stream.heartbeats = reads, heartbeats
         return [Tell(ReadsChanged(stream.subscription, reads, heartbeats))]

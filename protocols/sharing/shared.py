@@ -80,15 +80,15 @@ class Reading:
 
     def laggards(self, bytes_max: int) -> list[Tap]:
         """Taps that hold back more than so many bytes."""
-        size, place = 0, self.settled
+        size, last = 0, self.settled  # The last place of those that hold back too much.
         for upto, more in reversed(self._unsettled):
             if size > bytes_max:
-                place = upto
+                last = upto
                 break
             size += more
-        else:
+        if size <= bytes_max:
             return []
-        return [tap for tap in self.owing if tap.acked[self.origin] <= place]
+        return [tap for tap in self.owing if tap.acked[self.origin] <= last]
 
 
 @dataclass(slots=True)
@@ -158,6 +158,8 @@ class SharedStream:
     _views: dict[Source, _View] = field(default_factory=dict)
     _order: deque[Reading] = field(default_factory=deque)  # Whose batches are in memory, the oldest first.
     _recent_bytes: int = 0
+    _unseen: deque[tuple[Reading, int, int]] = field(default_factory=deque)  # Batches as they came, and their bytes.
+    _unseen_bytes: int = 0
     _moved: dict[Reading, None] = field(default_factory=dict)  # Perhaps there is more to acknowledge.
 
     @property
@@ -244,14 +246,18 @@ class SharedStream:
             place = tap.waits[origin]
             if part.published_at < tap.since if place is None else part.next <= place:
                 return []
-            del tap.waits[origin], reading.waiting[tap]
-            reading.joined[tap] = None
-            tap.told[origin] = part.first if place is None else max(place, part.first)
+            self._admit(reading, tap, part.first if place is None else max(place, part.first))
         if tap.told[origin] >= part.next:
             return []
         part = part.since(tap.told[origin], tap.source.schema)
         self._owe(reading, tap, part)
         return [Due(tap, part)]
+
+    def _admit(self, reading: Reading, tap: Tap, place: int) -> None:
+        """What a tap has waited for is reached: it gets what is read from this place on."""
+        del tap.waits[reading.origin], reading.waiting[tap]
+        reading.joined[tap] = None
+        tap.told[reading.origin] = place
 
     def _owe(self, reading: Reading, tap: Tap, part: Part) -> None:
         if tap not in reading.owing:
@@ -286,7 +292,21 @@ class SharedStream:
                 slow = dict.fromkeys(reading.laggards(self.limits.shared_lag_bytes))
                 if any(tap not in slow for tap in (*reading.joined, *reading.waiting)):
                     found |= slow
+        if self._unseen_bytes > self.limits.client_bytes_max // 2:
+            slow = self._hindering(self.limits.client_bytes_max // 2)
+            if any(tap not in slow and tap.request is None for tap in self.taps):
+                found |= slow
         return list(found)
+
+    def _hindering(self, bytes_max: int) -> dict[Tap, None]:
+        """Taps behind which more than so many bytes of all origins lie: a subscription hands out only so many."""
+        size = 0
+        found: dict[Tap, None] = {}
+        for reading, upto, more in reversed(self._unseen):
+            if size > bytes_max:
+                found |= dict.fromkeys(tap for tap in reading.owing if tap.acked[reading.origin] < upto)
+            size += more
+        return found
 
     # Tuples.
 
@@ -302,9 +322,12 @@ class SharedStream:
         assert batch.first == reading.read
         self._remember(reading, batch)
         due: list[Due] = []
-        for tap in list(reading.waiting):
-            if tap.concerns(batch):
-                due += self._offer(reading, tap, batch)
+        for tap in [each for each in reading.waiting if each.concerns(batch)]:
+            if (tap.waits[batch.origin] or 0) > batch.first:
+                due += self._offer(reading, tap, batch)  # Its place is inside.
+            else:
+                self._admit(reading, tap, batch.first)
+        self.bytes_saved += len(batch.rows) * max(0, len(reading.joined) - 1)
         for view in self._views.values():
             due += self._show(reading, view, batch)
         self._moved[reading] = None
@@ -312,10 +335,11 @@ class SharedStream:
 
     def _remember(self, reading: Reading, batch: Batch) -> None:
         reading.note(batch)
+        self._unseen.append((reading, batch.next, len(batch.rows)))
+        self._unseen_bytes += len(batch.rows)
         self._order.append(reading)
         self._recent_bytes += len(batch.rows)
         self.bytes_read += len(batch.rows)
-        self.bytes_saved += len(batch.rows) * max(0, len(reading.joined) - 1)
         while self._recent_bytes > self.limits.shared_bytes:
             oldest = self._order.popleft()
             if oldest.recent:  # A gap may have emptied it.
@@ -405,7 +429,10 @@ class SharedStream:
     def settled(self) -> tuple[Position, ...]:
         """What can be acknowledged upstream by now."""
         moved, self._moved = self._moved, {}
-        return tuple(Position(each.origin, each.settled) for each in moved if each.settle())
+        positions = tuple(Position(each.origin, each.settled) for each in moved if each.settle())
+        while self._unseen and self._unseen[0][1] <= self._unseen[0][0].settled:
+            self._unseen_bytes -= self._unseen.popleft()[2]
+        return positions
 
     def validate(self) -> None:
         assert self._recent_bytes == sum(len(b.rows) for each in self.origins.values() for b in each.recent)

@@ -50,7 +50,6 @@ from queries.schema import Row, Schema
 SCHEMA: Final = Schema.parse("number int, part int, at timestamp")
 STREAM: Final = "s"
 SOURCE: Final = Source(STREAM, EVERYBODY, SCHEMA, None, "at")
-LIMITS: Final = Limits(shared_bytes=100, credit_bytes=800)
 WHERE: Final = (
     "",
     "part = 1",
@@ -98,6 +97,13 @@ class Subscription:
     is_open: bool = False
     sent: dict[Origin, int] = field(default_factory=dict)
     seen: dict[Origin, int] = field(default_factory=dict)
+    unseen: deque[tuple[Origin, int, int]] = field(default_factory=deque)  # What the host holds, as it came.
+
+    @property
+    def unseen_bytes(self) -> int:
+        while self.unseen and self.unseen[0][1] <= self.seen[self.unseen[0][0]]:
+            self.unseen.popleft()
+        return sum(size for _, _, size in self.unseen)
 
 
 @dataclass(eq=False)
@@ -123,11 +129,11 @@ class Reader:
 class World:
     """One run."""
 
-    def __init__(self, seed: int, *, forgets: bool = False, limits: Limits = LIMITS) -> None:
+    def __init__(self, seed: int, *, forgets: bool = False, limits: Limits | None = None) -> None:
         self.luck = random.Random(seed)
         self.seed = seed
         self.forgets = forgets  # Publishers keep only what is not acknowledged, as of a stream in memory.
-        self.limits = limits
+        self.limits = limits or Limits(shared_bytes=100, credit_bytes=self.luck.choice([200, 800]), client_bytes_max=90)
         self.now = 1_700_000_000_000
         self.stamp = self.now << COUNT_BITS
         self.logs: dict[Origin, Log] = {}
@@ -342,7 +348,7 @@ class World:
             self.answer(request, Missed(origin=log.origin, first=at, next=log.kept_from))
             return
         in_flight = sum(len(each.rows) + 128 for each in log.batches if seen < each.next <= at)
-        if in_flight >= self.limits.credit_bytes:
+        if in_flight >= self.limits.credit_bytes or subscription.unseen_bytes >= self.limits.client_bytes_max:
             return
         place = next(number for number, each in enumerate(log.batches) if each.next > at)
         batches = log.batches[place : place + luck.randint(1, 3)]
@@ -351,6 +357,7 @@ class World:
             rows = SCHEMA.decode(first.rows)[at - first.first :]
             batches[0] = Batch(log.origin, at, len(rows), first.published_at, SCHEMA.encode(rows))
         subscription.sent[log.origin] = batches[-1].next
+        subscription.unseen += [(each.origin, each.next, len(each.rows)) for each in batches]
         self.answer(request, Rows(batches=tuple(batches)))
 
     def hush(self, subscription: Subscription) -> None:
