@@ -101,6 +101,9 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
     has_finished: bool = False  # All publishers have finished: the last windows can close.
 
 
+NOTHING: Final = Progress()
+
+
 @dataclass(slots=True)
 class Vector:
     """A position for each source and origin; it only moves forward."""
@@ -122,6 +125,8 @@ class Vector:
 
 def merged(before: Progress, after: Progress) -> Progress:
     """Two reports of one flow made into one."""
+    if before is NOTHING:
+        return after
     covers, lows = Vector.of(before.covers), Vector.of(before.lows)
     covers.advance(after.covers)
     lows.advance(after.lows)

@@ -50,6 +50,8 @@ TICK_MS: Final = 100
 STATUS_MS: Final = 1000
 LEASE_MS: Final = 20_000  # A subgraph whose proxy sends no LEASE for so long is given up.
 RESEND_MS: Final = 2000
+FLOWED_MS: Final = 500  # Flows are acknowledged together: at the latest after so long,
+FLOWED_MAX: Final = 16  # or when so many have come. Their maker waits only beyond IN_FLIGHT_MAX.
 FORGET_MS: Final = 10_000  # A proxy that has not sent PREPARE again for so long has stopped waiting.
 RUNS_MAX: Final = 5000
 FLOW_BYTES: Final = 256 << 10  # Of rows in one message.
@@ -85,7 +87,9 @@ class _Hosted:
     next_sequence: int = 0
     lives: dict[int, Millis] = field(default_factory=dict)  # Incarnations of the subgraphs whose flows come in.
     makers: dict[int, PeerId] = field(default_factory=dict)  # Who sends each flow.
-    acked: dict[int, int] = field(default_factory=dict)  # The sequence acknowledged to the maker of each flow.
+    acked: dict[int, int] = field(default_factory=dict)  # The sequence up to which each flow has had its effect,
+    flowed: dict[int, int] = field(default_factory=dict)  # and that which its maker was told last.
+    flowed_at: Millis = 0
     unsafe: int = 0  # ResultsReady without their ResultsSafe.
     status_at: Millis = 0
     said: Progress | None = None  # The last progress that the proxy was told without results.
@@ -115,6 +119,7 @@ class Executor:
     trouble: str = ""  # Why Spark did not start when it was last tried.
     hosted: dict[RunKey, _Hosted] = field(default_factory=dict)
     streams: StreamHost = field(init=False)
+    _consumers: dict[RunKey, tuple[RunKey, FlowInput]] = field(default_factory=dict)  # By the maker of a flow.
     _inputs: dict[Tap, tuple[RunKey, str]] = field(default_factory=dict)  # What each tap is for: an alias of a run.
     _due: deque[Due] = field(default_factory=deque)  # What taps have for their runs.
     _runs: dict[str, RunKey] = field(default_factory=dict)
@@ -188,6 +193,7 @@ class Executor:
                     effects += self._tap(key, hosted, each, now)
                 case FlowInput():
                     hosted.expected[each.subgraph] = 0
+                    self._consumers[message.query, each.subgraph] = key, each
         if not self._is_ticking:
             self._is_ticking = True
             effects.append(SetTimer(TICK, TICK_MS))
@@ -265,6 +271,8 @@ class Executor:
         hosted = self.hosted.pop(key)
         self._runs.pop(hosted.run.run_id, None)
         effects: list[Effect] = [] if hosted.run.is_inline else [StopRun(hosted.run.run_id)]
+        for subgraph in hosted.expected:
+            self._consumers.pop((key[0], subgraph), None)
         for tap in hosted.taps.values():
             del self._inputs[tap]
             effects += self.streams.detach(tap, now)
@@ -344,19 +352,11 @@ class Executor:
         return self._fail(key, f"rows of {alias} do not have the columns they had: {reason}", now)
 
     def _flow(self, sender: PeerId, message: Flow, now: Millis) -> list[Effect]:
-        found = next(
-            (
-                (key, hosted, each)
-                for key, hosted in self.hosted.items()
-                if key[0] == message.query and hosted.run.deploy.attempt == message.attempt
-                for each in hosted.run.deploy.subgraph.inputs
-                if isinstance(each, FlowInput) and each.subgraph == message.subgraph
-            ),
-            None,
-        )
-        if found is None:
+        found = self._consumers.get((message.query, message.subgraph))
+        hosted = self.hosted[found[0]] if found is not None else None
+        if found is None or hosted is None or hosted.run.deploy.attempt != message.attempt:
             return []  # Another attempt, or not deployed here yet: the maker sends it again.
-        key, hosted, each = found
+        key, each = found
         maker = hosted.makers.setdefault(message.subgraph, each.maker or sender)
         expect(maker == sender, "a flow that another peer makes")
         if not hosted.is_started and len(hosted.early) >= EARLY_MAX:
@@ -371,11 +371,19 @@ class Executor:
         return self._take(key, each.alias, message, now)
 
     def _flowed_message(self, hosted: _Hosted, subgraph: int, maker: PeerId) -> Effect:
-        deploy = hosted.run.deploy
-        message = Flowed(
-            query=deploy.query, attempt=deploy.attempt, subgraph=subgraph, sequence=hosted.acked.get(subgraph, 0)
-        )
+        deploy, upto = hosted.run.deploy, hosted.acked.get(subgraph, 0)
+        hosted.flowed[subgraph] = upto
+        message = Flowed(query=deploy.query, attempt=deploy.attempt, subgraph=subgraph, sequence=upto)
         return self._send(maker, message)
+
+    def _say_flowed(self, hosted: _Hosted, now: Millis) -> list[Effect]:
+        """Acknowledge the flows that have come lately."""
+        hosted.flowed_at = now
+        return [
+            self._flowed_message(hosted, subgraph, hosted.makers[subgraph])
+            for subgraph, upto in hosted.acked.items()
+            if upto > hosted.flowed.get(subgraph, 0)
+        ]
 
     def _take(self, key: RunKey, alias: str, what: _Heard, now: Millis) -> list[Effect]:
         hosted = self.hosted[key]
@@ -426,7 +434,7 @@ class Executor:
     def _send_flows(self, hosted: _Hosted, results: RunOutput, now: Millis) -> list[Effect]:
         deploy = hosted.run.deploy
         assert deploy.consumer_host is not None
-        columns = hosted.run.plan.columns
+        columns = hosted.run.columns
         effects: list[Effect] = []
         for rows, count, is_last in _chunks(encode_rows(columns, results.rows), len(results.rows)):
             flow = Flow(
@@ -476,7 +484,8 @@ class Executor:
                     if isinstance(each, FlowInput) and each.alias == alias
                 )
                 hosted.acked[subgraph] = upto
-                effects.append(self._flowed_message(hosted, subgraph, hosted.makers[subgraph]))
+                if upto - hosted.flowed.get(subgraph, 0) >= FLOWED_MAX:
+                    effects.append(self._flowed_message(hosted, subgraph, hosted.makers[subgraph]))
             elif upto:
                 effects += self.streams.acknowledge(hosted.taps[alias], tuple(upto.values()))
         run.to_acknowledge.clear()
@@ -490,6 +499,8 @@ class Executor:
             if hosted.taps and now - hosted.caught_up_at >= (TIMED_MS if hosted.run.goes_by_time else UNTIMED_MS):
                 hosted.caught_up_at = now
                 effects += self._catch_up(hosted, now)
+            if hosted.acked and now - hosted.flowed_at >= FLOWED_MS:
+                effects += self._say_flowed(hosted, now)
             if now - hosted.status_at < STATUS_MS and not hosted.run.goes_by_time and not hosted.flows:
                 continue  # Nothing to do, for most of thousands of subgraphs.
             if now - hosted.leased_at > LEASE_MS and hosted.proxy != self.peer_id:

@@ -22,6 +22,7 @@ from protocols.sharing.part import Part, parts_of
 from protocols.sharing.sieve import EVERYBODY, selected
 from protocols.sharing.tap import Passed, Some
 from protocols.subgraphs import (
+    NOTHING,
     PATIENCE_MS,
     Deploy,
     Flow,
@@ -96,6 +97,7 @@ class SubgraphRun:
         self._shape = None
         if isinstance(subgraph.plan, Restructure):
             self.plan, self._shape = subgraph.plan.input, restructure.on_batch(subgraph.plan)
+        self.columns = self.plan.columns
         self.sources = {each.alias: each for each in sources(self.plan)}
         self.is_stateful = is_stateful(self.plan)
         self.is_inline = isinstance(subgraph.engine, Inline)
@@ -385,7 +387,7 @@ class SubgraphRun:
         is_new = True
         watermark_us: int | None = None
         floor_us: int | None = None
-        progress = Progress()
+        progress = NOTHING
         while self._waiting and self._waiting[0].number <= number:
             done = self._waiting.popleft()
             # An engine gives no result of old rows alone.

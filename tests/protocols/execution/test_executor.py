@@ -13,6 +13,8 @@ from protocols.execution.cut import introduced
 from protocols.execution.engine import FeedRun, RunFailed, RunResults, RunStarted, RunState, StartRun, StopRun
 from protocols.execution.executor import (
     FLOW_BYTES,
+    FLOWED_MAX,
+    FLOWED_MS,
     IN_FLIGHT_MAX,
     LEASE_MS,
     RESEND_MS,
@@ -232,7 +234,8 @@ def test_flows_are_taken_once_and_in_order():
     assert host.happen(Received(NORTH, flowing(1))) == [], "the first is missing: both will come again"
     effects = host.happen(Received(NORTH, flowing(0)))
     assert results(effects) == [(0,)]
-    assert messages(effects, Flowed) == [Flowed(query="q.1", attempt=1, subgraph=1, sequence=1)]
+    assert messages(host.tick(FLOWED_MS), Flowed) == [Flowed(query="q.1", attempt=1, subgraph=1, sequence=1)]
+    assert messages(host.tick(FLOWED_MS), Flowed) == [], "once"
     again = host.happen(Received(NORTH, flowing(0)))
     assert again == [Send(NORTH, Flowed(query="q.1", attempt=1, subgraph=1, sequence=1))]
     assert results(host.happen(Received(NORTH, flowing(1)))) == [(1,)]
@@ -253,8 +256,10 @@ def test_results_that_are_not_safe_hold_the_flow_back():
     host = consumer()
     for sequence in range(IN_FLIGHT_MAX + 1):
         effects = host.happen(Received(NORTH, flowing(sequence)))
+    assert FLOWED_MAX < IN_FLIGHT_MAX
     assert messages(effects, Flowed) == []
-    assert messages(host.happen(ResultsSafe("q.1", 1)), Flowed) == [
+    assert host.happen(ResultsSafe("q.1", 1)) == []
+    assert messages(host.tick(FLOWED_MS), Flowed) == [
         Flowed(query="q.1", attempt=1, subgraph=1, sequence=IN_FLIGHT_MAX + 1)
     ]
 
