@@ -221,6 +221,7 @@ class Driver:
             "store_entries": self._peer.store.entries,
             "join_stored": self._peer.joins.evaluator.tables.stored,
             "join_taken_total": self._peer.joins.evaluator.tables.taken,
+            **self._peer.executor.streams.counters(),
         }
 
     @property

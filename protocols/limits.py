@@ -19,6 +19,7 @@ class Limits:
     message_bytes: int = 256 << 10  # Tuples in one message.
     credit_bytes: int = 1 << 20  # In flight to one subscription from one publisher.
     client_bytes_max: int = 4 << 20  # Handed to a client and not yet seen by it.
+    shared_bytes: int = 4 << 20  # Kept in memory of each stream that queries here share, for those that come later.
     resend_after_ms: Millis = 3000
     poll_ms: Millis = 2000  # How often a subscriber looks up the publishers.
     tick_ms: Millis = 1000
@@ -37,3 +38,10 @@ class Limits:
     streams_max: int = 10_000
     # How often a peer compares its copy of the rights with another's. 0: nobody closes this network, as in simulations.
     rights_every_ms: Millis = 0
+
+    @property
+    def shared_lag_bytes(self) -> int:
+        """How far a query may be behind others that read a stream with it. Then it reads alone, before its publisher's
+        credit is used up and all would wait for it.
+        """
+        return self.credit_bytes // 2

@@ -69,7 +69,7 @@ class Peer:
         self.keeper = Keeper(limits)
         self.subscriber = Subscriber(peer_id, self.catalogue, self.clock, limits)
         self.inside = Inside()
-        self.executor = Executor(peer_id, self.inside)
+        self.executor = Executor(peer_id, self.inside, limits)
         self.proxy = QueryProxy(peer_id, self.inside, self.clock, self.publisher, limits)
         self.finder = QueryFinder(peer_id, self.catalogue, self.clock, self.inside)
         self.explainer = Explainer(peer_id, self.inside, self.clock)

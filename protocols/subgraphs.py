@@ -36,6 +36,8 @@ ALGORITHMS: Final[tuple[Algorithm, ...]] = get_args(Algorithm)
 Skew = Literal["auto", "split", "whole"]
 """Whether a frequent value of a join gets several evaluators: where it pays (auto), always (split), never (whole)."""
 SKEWS: Final[tuple[Skew, ...]] = get_args(Skew)
+Sharing = Literal["auto", "off"]
+"""Whether a host reads a stream for a query together with others (auto), or for it alone."""
 PATIENCE_MS: Final = 60_000  # How long a query waits for a publisher that is not heard of, unless it says otherwise.
 DIGEST_BYTES: Final = 16
 _ONE_ROW: Final = msgspec.msgpack.encode([None])[:1]  # How a batch of one row begins.
@@ -99,6 +101,9 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
     has_finished: bool = False  # All publishers have finished: the last windows can close.
 
 
+NOTHING: Final = Progress()
+
+
 @dataclass(slots=True)
 class Vector:
     """A position for each source and origin; it only moves forward."""
@@ -120,6 +125,8 @@ class Vector:
 
 def merged(before: Progress, after: Progress) -> Progress:
     """Two reports of one flow made into one."""
+    if before is NOTHING:
+        return after
     covers, lows = Vector.of(before.covers), Vector.of(before.lows)
     covers.advance(after.covers)
     lows.advance(after.lows)
@@ -145,6 +152,7 @@ class StreamInput(msgspec.Struct, frozen=True, array_like=True, tag="stream", ta
     lateness_ms: Millis
     known: tuple[Origin, ...] = ()  # Its publishers, if they keep it on disk; otherwise empty.
     patience_ms: Millis = PATIENCE_MS  # How long to wait for a publisher that is not heard of.
+    sharing: Sharing = "auto"
 
 
 class FlowInput(msgspec.Struct, frozen=True, array_like=True, tag="flow", tag_field="node"):
@@ -289,6 +297,8 @@ class InputStatus(msgspec.Struct, frozen=True, array_like=True):
     left_out: tuple[PeerId, ...] = ()  # Publishers that were silent for too long to be waited for.
     has_finished: bool = False
     unfit: Count = 0  # Tuples with decimals that an earlier release accepted and no query reads.
+    # How many other inputs at this host get the stream from the same reading. None: it reads alone, or reads a flow.
+    others: Count | None = None
 
 
 class RewriterStatus(msgspec.Struct, frozen=True, array_like=True):

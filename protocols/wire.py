@@ -22,6 +22,7 @@ from protocols.join_index import messages as join_index
 from protocols.messages import Answer, Command, Done, Message, Record, Refused
 from protocols.placement import messages as placement
 from protocols.rights import messages as rights
+from protocols.sharing import messages as sharing
 from protocols.store import messages as store
 from protocols.versions import Family
 
@@ -30,7 +31,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 ENCODING: Final = 1
 _ENCODING_BYTE: Final = bytes([ENCODING])
 _KIND_CHARACTERS_MAX: Final = 40
-_MODULES: Final = (catalogue, delivery, execution, join_index, placement, rights, store, subgraphs)
+_MODULES: Final = (catalogue, delivery, execution, join_index, placement, rights, sharing, store, subgraphs)
 
 
 def kinds_of(base: type[msgspec.Struct], modules: tuple[ModuleType, ...]) -> tuple[type[msgspec.Struct], ...]:

@@ -41,6 +41,7 @@ OPTIONS: Final[dict[str, tuple[str, ...]]] = {
     "within": (),
     "patience": (),
     "durability": ("disk", "replicated"),
+    "sharing": ("auto", "off"),
 }
 
 _SPANS: Final = {"within": "120 ms", "patience": "5 minutes"}

@@ -47,8 +47,9 @@ PROTOCOL_ARROWS: dict[str, tuple[str, ...]] = {
     "catalogue": ("store",),
     "delivery": ("catalogue", "store"),
     "join_index": ("catalogue", "delivery"),
-    "execution": ("catalogue", "delivery", "join_index", "placement", "store"),
-    "rights": ("catalogue", "delivery", "execution", "join_index", "store"),
+    "sharing": ("catalogue", "delivery", "join_index"),
+    "execution": ("catalogue", "delivery", "join_index", "placement", "sharing", "store"),
+    "rights": ("catalogue", "delivery", "execution", "join_index", "sharing", "store"),
 }
 KNOWS_ALL = ("peer", "wire")
 

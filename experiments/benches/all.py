@@ -25,6 +25,7 @@ LIMITS_S: Final = {  # Several times what each takes on two quiet cores.
     "link_bench": 180,
     "overlay_bench": 240,
     "query_bench": 120,
+    "sharing_bench": 120,
     "join_bench": 300,
     "join_queries": 420,
     "join_skew": 240,

@@ -447,6 +447,8 @@ class SimPeer:
 
     def _feed_run(self, effect: FeedRun) -> None:
         """Results come a little later; inputs that come close together give one batch of results."""
+        if self._around.is_stuck(effect.run):
+            return
         _, rows = self._made.get(effect.run, (0, ()))
         self._made[effect.run] = effect.number, rows + self._engine.feed(effect)
         self._around.agenda.after(FEED_RUN_MS + self.slow_ms, self._hand_results, effect.run, self.life)

@@ -6,7 +6,6 @@ query's stream must hold exactly those results: none missing, none twice, none i
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,6 +19,18 @@ from overlay.sim.altering import Altering
 from overlay.sim.mapping import disagreements
 from overlay.sim.oracle import Violation
 from overlay.sim.peer import SimPeer
+from overlay.sim.query_texts import (
+    JOINS,
+    JOINS_OF_SEVERAL,
+    JOINS_OF_VALUES,
+    PLAIN,
+    QUERIES,
+    SEVERAL,
+    SHARED,
+    STATEFUL,
+    STREAMS,
+    WINDOWED,
+)
 from overlay.sim.ranges import IntRange, draw
 from overlay.sim.world import World
 from protocols.catalogue.messages import CreateStream
@@ -35,6 +46,7 @@ from protocols.execution.messages import (
     QueryAccepted,
     QueryStarting,
     ResultsDurability,
+    StopQuery,
     SubmitQuery,
 )
 from protocols.ids import Millis
@@ -48,69 +60,8 @@ from queries.query import parse
 from queries.reference import Tuple, evaluate
 from queries.schema import Row, Schema
 
-SCHEMA: Final = Schema.parse("number int, part int, at timestamp")
-STREAMS: Final = {
-    **{name: Stream(name, SCHEMA, "at") for name in ("left_side", "right_side")},
-    "clock_side": Stream("clock_side", SCHEMA),  # Its time is that of publication.
-}
-QUERIES: Final = (
-    "SELECT number * 2 AS twice, part FROM left_side WHERE part <> 1",
-    "SELECT number, part FROM left_side WHERE part = 1 UNION ALL SELECT number + 1000, part FROM right_side",
-    "SELECT l.number, r.number AS other FROM left_side l [RANGE 3 SECONDS], right_side r [RANGE 2 SECONDS] "
-    "WHERE l.part = r.part AND r.number > 3",
-    "SELECT part, count(*) AS rows, sum(number) AS total FROM right_side [RANGE 4 SECONDS SLIDE 2 SECONDS] "
-    "WHERE number <> 2 GROUP BY part",
-    "SELECT l.number, r.number AS other FROM left_side l, right_side r WHERE l.part = r.part AND l.part = 2",
-    "SELECT a.number, b.number AS other FROM left_side a [RANGE 3 SECONDS], left_side b [RANGE 2 SECONDS] "
-    "WHERE a.part = b.part AND b.number > 2",
-    "SELECT number, part FROM right_side WHERE part <> 2 UNION ALL SELECT number + 500, part FROM right_side",
-    "SELECT part, count(*) AS rows, min(number) AS least FROM clock_side [RANGE 3 SECONDS SLIDE 3 SECONDS] "
-    "GROUP BY part",
-)
-SEVERAL: Final = {name: Stream(name, SCHEMA, "at") for name in ("left_side", "right_side", "far_side")}
-JOINS_OF_SEVERAL: Final = tuple(
-    # Many redundant conditions make the planner expect few results, so that placing a join apart may pay.
-    re.sub(r"(\w+) ~ (\w+)", " AND ".join(rf"\1.number + {more} = \2.number + {more}" for more in range(8)), text)
-    for text in (
-        "SELECT l.number, r.part, f.number AS far FROM left_side l, right_side r, far_side f WHERE l ~ r AND r ~ f",
-        "SELECT r.part, f.part AS other FROM left_side l, right_side r, far_side f "
-        "WHERE l ~ r AND r.part = f.part AND f.number <> 6 AND l.number <> 2",
-        "SELECT a.number, d.number AS far FROM left_side a, right_side b, left_side c, far_side d "
-        "WHERE a ~ b AND b ~ c AND c ~ d AND b.part <> 1",
-        "SELECT c.part FROM far_side a, far_side b, far_side c WHERE a ~ b AND a.part = c.part",
-        "SELECT l.number, f.number AS far FROM left_side l [RANGE 3 SECONDS], right_side r [RANGE 2 SECONDS], "
-        "far_side f [RANGE 4 SECONDS] WHERE l.part = r.part AND r.part <> f.part",
-        "SELECT a.number, b.number AS next, d.part FROM left_side a [RANGE 2 SECONDS], left_side b [RANGE 1 SECOND], "
-        "right_side c, far_side d [RANGE 3 SECONDS] WHERE a.part <> b.part AND c ~ b AND d.part = a.part",
-    )
-)
-PLAIN: Final = {
-    "left_side": Stream("left_side", Schema.parse("number int, part int, at timestamp")),
-    "right_side": Stream("right_side", Schema.parse("number int, part float, at timestamp")),
-}
-WINDOWED: Final = (
-    "SELECT l.number, r.number AS other FROM left_side l [RANGE 3 SECONDS], right_side r [RANGE 2 SECONDS] "
-    "WHERE l.part = r.part",
-    "SELECT l.number, r.number AS other FROM left_side l [RANGE 1 SECOND], right_side r [RANGE 6 SECONDS] "
-    "WHERE l.part = r.part AND r.number <> 3",
-    "SELECT a.number, b.number AS other FROM left_side a [RANGE 2 SECONDS], left_side b [RANGE 4 SECONDS] "
-    "WHERE a.part = b.part AND a.number <> b.number",
-    "SELECT l.number, r.number AS other FROM left_side l [RANGE 2 SECONDS], right_side r WHERE l.part = r.part",
-)
-JOINS: Final = (
-    "SELECT l.number, r.number AS other FROM left_side l, right_side r WHERE l.part = r.part AND r.number <> 3",
-    "SELECT r.number, l.part FROM left_side l, right_side r WHERE r.number = l.number AND l.part = r.part",
-    WINDOWED[0],
-    "SELECT a.number, b.number AS other FROM left_side a, left_side b WHERE a.part = b.part AND a.number < b.number",
-    "SELECT a.number, b.part FROM right_side a, right_side b WHERE a.number = b.number",
-    "SELECT l.number, r.part FROM left_side l, right_side r WHERE l.number + 1 = r.number - 2",
-)
-JOINS_OF_VALUES: Final = (
-    "SELECT l.number, r.number AS other FROM left_side l, right_side r "
-    "WHERE 4 * l.number + l.part + 8 = 5 * r.number + r.part * r.part",
-    "SELECT a.number, b.number AS other FROM left_side a, left_side b "
-    "WHERE a.number + 1 = b.number * 2 AND b.part <> 1",
-)
+STUCK: Final = "stuck"  # The name of a query whose engine takes rows and never answers.
+FOR_EVER_MS: Final = 1 << 40
 PAST_SHARE: Final = 0.3  # Of the queries begin with all that was published before them.
 RETRY_MS: Final = 300
 STEP_MS: Final = 700  # Of event time, from one row to the next.
@@ -138,6 +89,7 @@ class QueriesWorkload(
     replicas: IntRange | None = None  # with so many rewriters of each attribute, drawn for each query.
     asked_within_ms: Millis = 6000
     alters: bool = False  # The streams are altered between two sets of queries (altering.py).
+    shares: bool = False  # Many queries read two streams; some are stopped, and others come in their place.
 
     @property
     def streams(self) -> dict[str, Stream]:
@@ -153,6 +105,8 @@ class QueriesWorkload(
             return JOINS_OF_SEVERAL
         if self.alters:
             return altering.BEFORE
+        if self.shares:
+            return SHARED
         if not self.join:
             return tuple(text for text in QUERIES if not self.only_stateful or is_stateful(parse(text, STREAMS).plan))
         texts = WINDOWED if self.windowed else JOINS + JOINS_OF_VALUES if self.join == "dai-v" else JOINS
@@ -303,8 +257,10 @@ class _Asker:
         self._workload, self.name, self.text, self._peer = workload, name, text, peer
         self._placement = workload.placement_rng.choice(workload.shape.placements)
         self.reads_past = workload.past_rng.random() < PAST_SHARE
-        self._durability: ResultsDurability = workload.durability_rng.choice(("disk", "replicated"))
+        durabilities: tuple[ResultsDurability, ...] = ("disk",) if workload.shape.shares else ("disk", "replicated")
+        self._durability = workload.durability_rng.choice(durabilities)
         self.is_acknowledged = False
+        self.stays_ms: Millis | None = None  # It is stopped so long after its acknowledgement, and not looked at.
         self.inserted_at: Stamp | None = None
         self._tried = False
         self._rows: list[Row] = []
@@ -337,6 +293,8 @@ class _Asker:
                 self._workload.witness(stamp)
                 self.is_acknowledged = True
                 self._workload.acknowledged()
+                if self.stays_ms is not None:
+                    self._workload.later(self.stays_ms, self._stop)
             case Refused(code="exists") if self._tried:  # An earlier try took effect, or is about to.
                 self._workload.later(RETRY_MS, self._look)
             case _:
@@ -360,6 +318,10 @@ class _Asker:
                 self._workload.later(RETRY_MS, self._look)
 
         self._peer.request(ListQueries(), answered)
+
+    def _stop(self) -> None:
+        if self._peer.is_up:
+            self._peer.request(StopQuery(query=self.name), lambda answer, last: None)
 
     # At the end.
 
@@ -403,6 +365,8 @@ class _Asker:
 
     def complaint(self) -> str | None:
         """What is missing; raises Violation for a result that should not be there."""
+        if self.stays_ms is not None:
+            return None
         if not self.is_acknowledged:
             return f"query {self.name} at {self._peer!r} is not acknowledged"
         self.read()
@@ -514,10 +478,24 @@ class QueryWorkload:
             texts = [f"{text} WITH (replicas = {draw(self.rng, self.shape.replicas)})" for text in texts]
         for number, text in enumerate(texts):
             self._askers.append(_Asker(self, f"query-{number}", text, self.rng.choice(peers)))
+        if self.shape.shares:
+            self._let_some_pass(texts)
         for asker in self._askers:
             self.later(self.rng.randrange(self.shape.asked_within_ms), asker.submit)
         for source in self._sources:
             self.later(self.rng.randrange(4000), source.publish)
+
+    def _let_some_pass(self, texts: list[str]) -> None:
+        """Others ask the same, and soon want it no more. The engine of one of them never answers."""
+        luck = self.world.rng("passing")
+        stuck = _Asker(self, STUCK, STATEFUL, luck.choice(self.world.peers))
+        stuck.stays_ms = FOR_EVER_MS
+        self._askers.append(stuck)
+        self.world.let_engines_stick(lambda run: run.startswith(f"{STUCK}."))
+        for number, text in enumerate(luck.sample(texts, len(texts) // 2)):
+            asker = _Asker(self, f"passing-{number}", text, luck.choice(self.world.peers))
+            asker.stays_ms = luck.randrange(6000)
+            self._askers.append(asker)
 
     def _some_peer(self) -> SimPeer | None:
         up = [peer for peer in self.world.peers if peer.is_up]

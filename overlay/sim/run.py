@@ -43,6 +43,7 @@ SMALL_LIMITS: Final = Limits(
     message_bytes=32,
     credit_bytes=64,
     client_bytes_max=48,
+    shared_bytes=48,
     memory_stream_bytes_max=96,
     late_join_ms=200,
 )

@@ -14,6 +14,7 @@ from overlay.sim.topology import Topology
 from overlay.sim.trace import Trace
 from protocols.effects import Effect
 from protocols.events import Event, LogBounds
+from protocols.execution.engine import RunId
 from protocols.ids import LogId, Millis, PeerId
 from protocols.messages import Answer, Record
 
@@ -60,6 +61,7 @@ class Surroundings:
     segment_bytes: int = 1 << 20
     sync_ms_max: Millis = 6
     has_engine: Callable[[PeerId], bool] = lambda _: True
+    is_stuck: Callable[[RunId], bool] = lambda _: False  # Whether the engine takes rows of a run and never answers.
     requests: int = 0
     contacts: list[int] = field(default_factory=list)  # Whom a peer may measure: everybody.
     peers: list[SimPeer] = field(default_factory=list)

@@ -12,6 +12,7 @@ from overlay.sim.peer import SimPeer
 from overlay.sim.surroundings import Machine, OnCrash, Surroundings
 from overlay.sim.topology import Topology, UniformTopology
 from overlay.sim.trace import Trace
+from protocols.execution.engine import RunId
 from protocols.ids import Millis, PeerId
 from protocols.messages import Record
 
@@ -75,6 +76,10 @@ class World:
     def on_crash(self, listener: OnCrash) -> None:
         """Call a listener at every crash."""
         self._around.on_crash = listener
+
+    def let_engines_stick(self, is_stuck: Callable[[RunId], bool]) -> None:
+        """From now on engines take rows of these runs and never answer."""
+        self._around.is_stuck = is_stuck
 
     def add_peer(self) -> SimPeer:
         """A peer that is not up yet."""

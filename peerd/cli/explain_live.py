@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import click
 
 from peerd.cli.query import index_sentence
+from peerd.cli.taps import tap_sentences
 from peerd.errors import PeerError
 from protocols.execution.decision import known_of
 from protocols.execution.messages import QueryId, SubgraphShown
@@ -76,7 +77,8 @@ async def running(client: Client, name: QueryId) -> Explained:
         raise PeerError(f'query "{name}" does not run now', detail=told.reason or None, hint="Try again in a moment.")
     explained = await _explained(client, told.text, told.subgraphs)
     indices = [f"index    {said}" for each in told.subgraphs if (said := index_sentence(each.status))]
-    return explained._replace(in_index="\n".join(indices))
+    taps = [f"tap      {said}" for said in tap_sentences(told.subgraphs)]
+    return explained._replace(in_index="\n".join([*taps, *indices]))
 
 
 async def _explained(client: Client, text: str, subgraphs: Sequence[SubgraphShown]) -> Explained:

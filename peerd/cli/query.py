@@ -11,6 +11,7 @@ import click
 
 from peerd.cli.common import client_for, target, target_options
 from peerd.cli.output import Column, Row, chosen_form, output_option, show_record, show_rows
+from peerd.cli.taps import tap_sentences
 from peerd.cli.up import interruptible
 from peerd.cli.watermark import explaining, hold_record, holder_of, lag_ms, shown_time, watermark_sentence
 from peerd.cli.writers import writer_for
@@ -244,6 +245,7 @@ def show(name: str, data_dir: Path | None, number: int | None, form: str | None)
     ]
     facts += [("story", f"{ago(time.time() - each['at'])}: {each['what']}") for each in record["story"][-STORY_SHOWN:]]
     facts += [("not read", said) for each in record["subgraphs"] for said in _unfit_sentences(each)]
+    facts += [("tap", said) for said in tap_sentences(shown.subgraphs)]
     facts += [("index", said) for each in shown.subgraphs if (said := index_sentence(each.status))]
     show_record(record, facts, form)
     if chosen_form(form) == "table" and record["subgraphs"]:
@@ -378,6 +380,8 @@ def _subgraph_row(shown: SubgraphShown, now: float) -> dict[str, Any]:
                 "rows": told.rows if told else None,
                 "late": told.late if told else None,
                 "unfit": told.unfit if told else None,
+                "sharing": each.sharing if isinstance(each, StreamInput) else None,
+                "shared_with": told.others if told else None,
                 "is_idle": told.is_idle if told else None,
                 "watermark": shown_time(told.watermark_us) if told else None,
                 "lag_ms": lag_ms(told.watermark_us, now) if told else None,

@@ -13,13 +13,14 @@ import click
 from peerd.cli.common import client_for, read_span, target_options
 from peerd.cli.output import Column, Row, chosen_form, output_option, show_record, show_rows
 from peerd.errors import Exit, PeerError
-from peerd.words import ago, count, span
+from peerd.words import ago, count, megabytes, span
 
 if TYPE_CHECKING:
     from protocols.catalogue.events import DerivedEntry
     from protocols.catalogue.messages import PublisherShown
     from protocols.catalogue.streams import StreamDefinition
     from protocols.delivery.messages import DeadLetter
+    from protocols.sharing.messages import SharedShown
     from queries.schema import Schema
     from queries.sql_streams import AlterStream
 
@@ -38,6 +39,14 @@ _DERIVED_COLUMNS: Final = (
     Column("for query", lambda row: str(row["query"]).rpartition(".")[0]),
     Column("tuples/s", lambda row: f"{row['rate_per_s']:,.1f}", right=True),
     Column("schema", lambda row: str(row["schema"])),
+)
+_SHARED_COLUMNS: Final = (
+    Column("stream", lambda row: str(row["stream"])),
+    Column("taps", lambda row: f"{row['taps']:,}", right=True),
+    Column("alone", lambda row: f"{row['alone']:,}", right=True),
+    Column("publishers", lambda row: f"{row['publishers']:,}", right=True),
+    Column("read", lambda row: megabytes(row["bytes_read"]), right=True),
+    Column("saved", lambda row: megabytes(row["bytes_saved"]), right=True),
 )
 _PUBLISHER_COLUMNS: Final = (
     Column("publisher", lambda row: str(row["peer_id"])[:SHORT_ID]),
@@ -170,9 +179,10 @@ def alter(name: str, change: str | None, data_dir: Path | None, number: int | No
 
 @stream.command()
 @click.option("--derived", is_flag=True, help="Those that parts of running queries make for each other.")
+@click.option("--shared", is_flag=True, help="Those that this peer reads for queries, once for all of them.")
 @target_options
 @output_option
-def ls(derived: bool, data_dir: Path | None, number: int | None, form: str | None) -> None:
+def ls(derived: bool, shared: bool, data_dir: Path | None, number: int | None, form: str | None) -> None:
     """List the streams of the network.
 
     \b
@@ -183,6 +193,9 @@ def ls(derived: bool, data_dir: Path | None, number: int | None, form: str | Non
 
     if derived:
         _list_derived(data_dir, number, form)
+        return
+    if shared:
+        _list_shared(data_dir, number, form)
         return
 
     async def work() -> list[StreamDefinition]:
@@ -290,6 +303,19 @@ def _list_derived(data_dir: Path | None, number: int | None, form: str | None) -
         click.echo("no part of a query makes a stream for another now", err=True)
         return
     show_rows([_derived_row(each) for each in streams], _DERIVED_COLUMNS, form)
+
+
+def _list_shared(data_dir: Path | None, number: int | None, form: str | None) -> None:
+    async def work() -> list[SharedShown]:
+        async with client_for(data_dir, number) as client:
+            return await client.shared_streams()
+
+    streams = asyncio.run(work())
+    if not streams and chosen_form(form) == "table":
+        click.echo("this peer reads no stream for a query now", err=True)
+        return
+    rows: list[Row] = [{name: getattr(each, name) for name in each.__struct_fields__} for each in streams]
+    show_rows(rows, _SHARED_COLUMNS, form)
 
 
 def _stated(ctx: click.Context, text: str) -> dict[str, Any]:

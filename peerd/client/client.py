@@ -82,6 +82,7 @@ from protocols.rights.messages import (
     ShowRights,
     Verb,
 )
+from protocols.sharing.messages import ListShared, SharedListed, SharedShown
 from queries.catalogue import DAY_MS
 from queries.expressions import EPOCH, MICROSECOND
 from queries.schema import Field, Schema
@@ -182,6 +183,10 @@ class Client:
     async def streams(self) -> list[StreamDefinition]:
         """All streams of the network, by name."""
         return list((await self._ask(ListStreams(), StreamsListed, "always")).streams)
+
+    async def shared_streams(self) -> list[SharedShown]:
+        """The streams that this peer reads for queries, each once for all of them."""
+        return list((await self._ask(ListShared(), SharedListed, "always")).streams)
 
     async def derived_streams(self) -> list[DerivedEntry]:
         """The derived streams: what parts of running queries make for each other, at any peer."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -13,8 +13,18 @@ from protocols.catalogue.shares import WHOLE, PublisherShare
 from protocols.catalogue.streams import READS_ALL, Reads
 from protocols.clock import Stamp
 from protocols.delivery.dead_letters import DeadLetters, Doubts
-from protocols.delivery.messages import Batch, Origin, Position, Publishers, SubscriptionOpened
+from protocols.delivery.messages import (
+    Batch,
+    DeadLettersListed,
+    ListDeadLetters,
+    Origin,
+    Position,
+    Publishers,
+    SubscriptionLetters,
+    SubscriptionOpened,
+)
 from protocols.ids import Millis, PeerId, RequestId, StreamName, SubscriptionId
+from protocols.limits import Limits
 
 
 @dataclass(slots=True)
@@ -44,6 +54,8 @@ class Cursor:
     reads: Reads = READS_ALL
     heartbeats: bool = False  # The client goes by the time of publishers,
     introduced: Publishers | None = None  # and was told of these.
+    # Where each origin is served from, for a client that wants to know.
+    placed: dict[Origin, int] | None = None
     heard_of: Stamp = 0  # The latest time that a tuple or a heartbeat has told.
     # Peers asked since this client came, and whether for copies.
     told: dict[tuple[PeerId, bool], None] = field(default_factory=dict)
@@ -53,7 +65,7 @@ class Cursor:
     is_burying: bool = False  # A dead letter is being written; nothing behind it is handed out until it is on disk.
     dead: DeadLetters = field(default_factory=DeadLetters)
 
-    def attach(self, request: RequestId, reads: Reads) -> None:
+    def attach(self, request: RequestId, reads: Reads, *, places: bool = False) -> None:
         """A client begins to read, from the first tuple that it has not seen."""
         self.request, self.reads = request, reads
         self.taken = dict(self.seen)
@@ -63,6 +75,15 @@ class Cursor:
         self.told.clear()
         self.introduced = None
         self.trial = None
+        self.placed = {} if places else None
+
+    def place(self, origins: Iterable[Origin]) -> tuple[Position, ...]:
+        """Where reading begins at these origins, of those that the client does not know yet."""
+        if self.placed is None:
+            return ()
+        new = {origin: self.taken[origin] for origin in origins if origin not in self.placed}
+        self.placed |= new
+        return tuple(Position(origin, upto) for origin, upto in new.items())
 
     def entry(self, peer: PeerId) -> SubscriberEntry:
         """What the catalogue is to tell of this reader."""
@@ -194,3 +215,17 @@ def tail(batch: Batch, first: int) -> Batch:
     """What a batch holds from a sequence on."""
     rows = msgspec.msgpack.decode(batch.rows, type=list[msgspec.Raw])[first - batch.first :]
     return Batch(batch.origin, first, len(rows), batch.published_at, msgspec.msgpack.encode(rows))
+
+
+def dead_letters(
+    cursors: Mapping[SubscriptionId, Cursor], command: ListDeadLetters, limits: Limits
+) -> DeadLettersListed:
+    """The dead letters of one subscription of a stream, or the newest of all of them."""
+    bytes_max = limits.dead_letter_bytes_max if command.subscription else limits.message_bytes
+    return DeadLettersListed(
+        subscriptions=tuple(
+            SubscriptionLetters(name, each.dead.count, each.dead.newest(bytes_max))
+            for name, each in sorted(cursors.items())
+            if each.stream == command.stream and command.subscription in ("", name)
+        )
+    )

@@ -16,6 +16,7 @@ from protocols.catalogue.shares import WHOLE, PublisherShare
 from protocols.catalogue.streams import READS_ALL, Reads, StreamDefinition
 from protocols.clock import Stamp
 from protocols.errors import expect
+from protocols.events import Event
 from protocols.ids import COUNT_MAX, Count, Micros, Millis, PeerId, StreamName, SubscriptionId
 from protocols.messages import Answer, Command, Message, Record
 
@@ -308,6 +309,7 @@ class OpenSubscription(Command, frozen=True, kw_only=True, tag="OPEN"):
     share: PublisherShare = WHOLE  # The publishers to read from.
     heartbeats: bool = False  # Also answer with Publishers and Silent, for watermarks.
     reads: Reads = READS_ALL
+    places: bool = False  # Also answer with Placed.
 
 
 class Opened(Answer, frozen=True, kw_only=True, tag="OPENED"):
@@ -316,6 +318,12 @@ class Opened(Answer, frozen=True, kw_only=True, tag="OPENED"):
     subscription: SubscriptionId
     stamp: Stamp
     dead: int = 0  # How many dead letters it has.
+
+
+class Placed(Answer, frozen=True, kw_only=True, tag="PLACED"):
+    """These origins are served from here on: nothing behind these positions is missed, nothing before them comes."""
+
+    positions: tuple[Position, ...]
 
 
 class Rows(Answer, frozen=True, kw_only=True, tag="ROWS"):
@@ -415,3 +423,14 @@ class LogsKept(Answer, frozen=True, kw_only=True, tag="LOGS_KEPT"):
     """Before a peer leaves: the tuples that stay on its disk, readable again once it is back."""
 
     logs: tuple[LogKept, ...]
+
+
+# Inside a peer.
+
+
+class ReadsChanged(Event, frozen=True):
+    """The inside client of a subscription serves other readers than before: the catalogue is to know what they read."""
+
+    subscription: SubscriptionId
+    reads: Reads
+    heartbeats: bool

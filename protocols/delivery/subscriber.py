@@ -16,7 +16,7 @@ from protocols.catalogue.events import (
 from protocols.catalogue.machine import CatalogueMachine
 from protocols.catalogue.refusals import clock_is_off, unknown_stream
 from protocols.clock import HybridClock
-from protocols.delivery.cursor import Cursor, tail
+from protocols.delivery.cursor import Cursor, dead_letters, tail
 from protocols.delivery.dead_letters import REASON_CHARACTERS_MAX, TRIES_MAX
 from protocols.delivery.messages import (
     Ack,
@@ -25,7 +25,6 @@ from protocols.delivery.messages import (
     CursorMoved,
     DeadLetter,
     DeadLettered,
-    DeadLettersListed,
     Gap,
     Heartbeat,
     ListDeadLetters,
@@ -33,16 +32,17 @@ from protocols.delivery.messages import (
     Opened,
     OpenSubscription,
     Origin,
+    Placed,
     Position,
     PublisherNews,
     Publishers,
+    ReadsChanged,
     Refuse,
     Rows,
     Seen,
     Silent,
     Subscribe,
     Subscribed,
-    SubscriptionLetters,
     SubscriptionOpened,
     TupleBuried,
     Unsubscribe,
@@ -92,7 +92,7 @@ class Subscriber:
         ROLE,
         messages=(Subscribed, BatchMessage, Gap, Heartbeat, PublisherNews),
         commands=(OpenSubscription, Seen, Refuse, ListDeadLetters, CloseSubscription),
-        events=(LetterSynced,),
+        events=(LetterSynced, ReadsChanged),
         records=(SubscriptionOpened, CursorMoved, TupleBuried),
     )
 
@@ -150,9 +150,11 @@ class Subscriber:
             case Requested(command=Refuse() as command):
                 return self._refused(command, now)
             case Requested(request=request, command=ListDeadLetters() as command):
-                return [AfterSync((Reply(request, self._list_dead(command)),))]
+                return [AfterSync((Reply(request, dead_letters(self.subscriptions, command, self.limits)),))]
             case LetterSynced():
                 return self._buried(event)
+            case ReadsChanged():
+                return self._relist(event, now)
             case Requested(request=request, command=CloseSubscription() as command):
                 return self._close(request, command, now)
             case Abandoned():
@@ -227,7 +229,7 @@ class Subscriber:
         for position in command.positions:
             known.seen[position.origin] = max(known.seen.get(position.origin, 0), position.next)
             known.doubts.passed(position.origin, position.next)
-        known.attach(request, command.reads)
+        known.attach(request, command.reads, places=command.places)
         self._requests[request] = known.subscription
         if command.known and not known.keep and not known.is_open:
             return [*effects, *self._open_known(known, command.known, now)]
@@ -271,6 +273,19 @@ class Subscriber:
         subscription.advertised_at = now
         entry, token = subscription.entry(self.peer_id), (ROLE, purpose, subscription.subscription)
         return self.catalogue.advertise_subscriber(subscription.stream, entry, self._life(subscription), token, now)
+
+    def _relist(self, event: ReadsChanged, now: Millis) -> list[Effect]:
+        subscription = self.subscriptions.get(event.subscription)
+        if subscription is None:
+            return []
+        effects: list[Effect] = []
+        begins = event.heartbeats and not subscription.heartbeats
+        subscription.reads, subscription.heartbeats = event.reads, event.heartbeats
+        if begins:  # From now on it goes by the time of publishers: they are to say it, and it is to know them.
+            effects += [*self._ask_all(subscription), *self._introduce(subscription)]
+        if subscription.is_open:
+            effects += self._advertise(subscription, "listed", now)
+        return effects
 
     def _life(self, subscription: Cursor) -> Millis:
         return self.limits.advertisement_life_ms if subscription.keep else self.limits.passing_life_ms
@@ -402,6 +417,8 @@ class Subscriber:
             if origin.publisher == sender:
                 subscription.absent.pop(origin, None)
         effects: list[Effect] = []
+        if subscription.request is not None and (placed := subscription.place(served)):
+            effects.append(Reply(subscription.request, Placed(positions=placed), last=False))
         if fresh and subscription.keep:
             effects.append(Append(CursorMoved(subscription=subscription.subscription, positions=tuple(fresh))))
         missing = [o for o in subscription.publishers if o.publisher == sender and o not in served]
@@ -572,16 +589,6 @@ class Subscriber:
             told = DeadLettered(origin=batch.origin, sequence=batch.first, reason=event.letter.reason)
             effects.append(Reply(subscription.request, told, last=False))
         return [*effects, *self._hand_on(subscription)]
-
-    def _list_dead(self, command: ListDeadLetters) -> DeadLettersListed:
-        bytes_max = self.limits.dead_letter_bytes_max if command.subscription else self.limits.message_bytes
-        return DeadLettersListed(
-            subscriptions=tuple(
-                SubscriptionLetters(name, each.dead.count, each.dead.newest(bytes_max))
-                for name, each in sorted(self.subscriptions.items())
-                if each.stream == command.stream and command.subscription in ("", name)
-            )
-        )
 
     def validate(self) -> None:
         for request, name in self._requests.items():

@@ -30,7 +30,18 @@ from protocols.execution.apart import (
 )
 from protocols.execution.messages import QueryId
 from protocols.ids import Millis, PeerId, StreamName
-from protocols.subgraphs import Engine, FlowInput, Indexed, Inline, Input, Progress, Spark, StreamInput, Subgraph
+from protocols.subgraphs import (
+    Engine,
+    FlowInput,
+    Indexed,
+    Inline,
+    Input,
+    Progress,
+    Sharing,
+    Spark,
+    StreamInput,
+    Subgraph,
+)
 from queries.canonical import digest
 from queries.expressions import TIME, Expression, Named
 from queries.plan import (
@@ -198,13 +209,19 @@ class _Cutting:
         return source_of(part, f"{self.query}.{number}", join)
 
 
-def introduced(made: Cut, known: Mapping[StreamName, tuple[Origin, ...]], patience_ms: Millis) -> Cut:
-    """The same subgraphs, with the publishers of the streams they read, and how long to wait for each."""
+def introduced(
+    made: Cut, known: Mapping[StreamName, tuple[Origin, ...]], patience_ms: Millis, sharing: Sharing = "auto"
+) -> Cut:
+    """The same subgraphs, with what there is to say of the streams they read.
+
+    Who publishes them, how long to wait for each publisher, and whether others may read along.
+    """
 
     def introduce(each: Input) -> Input:
         if not isinstance(each, StreamInput):
             return each
-        return msgspec.structs.replace(each, known=known.get(each.stream, ()), patience_ms=patience_ms)
+        origins = known.get(each.stream, ())
+        return msgspec.structs.replace(each, known=origins, patience_ms=patience_ms, sharing=sharing)
 
     parts = (
         msgspec.structs.replace(part, inputs=tuple(introduce(each) for each in part.inputs)) for part in made.subgraphs

@@ -28,7 +28,7 @@ from protocols.placement.place import ALGORITHMS, Algorithm, Placement, place
 from protocols.placement.sight import NetworkSeen
 from protocols.placement.tree import ProcessingTree, Vertex, overlay_cost, path_delay
 from protocols.placement.view import NetworkView
-from protocols.subgraphs import PATIENCE_MS, Indexed
+from protocols.subgraphs import PATIENCE_MS, Indexed, Sharing
 from queries.casts import read_interval
 from queries.cost import Rates, StreamRates
 from queries.plan import Operator, Restructure, Source, sources
@@ -122,6 +122,7 @@ class Placing:
     moves: list[Move] = field(default_factory=list)
     weighed_at: Millis = 0
     patience_ms: Millis = PATIENCE_MS  # How long it waits for a publisher that is not heard of.
+    sharing: Sharing = "auto"
     unready: dict[PeerId, Millis] = field(default_factory=dict)  # Hosts without a working engine, avoided until then.
     unable: dict[PeerId, str] = field(default_factory=dict)  # Hosts that could not start a new query, and why.
 
@@ -132,6 +133,8 @@ class Placing:
                 self.placement = value
             elif key == "within" and self.within_ms is None and (within := read_interval(value)) is not None:
                 self.within_ms = within / timedelta(milliseconds=1)
+            elif key == "sharing":
+                self.sharing = "off" if value == "off" else "auto"
             elif key == "patience" and (patience := read_interval(value)) is not None:
                 self.patience_ms = patience // timedelta(milliseconds=1)
 

@@ -8,17 +8,22 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from protocols.delivery.messages import Missed, Opened, OpenSubscription, Publishers, Rows, Seen, Silent
-from protocols.effects import Effect, Send, SetTimer, Tell
+from protocols.delivery.messages import Batch, Missed, Publishers, Silence
+from protocols.effects import Effect, Reply, Send, SetTimer, Tell
 from protocols.errors import expect
-from protocols.events import Abandoned, Answered, Event, Received, TimerFired
+from protocols.events import Answered, Event, Received, Requested, TimerFired
 from protocols.execution.engine import EngineTried, RunFailed, RunResults, RunStarted, RunState, StopRun, WarmEngine
 from protocols.execution.run import RunOutput, SubgraphRun, encode_rows
 from protocols.execution.soundness import unsound_subgraph
-from protocols.ids import Millis, PeerId, RequestId, StreamName
+from protocols.ids import Millis, PeerId, StreamName
 from protocols.inside import Inside
-from protocols.messages import Answer, Message, Refused
+from protocols.limits import Limits
+from protocols.messages import Message, Refused
 from protocols.role import Owned
+from protocols.sharing.host import Outcome, StreamHost
+from protocols.sharing.messages import ListShared
+from protocols.sharing.part import Part
+from protocols.sharing.tap import Broken, Due, NoRows, Opened, Some, Tap, What
 from protocols.subgraphs import (
     Deploy,
     Deployed,
@@ -40,17 +45,25 @@ from protocols.subgraphs import (
 
 ROLE: Final = "executor"
 TICK: Final = "executor/tick"
+MORE: Final = "executor/more"
 TICK_MS: Final = 100
 STATUS_MS: Final = 1000
 LEASE_MS: Final = 20_000  # A subgraph whose proxy sends no LEASE for so long is given up.
 RESEND_MS: Final = 2000
+FLOWED_MS: Final = 500  # Flows are acknowledged together: at the latest after so long,
+FLOWED_MAX: Final = 16  # or when so many have come. Their maker waits only beyond IN_FLIGHT_MAX.
 FORGET_MS: Final = 10_000  # A proxy that has not sent PREPARE again for so long has stopped waiting.
 RUNS_MAX: Final = 5000
 FLOW_BYTES: Final = 256 << 10  # Of rows in one message.
 EARLY_MAX: Final = 1000  # What waits for the engine of one subgraph; more flows are sent again later.
 IN_FLIGHT_MAX: Final = 64  # Back-pressure: with more flows unacknowledged, inputs are not acknowledged either.
 
-_Heard = Rows | Missed | Publishers | Silent | Flow
+WORK_MAX: Final = 400  # In one event, in portions of rows for one subgraph; the rest waits for the next event.
+ROWS_OF_WORK: Final = 100  # So many rows are as much work as one more portion.
+TIMED_MS: Final = 200  # How often a tap is told how far its stream is, if what is behind it goes by time,
+UNTIMED_MS: Final = 1000  # or if not.
+
+_Heard = What | Flow
 """What comes in for a subgraph."""
 RunKey = tuple[StreamName, int]  # The stream of a query's results, and the number of one of its subgraphs.
 
@@ -65,15 +78,18 @@ class _Hosted:
     leased_at: Millis
     is_started: bool = False  # The engine takes rows.
     is_announced: bool = False
-    unopened: dict[str, None] = field(default_factory=dict)  # Inputs whose subscription is not open yet.
-    requests: dict[str, RequestId] = field(default_factory=dict)  # By alias.
+    unopened: dict[str, None] = field(default_factory=dict)  # Streams that are not open yet.
+    taps: dict[str, Tap] = field(default_factory=dict)  # By alias.
+    caught_up_at: Millis = 0
     early: list[tuple[str, _Heard]] = field(default_factory=list)  # Before the engine had started.
     expected: dict[int, int] = field(default_factory=dict)  # Next sequence of each flow that comes in.
     flows: deque[tuple[Flow, Millis]] = field(default_factory=deque)  # Sent and not acknowledged.
     next_sequence: int = 0
     lives: dict[int, Millis] = field(default_factory=dict)  # Incarnations of the subgraphs whose flows come in.
     makers: dict[int, PeerId] = field(default_factory=dict)  # Who sends each flow.
-    acked: dict[int, int] = field(default_factory=dict)  # The sequence acknowledged to the maker of each flow.
+    acked: dict[int, int] = field(default_factory=dict)  # The sequence up to which each flow has had its effect,
+    flowed: dict[int, int] = field(default_factory=dict)  # and that which its maker was told last.
+    flowed_at: Millis = 0
     unsafe: int = 0  # ResultsReady without their ResultsSafe.
     status_at: Millis = 0
     said: Progress | None = None  # The last progress that the proxy was told without results.
@@ -92,34 +108,45 @@ class Executor:
     owned: ClassVar[Owned] = Owned(
         ROLE,
         messages=(Deploy, Undeploy, Lease, Flow, Flowed, Prepare),
+        commands=(ListShared,),
         events=(RunStarted, RunResults, RunState, RunFailed, EngineTried, ResultsSafe),
     )
 
     peer_id: PeerId
     inside: Inside
+    limits: Limits = field(default_factory=Limits)
     has_spark: bool = True
     trouble: str = ""  # Why Spark did not start when it was last tried.
     hosted: dict[RunKey, _Hosted] = field(default_factory=dict)
-    _requests: dict[RequestId, tuple[RunKey, str]] = field(default_factory=dict)
+    streams: StreamHost = field(init=False)
+    _consumers: dict[RunKey, tuple[RunKey, FlowInput]] = field(default_factory=dict)  # By the maker of a flow.
+    _inputs: dict[Tap, tuple[RunKey, str]] = field(default_factory=dict)  # What each tap is for: an alias of a run.
+    _due: deque[Due] = field(default_factory=deque)  # What taps have for their runs.
     _runs: dict[str, RunKey] = field(default_factory=dict)
     _awaited: dict[tuple[PeerId, Prepare], Millis] = field(default_factory=dict)  # Who asked for the engine, and when.
     _is_ticking: bool = False
 
-    def handle(self, event: Event, now: Millis) -> list[Effect]:  # noqa: C901 - one branch for each thing that happens
+    def __post_init__(self) -> None:
+        self.streams = StreamHost(self.peer_id, self.inside, ROLE, self.limits)
+
+    def handle(self, event: Event, now: Millis) -> list[Effect]:
+        return [*self._happened(event, now), *self._serve(now), *self.streams.settled()]
+
+    def _happened(self, event: Event, now: Millis) -> list[Effect]:  # noqa: C901 - one branch for each thing
         match event:
             case Received(sender=sender, message=Deploy() as message):
                 is_ours = not isinstance(message.subgraph.engine, Indexed)
                 return self._deploy(sender, message, now) if is_ours else []
             case Received(sender=sender, message=Undeploy() as message):
-                return self._undeploy(sender, message)
+                return self._undeploy(sender, message, now)
             case Received(sender=sender, message=Lease() as message):
                 self._renew(sender, message, now)
             case Received(sender=sender, message=Flow() as message):
                 return self._flow(sender, message, now)
             case Received(sender=sender, message=Flowed() as message):
                 return self._flowed(sender, message)
-            case Answered(request=request, answer=answer) if request in self._requests:
-                return self._answered(*self._requests[request], answer, now)
+            case Answered(request=request, answer=answer) if self.streams.knows(request):
+                return self._to_serve(self.streams.answered(request, answer, now))
             case RunStarted(run=run) if run in self._runs:
                 return self._started(self._runs[run], now)
             case RunResults(run=run) if run in self._runs:
@@ -128,14 +155,16 @@ class Executor:
             case RunState(run=run) if run in self._runs:
                 self.hosted[self._runs[run]].run.state_rows = event.rows
             case RunFailed(run=run) if run in self._runs:
-                return self._fail(self._runs[run], event.reason)
+                return self._fail(self._runs[run], event.reason, now)
             case Received(sender=sender, message=Prepare() as message):
                 return self._prepare(sender, message, now)
+            case Requested(request=request, command=ListShared()):
+                return [Reply(request, self.streams.listed())]
             case EngineTried(reason=reason):
                 return self._tried(reason)
             case ResultsSafe():
                 return self._results_safe(event)
-            case TimerFired():
+            case TimerFired(name="executor/tick"):
                 return self._tick(now)
         return []
 
@@ -144,13 +173,13 @@ class Executor:
     def _deploy(self, proxy: PeerId, message: Deploy, now: Millis) -> list[Effect]:
         subgraph = message.subgraph
         key = (message.query, subgraph.number)
-        effects = self._make_way(key, proxy)
+        effects = self._make_way(key, proxy, now)
         known = self.hosted.get(key)
         expect(subgraph.consumer is not None or proxy == self.peer_id, "results for a query of this peer")
         if known is not None and known.run.deploy.attempt >= message.attempt:
             same = known.run.deploy.attempt == message.attempt and known.is_announced
             return [self._announcement(known)] if same else []
-        effects += self._end(key) if known is not None else []
+        effects += self._end(key, now) if known is not None else []
         reason = self._objection(message)
         if reason:
             return [*effects, self._refusal(proxy, message, reason)]
@@ -161,22 +190,23 @@ class Executor:
         for each in subgraph.inputs:
             match each:
                 case StreamInput():
-                    effects.append(self._subscribe(key, hosted, each))
+                    effects += self._tap(key, hosted, each, now)
                 case FlowInput():
                     hosted.expected[each.subgraph] = 0
+                    self._consumers[message.query, each.subgraph] = key, each
         if not self._is_ticking:
             self._is_ticking = True
             effects.append(SetTimer(TICK, TICK_MS))
         effects += run.start()
         return [*effects, *(self._started(key, now) if run.is_inline else [])]
 
-    def _make_way(self, key: RunKey, proxy: PeerId) -> list[Effect]:
+    def _make_way(self, key: RunKey, proxy: PeerId, now: Millis) -> list[Effect]:
         """End what another proxy has put in the place of a subgraph. The stream of a query names its proxy."""
         known = self.hosted.get(key)
         if known is None or known.proxy == proxy:
             return []
         expect(f"-{proxy.short}-" in key[0], "a subgraph of another proxy")
-        return self._end(key)
+        return self._end(key, now)
 
     def _prepare(self, proxy: PeerId, message: Prepare, now: Millis) -> list[Effect]:
         """Start the engine, and answer once it is ready or has failed."""
@@ -210,44 +240,48 @@ class Executor:
             return f"this peer runs {RUNS_MAX} subgraphs already"
         return ""
 
-    def _subscribe(self, key: RunKey, hosted: _Hosted, each: StreamInput) -> Effect:
-        hosted.unopened[each.alias] = None
-        command = OpenSubscription(
+    def _tap(self, key: RunKey, hosted: _Hosted, each: StreamInput, now: Millis) -> list[Effect]:
+        run = hosted.run
+        tap = Tap(
+            name=f"{run.run_id}/{each.alias}",
             stream=each.stream,
-            subscription=f"{hosted.run.run_id}/{each.alias}",
             since=each.since,
-            positions=hosted.run.start_positions(each.alias),
+            source=run.sees(each.alias),
+            parts=run.selects(each.alias),
+            reads=run.reads(each.alias),
+            is_timed=run.deploy.subgraph.is_timed,
             known=each.known,
-            heartbeats=hosted.run.deploy.subgraph.is_timed,
-            reads=hosted.run.reads(each.alias),
+            is_private=each.sharing == "off",
+            places={position.origin: position.next for position in run.start_positions(each.alias)},
         )
-        request, effect = self.inside.ask(ROLE, command)
-        self._requests[request] = (key, each.alias)
-        hosted.requests[each.alias] = request
-        return effect
+        hosted.unopened[each.alias] = None
+        hosted.taps[each.alias] = tap
+        self._inputs[tap] = (key, each.alias)
+        return self._to_serve(self.streams.attach(tap, now))
 
-    def _undeploy(self, proxy: PeerId, message: Undeploy) -> list[Effect]:
+    def _undeploy(self, proxy: PeerId, message: Undeploy, now: Millis) -> list[Effect]:
         over = [
             key
             for key, hosted in self.hosted.items()
             if key[0] == message.query and hosted.proxy == proxy and hosted.run.deploy.attempt <= message.attempt
         ]
-        return [effect for key in over for effect in self._end(key)]
+        return [effect for key in over for effect in self._end(key, now)]
 
-    def _end(self, key: RunKey) -> list[Effect]:
+    def _end(self, key: RunKey, now: Millis) -> list[Effect]:
         hosted = self.hosted.pop(key)
         self._runs.pop(hosted.run.run_id, None)
         effects: list[Effect] = [] if hosted.run.is_inline else [StopRun(hosted.run.run_id)]
-        for request in hosted.requests.values():
-            self._requests.pop(request, None)
-            self.inside.forget(request)
-            effects.append(Tell(Abandoned(request)))
+        for subgraph in hosted.expected:
+            self._consumers.pop((key[0], subgraph), None)
+        for tap in hosted.taps.values():
+            del self._inputs[tap]
+            effects += self.streams.detach(tap, now)
         return effects
 
-    def _fail(self, key: RunKey, reason: str) -> list[Effect]:
+    def _fail(self, key: RunKey, reason: str, now: Millis) -> list[Effect]:
         hosted = self.hosted[key]
         refusal = self._refusal(hosted.proxy, hosted.run.deploy, reason)
-        return [*self._end(key), refusal]
+        return [*self._end(key, now), refusal]
 
     def _refusal(self, proxy: PeerId, deploy: Deploy, reason: str) -> Effect:
         number = deploy.subgraph.number
@@ -286,38 +320,49 @@ class Executor:
 
     # Rows in.
 
-    def _answered(self, key: RunKey, alias: str, answer: Answer, now: Millis) -> list[Effect]:
-        hosted = self.hosted[key]
-        match answer:
+    def _to_serve(self, outcome: Outcome) -> list[Effect]:
+        effects, due = outcome
+        self._due += due
+        return effects
+
+    def _serve(self, now: Millis) -> list[Effect]:
+        """Hand on what taps have, as much as one event has time for."""
+        effects: list[Effect] = []
+        work = WORK_MAX
+        while self._due and work > 0:
+            tap, what = self._due.popleft()
+            if tap.is_over:
+                continue
+            work -= 1 + (len(what.rows) // ROWS_OF_WORK if isinstance(what, Some | Part) else 0)
+            effects += self._give(*self._inputs[tap], what, now)
+        return [*effects, SetTimer(MORE, 0)] if self._due else effects
+
+    def _give(self, key: RunKey, alias: str, what: What, now: Millis) -> list[Effect]:
+        match what:
             case Opened():
-                hosted.unopened.pop(alias, None)
-                return self._announce(hosted)
+                self.hosted[key].unopened.pop(alias, None)
+                return self._announce(self.hosted[key])
             case Refused():
-                return self._fail(key, f"{answer.error}. {answer.detail}".strip())
-            case Rows() | Missed() | Publishers() | Silent():
-                return self._take(key, alias, answer, now)
-        return []
+                return self._fail(key, f"{what.error}. {what.detail}".strip(), now)
+            case Broken(reason=reason):
+                return self._broken(key, alias, reason, now)
+        return self._take(key, alias, what, now)
+
+    def _broken(self, key: RunKey, alias: str, reason: str, now: Millis) -> list[Effect]:
+        return self._fail(key, f"rows of {alias} do not have the columns they had: {reason}", now)
 
     def _flow(self, sender: PeerId, message: Flow, now: Millis) -> list[Effect]:
-        found = next(
-            (
-                (key, hosted, each)
-                for key, hosted in self.hosted.items()
-                if key[0] == message.query and hosted.run.deploy.attempt == message.attempt
-                for each in hosted.run.deploy.subgraph.inputs
-                if isinstance(each, FlowInput) and each.subgraph == message.subgraph
-            ),
-            None,
-        )
-        if found is None:
+        found = self._consumers.get((message.query, message.subgraph))
+        hosted = self.hosted[found[0]] if found is not None else None
+        if found is None or hosted is None or hosted.run.deploy.attempt != message.attempt:
             return []  # Another attempt, or not deployed here yet: the maker sends it again.
-        key, hosted, each = found
+        key, each = found
         maker = hosted.makers.setdefault(message.subgraph, each.maker or sender)
         expect(maker == sender, "a flow that another peer makes")
         if not hosted.is_started and len(hosted.early) >= EARLY_MAX:
             return []
         if hosted.lives.setdefault(message.subgraph, message.life) != message.life:
-            return self._fail(key, f"subgraph {message.subgraph} began anew at peer {sender.short}")
+            return self._fail(key, f"subgraph {message.subgraph} began anew at peer {sender.short}", now)
         if message.sequence < hosted.expected[message.subgraph]:
             return [self._flowed_message(hosted, message.subgraph, sender)]
         if message.sequence > hosted.expected[message.subgraph]:
@@ -326,40 +371,51 @@ class Executor:
         return self._take(key, each.alias, message, now)
 
     def _flowed_message(self, hosted: _Hosted, subgraph: int, maker: PeerId) -> Effect:
-        deploy = hosted.run.deploy
-        message = Flowed(
-            query=deploy.query, attempt=deploy.attempt, subgraph=subgraph, sequence=hosted.acked.get(subgraph, 0)
-        )
+        deploy, upto = hosted.run.deploy, hosted.acked.get(subgraph, 0)
+        hosted.flowed[subgraph] = upto
+        message = Flowed(query=deploy.query, attempt=deploy.attempt, subgraph=subgraph, sequence=upto)
         return self._send(maker, message)
+
+    def _say_flowed(self, hosted: _Hosted, now: Millis) -> list[Effect]:
+        """Acknowledge the flows that have come lately."""
+        hosted.flowed_at = now
+        return [
+            self._flowed_message(hosted, subgraph, hosted.makers[subgraph])
+            for subgraph, upto in hosted.acked.items()
+            if upto > hosted.flowed.get(subgraph, 0)
+        ]
 
     def _take(self, key: RunKey, alias: str, what: _Heard, now: Millis) -> list[Effect]:
         hosted = self.hosted[key]
         if not hosted.is_started:
             hosted.early.append((alias, what))
             return []
-        match what:
-            case Publishers():
-                hosted.run.meet(alias, what, now)
-                return []
-            case Silent():
-                hosted.run.take_silence(alias, what.silence, now)
-                return []
-        effects: list[Effect] = []
-        parts = what.batches if isinstance(what, Rows) else (what,)
-        for part in parts:
-            try:
-                match part:
-                    case Flow():
-                        more, results = hosted.run.take_flow(alias, part, now)
-                    case Missed():
-                        more, results = hosted.run.take_gap(alias, part, now)
-                    case _:
-                        more, results = hosted.run.take_batch(alias, part, now)
-            except msgspec.MsgspecError as error:
-                return [*effects, *self._fail(key, f"rows of {alias} do not have the columns they had: {error}")]
-            effects += more
-            effects += self._hand_on(key, results, now)
-        return effects
+        run = hosted.run
+        try:
+            match what:
+                case Publishers():
+                    run.meet(alias, what, now)
+                    return []
+                case Silence():
+                    run.take_silence(alias, what, now)
+                    return []
+                case Some():
+                    effects, results = run.take_some(alias, what, now)
+                case Part():
+                    effects, results = run.take_part(alias, what, now)
+                case Flow():
+                    effects, results = run.take_flow(alias, what, now)
+                case Missed():
+                    effects, results = run.take_gap(alias, what, now)
+                case Batch():
+                    effects, results = run.take_batch(alias, what, now)
+                case NoRows():
+                    effects, results = run.pass_over(alias, what.passed, now)
+                case _:
+                    raise AssertionError(f"no rule for {what}")
+        except msgspec.MsgspecError as error:
+            return self._broken(key, alias, str(error), now)
+        return effects + self._hand_on(key, results, now)
 
     # Results out.
 
@@ -378,7 +434,7 @@ class Executor:
     def _send_flows(self, hosted: _Hosted, results: RunOutput, now: Millis) -> list[Effect]:
         deploy = hosted.run.deploy
         assert deploy.consumer_host is not None
-        columns = hosted.run.plan.columns
+        columns = hosted.run.columns
         effects: list[Effect] = []
         for rows, count, is_last in _chunks(encode_rows(columns, results.rows), len(results.rows)):
             flow = Flow(
@@ -428,22 +484,27 @@ class Executor:
                     if isinstance(each, FlowInput) and each.alias == alias
                 )
                 hosted.acked[subgraph] = upto
-                effects.append(self._flowed_message(hosted, subgraph, hosted.makers[subgraph]))
+                if upto - hosted.flowed.get(subgraph, 0) >= FLOWED_MAX:
+                    effects.append(self._flowed_message(hosted, subgraph, hosted.makers[subgraph]))
             elif upto:
-                seen = Seen(subscription=f"{run.run_id}/{alias}", positions=tuple(upto.values()))
-                effects.append(self.inside.tell(seen))
+                effects += self.streams.acknowledge(hosted.taps[alias], tuple(upto.values()))
         run.to_acknowledge.clear()
         return effects
 
     # Time.
 
     def _tick(self, now: Millis) -> list[Effect]:
-        effects: list[Effect] = []
+        effects = self._to_serve(self.streams.tick(now))
         for key, hosted in list(self.hosted.items()):
+            if hosted.taps and now - hosted.caught_up_at >= (TIMED_MS if hosted.run.goes_by_time else UNTIMED_MS):
+                hosted.caught_up_at = now
+                effects += self._catch_up(hosted, now)
+            if hosted.acked and now - hosted.flowed_at >= FLOWED_MS:
+                effects += self._say_flowed(hosted, now)
             if now - hosted.status_at < STATUS_MS and not hosted.run.goes_by_time and not hosted.flows:
                 continue  # Nothing to do, for most of thousands of subgraphs.
             if now - hosted.leased_at > LEASE_MS and hosted.proxy != self.peer_id:
-                effects += self._end(key)
+                effects += self._end(key, now)
                 continue
             if hosted.is_started and hosted.run.goes_by_time:
                 more, results = hosted.run.tick(now)
@@ -453,9 +514,16 @@ class Executor:
             if now - hosted.status_at >= STATUS_MS and hosted.is_announced:
                 hosted.status_at = now
                 effects += self._say_how_far(hosted)
-                effects.append(self._send(hosted.proxy, hosted.run.status(hosted.life, now)))
-        self._is_ticking = bool(self.hosted)
-        return [*effects, SetTimer(TICK, TICK_MS)] if self.hosted else effects
+                status = hosted.run.status(hosted.life, now, self.streams.others(hosted.taps))
+                effects.append(self._send(hosted.proxy, status))
+        self._is_ticking = bool(self.hosted) or self.streams.is_reading
+        return [*effects, SetTimer(TICK, TICK_MS)] if self._is_ticking else effects
+
+    def _catch_up(self, hosted: _Hosted, now: Millis) -> list[Effect]:
+        """Tell a subgraph how far its streams are, though they had no rows for it."""
+        for tap in hosted.taps.values():
+            self._due += self.streams.catch_up(tap)
+        return self._serve(now)
 
     def _say_how_far(self, hosted: _Hosted) -> list[Effect]:
         """Report progress without results: the next attempt would otherwise replay from rows that may have expired."""
@@ -478,8 +546,9 @@ class Executor:
     def validate(self) -> None:
         for run, key in self._runs.items():
             assert self.hosted[key].run.run_id == run
-        for key, alias in self._requests.values():
-            assert alias in self.hosted[key].requests
+        for tap, (key, alias) in self._inputs.items():
+            assert self.hosted[key].taps[alias] is tap
+        self.streams.validate()
 
 
 def _chunks(rows: bytes, count: int) -> list[tuple[bytes, int, bool]]:

@@ -303,7 +303,7 @@ class Planning:
             return indexed(decision.plan, since, proxy, decision.index)
         made = cut(self.name, decision.plan, since, choice.chains, proxy, choice.worker, self.engine, choice.joins)
         known = {name: _on_disk(shown) for name, shown in self.placing.streams.items()}
-        return introduced(made, known, self.placing.patience_ms)
+        return introduced(made, known, self.placing.patience_ms, self.placing.sharing)
 
 
 def _on_disk(shown: StreamShown) -> tuple[Origin, ...]:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import pairwise
-from typing import Final
+from types import MappingProxyType
 
 import msgspec
 
 from protocols.catalogue.streams import Reads
-from protocols.clock import COUNT_BITS
 from protocols.delivery.messages import Batch, Missed, Position, Publishers, Silence
 from protocols.effects import Effect
 from protocols.execution.cut import is_stateful
@@ -20,7 +19,11 @@ from protocols.execution.engine import FeedRun, RunId, StartRun
 from protocols.execution.late_values import LateValues, windowed_by_value
 from protocols.execution.progress import InputClock
 from protocols.ids import Millis
+from protocols.sharing.part import Part, parts_of
+from protocols.sharing.sieve import EVERYBODY, selected
+from protocols.sharing.tap import Passed, Some
 from protocols.subgraphs import (
+    NOTHING,
     PATIENCE_MS,
     Deploy,
     Flow,
@@ -37,7 +40,7 @@ from protocols.subgraphs import (
 )
 from queries import restructure
 from queries.compile import predicate_on_batch, project_on_batch
-from queries.expressions import EPOCH, MICROSECOND, Column
+from queries.expressions import EPOCH, MICROSECOND, Column, Expression
 from queries.plan import (
     Nest,
     Operator,
@@ -54,8 +57,6 @@ from queries.plan import (
 )
 from queries.reads import columns_read
 from queries.schema import Field, FieldType, Row, Schema
-
-FEED_ROWS_MAX: Final = 2000  # A larger batch is fed in parts, so that results come in parts, too.
 
 
 class RunOutput(msgspec.Struct, frozen=True):
@@ -97,6 +98,7 @@ class SubgraphRun:
         self._shape = None
         if isinstance(subgraph.plan, Restructure):
             self.plan, self._shape = subgraph.plan.input, restructure.on_batch(subgraph.plan)
+        self.columns = self.plan.columns
         self.sources = {each.alias: each for each in sources(self.plan)}
         self.is_stateful = is_stateful(self.plan)
         self.is_inline = isinstance(subgraph.engine, Inline)
@@ -155,30 +157,67 @@ class SubgraphRun:
         """Where to begin reading a stream: at the oldest row that the state needs, or after all that is covered."""
         return tuple(Position(each.origin, each.next) for each in self._lows.reaches() if each.alias == alias)
 
-    def take_batch(self, alias: str, batch: Batch, now: Millis) -> tuple[list[Effect], list[RunOutput]]:
-        """Rows of a stream, fed in parts that are all new or all old. An earlier attempt has covered the old ones."""
+    def sees(self, alias: str) -> Source:
+        """A stream as its rows come in: under an alias that all its readers share, and without a window."""
         source = self.sources[alias]
-        told = min(max(self._told.next.get((alias, batch.origin), 0), batch.first), batch.next) - batch.first
-        rows = _timed_rows(source, self._schemas[alias], batch)
+        return Source(source.stream, EVERYBODY, self._schemas[alias], None, source.event_time)
+
+    def selects(self, alias: str) -> tuple[Expression, ...] | None:
+        """What it does first with the rows of a stream; None: it wants to see all of them."""
+        is_ranked = any(each.window is not None and each.window.kind == "rows" for each in self.sources.values())
+        if not self.is_inline or self._tells_old or is_ranked:
+            return None
+        return selected(self.plan, alias)
+
+    def take_batch(self, alias: str, batch: Batch, now: Millis) -> tuple[list[Effect], list[RunOutput]]:
+        """Rows of a stream that were read for this run alone."""
+        effects: list[Effect] = []
+        results: list[RunOutput] = []
+        for part in parts_of(self._schemas[alias], self.sources[alias].event_time, batch):
+            more_effects, more_results = self.take_part(alias, part, now)
+            effects += more_effects
+            results += more_results
+        return effects, results
+
+    def take_part(self, alias: str, part: Part, now: Millis) -> tuple[list[Effect], list[RunOutput]]:
+        """Rows of a stream, fed so that they are all new or all old. An earlier attempt has covered the old ones."""
+        source, rows = self.sources[alias], part.rows
+        told = min(max(self._told.next.get((alias, part.origin), 0), part.first), part.next) - part.first
         if self._tells_old:
             rows = [(*row[:-1], place >= told, row[-1]) for place, row in enumerate(rows)]
         if source.window is not None and source.window.kind == "rows":
             rows = [(*row, rank) for rank, row in enumerate(rows, self._ranks.get(alias, 0))]
             self._ranks[alias] = self._ranks.get(alias, 0) + len(rows)
-        places = [*range(0, told, FEED_ROWS_MAX), *range(told, len(rows), FEED_ROWS_MAX), len(rows)]
         effects: list[Effect] = []
         results: list[RunOutput] = []
-        for place, end in pairwise(places):
-            part = rows[place:end]
-            upto = batch.first + end
-            latest = max(row[len(source.schema.fields)] for row in part)
-            self.clocks[alias].note(batch.origin, upto, (latest - EPOCH) // MICROSECOND, batch.published_at, now)
-            more_effects, more_results = self._feed_stream(
-                alias, part, place >= told, Position(batch.origin, upto), now
-            )
+        for place, end in pairwise(dict.fromkeys((0, told, len(rows)))):
+            some = rows[place:end]
+            upto = part.first + end
+            latest = max(row[len(source.schema.fields)] for row in some)
+            self.clocks[alias].note(part.origin, upto, (latest - EPOCH) // MICROSECOND, part.published_at, now)
+            more_effects, more_results = self._feed_stream(alias, some, place >= told, Position(part.origin, upto), now)
             effects += more_effects
             results += more_results
         return effects, results
+
+    def take_some(self, alias: str, some: Some, now: Millis) -> tuple[list[Effect], list[RunOutput]]:
+        """Those rows of a part that it selects; they were selected for all readers of the stream together."""
+        part = some.part
+        told = self._told.next.get((alias, part.origin), 0)
+        if part.first < told < part.next:
+            return self.take_part(alias, part, now)
+        self.clocks[alias].note(part.origin, part.next, some.latest_us, part.published_at, now)
+        self.rows_in[alias] += part.next - some.first - len(some.rows)
+        return self._feed_stream(alias, some.rows, part.first >= told, Position(part.origin, part.next), now)
+
+    def pass_over(self, alias: str, passed: Sequence[Passed], now: Millis) -> tuple[list[Effect], list[RunOutput]]:
+        """Its stream has come further, without a row that it selects."""
+        for each in passed:
+            self.clocks[alias].note(each.origin, each.next, each.latest_us, each.stamp, now)
+            self.rows_in[alias] += each.next - each.first
+        covers = tuple(Reach(alias, each.origin, each.next) for each in passed)
+        positions = tuple(Position(each.origin, each.next) for each in passed)
+        return self._feed(alias, (), True, Progress(covers, covers), positions, now)
 
     def take_gap(self, alias: str, missed: Missed, now: Millis) -> tuple[list[Effect], list[RunOutput]]:
         """Rows that expired before they were read: go on behind them."""
@@ -352,7 +391,7 @@ class SubgraphRun:
         is_new = True
         watermark_us: int | None = None
         floor_us: int | None = None
-        progress = Progress()
+        progress = NOTHING
         while self._waiting and self._waiting[0].number <= number:
             done = self._waiting.popleft()
             # An engine gives no result of old rows alone.
@@ -387,7 +426,7 @@ class SubgraphRun:
             self._lows.advance(clock.lows(alias, floor_us))
         return self._lows.reaches()
 
-    def status(self, life: Millis, now: Millis) -> SubgraphStatus:
+    def status(self, life: Millis, now: Millis, others: Mapping[str, int] = MappingProxyType({})) -> SubgraphStatus:
         return SubgraphStatus(
             query=self.deploy.query,
             attempt=self.deploy.attempt,
@@ -408,6 +447,7 @@ class SubgraphRun:
                     clock.left_out(now),
                     clock.has_finished(now),
                     self.unfit[alias],
+                    others.get(alias),
                 )
                 for alias, clock in self.clocks.items()
             ),
@@ -429,16 +469,6 @@ def _clock(each: Input, horizon_us: int | None, resume: Progress, now: Millis) -
     )
     clock.await_again((reach.origin for reach in resume.covers if reach.alias == each.alias), now)
     return clock
-
-
-def _timed_rows(source: Source, schema: Schema, batch: Batch) -> list[Row]:
-    """The rows of a batch, each with its time."""
-    rows = schema.decode(batch.rows)
-    published = EPOCH + timedelta(milliseconds=batch.published_at >> COUNT_BITS)
-    if source.event_time is None:
-        return [(*row, published) for row in rows]
-    place = next(i for i, field in enumerate(source.schema.fields) if field.name == source.event_time)
-    return [(*row, row[place] if row[place] is not None else published) for row in rows]
 
 
 @lru_cache(maxsize=1024)

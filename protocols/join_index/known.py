@@ -10,9 +10,10 @@ import msgspec
 
 from protocols.catalogue.statistics import FREQUENT_KEPT, StreamStatistics
 from protocols.join_index.condition import CompiledJoin
+from protocols.join_index.filing import Comparison, getter
 from protocols.join_index.keys import NULL, joined_text, value_text
 from protocols.join_index.messages import SIDES, Side, ValueText
-from protocols.join_index.selections import Comparison, comparison_of, getter
+from protocols.join_index.selections import comparison_of
 from queries.compile import OnRow
 from queries.expressions import columns_of
 from queries.schema import Row, Schema

@@ -15,10 +15,11 @@ from protocols.delivery.messages import Batch, Origin
 from protocols.ids import Millis, PeerId, RequestId
 from protocols.join_index.condition import CompiledJoin, time_of, together
 from protocols.join_index.expiry import less
+from protocols.join_index.filing import getter
 from protocols.join_index.heavy import Spread
 from protocols.join_index.keys import NULL, value_text
 from protocols.join_index.messages import Attribute, Incarnation, IndexQuery, JoinId, JoinQuery, Load, Side, ValueText
-from protocols.join_index.selections import Member, Selections, getter
+from protocols.join_index.selections import Member, Selections
 from queries.compile import OnRow
 from queries.plan import Source
 from queries.schema import Row, Schema
@@ -95,7 +96,7 @@ class _Rewriting:
     def of(cls, held: Held) -> _Rewriting:
         side = held.message.side
         opens = None if held.member.algorithm == "dai-v" else held.member.attributes[1 - side]
-        wanted = Selections(side, held.source.schema)
+        wanted = Selections.of(side, held.source.schema)
         return cls(held.member.group, opens, together(CompiledJoin.of(held.member.query).values[side]), wanted)
 
 
@@ -301,8 +302,8 @@ def _texts(value: OnRow, rows: Sequence[Row | None]) -> list[ValueText]:
 def _rewritten(schema: Schema, batch: Batch, rows: Sequence[Row | None], rewriting: _Rewriting) -> Iterator[Load]:
     values = _texts(rewriting.value, rows)
     wanted = [value != NULL for value in values]
-    if not rewriting.wanted.anything:
-        is_wanted = rewriting.wanted.is_wanted
+    if not rewriting.wanted.filed.anything:
+        is_wanted = rewriting.wanted.filed.is_wanted
         wanted = [good and row is not None and is_wanted(row) for good, row in zip(wanted, rows, strict=True)]
     side = rewriting.wanted.side
     yield from _load(schema, batch, rewriting.opens, rewriting.group, side, values, wanted)

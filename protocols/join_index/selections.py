@@ -1,37 +1,28 @@
 """Which queries of a group a tuple may concern, looked up by the constants that the queries compare with.
 
-For each side of its join a query is filed under one comparison of an attribute with a constant: an equality if it has
-one, else a bound (`<`, `<=`, `>`, `>=`). A query without any is filed among those that every tuple may concern. A
-lookup only leaves out queries that a tuple cannot concern; the whole condition is checked after it.
+For each side of its join a query is filed under one comparison of an attribute with a constant (`filing.py`). A lookup
+only leaves out queries that a tuple cannot concern; the whole condition is checked after it.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from decimal import Decimal
 from hashlib import sha256
-from operator import itemgetter
-from typing import Any, Final, NamedTuple
+from typing import Final
 
 from protocols.clock import Stamp
 from protocols.ids import Millis
 from protocols.join_index.condition import JoinCondition, Meeting, checked
 from protocols.join_index.expiry import less
-from protocols.join_index.keys import at_path, value_text
-from protocols.join_index.messages import LEFT, RIGHT, JoinId, JoinQuery, Side, ValueText
+from protocols.join_index.filing import Comparison, Filing, comparison_in
+from protocols.join_index.messages import LEFT, RIGHT, JoinId, JoinQuery, Side
 from protocols.subgraphs import Algorithm
-from queries.compile import OnRow
-from queries.expressions import Call, Column, Constant, conjuncts
+from queries.expressions import conjuncts
 from queries.schema import Row, Schema
 
 GROUP_BYTES: Final = 12
-# The same comparison with its arguments exchanged.
-_TURNED: Final = {"=": "=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
-_NUMBERS: Final = (int, float, Decimal)
-_bound = itemgetter(0)
 
 
 class Member:
@@ -87,124 +78,37 @@ class Member:
         return earlier is None or abs(right - left) * 1000 <= int(earlier.size)
 
 
-class Comparison(NamedTuple):
-    """An attribute compared with a constant."""
-
-    path: tuple[str, ...]
-    sign: str
-    value: Any
-
-
 def comparison_of(condition: JoinCondition, side: Side) -> Comparison | None:
     """The comparison that a side is filed under; None: every tuple may be wanted."""
-    source = condition.sides[side].source
-    bounds: list[Comparison] = []
-    for part in conjuncts(condition.predicate):
-        if not isinstance(part, Call) or part.function not in _TURNED:
-            continue
-        match part.arguments:
-            case (Column() as column, Constant() as constant):
-                sign = part.function
-            case (Constant() as constant, Column() as column):
-                sign = _TURNED[part.function]
-            case _:
-                continue
-        if column.input != source.alias or column.path[0].startswith("$"):
-            continue
-        value = constant.python
-        if sign == "=":
-            return Comparison(column.path, sign, value)
-        if _is_number(value):
-            bounds.append(Comparison(column.path, sign, value))
-    return bounds[0] if bounds else None
-
-
-def getter(schema: Schema, path: tuple[str, ...]) -> OnRow:
-    """A function from rows to the value at a path."""
-    if len(path) == 1:
-        return itemgetter(next(place for place, each in enumerate(schema.fields) if each.name == path[0]))
-    return lambda row: at_path(schema, row, path)
-
-
-_Bounds = list[tuple[Any, JoinId, Member]]
+    alias = condition.sides[side].source.alias
+    return comparison_in(conjuncts(condition.predicate), lambda column: column.input == alias)
 
 
 @dataclass(slots=True)
 class Selections:
-    """The queries of a group, filed by what they want of one side.
-
-    Invariant: each query is filed once; a lookup by a tuple that satisfies its condition finds it
-    """
+    """The queries of a group, filed by what they want of one side."""
 
     side: Side
-    schema: Schema
-    anything: dict[JoinId, Member] = field(default_factory=dict)  # Queries that every tuple may concern.
-    _equal: dict[tuple[str, ...], dict[ValueText, dict[JoinId, Member]]] = field(default_factory=dict)
-    _above: dict[tuple[str, ...], _Bounds] = field(default_factory=dict)  # Lower bounds, sorted.
-    _below: dict[tuple[str, ...], _Bounds] = field(default_factory=dict)  # Upper bounds, sorted.
-    _getters: dict[tuple[str, ...], OnRow] = field(default_factory=dict)
+    filed: Filing[Member]
+
+    @classmethod
+    def of(cls, side: Side, schema: Schema) -> Selections:
+        return cls(side, Filing(schema))
 
     @property
     def tells_apart(self) -> bool:
         """Whether some query wants only some of the tuples."""
-        return bool(self._equal or self._above or self._below)
+        return self.filed.tells_apart
 
     def add(self, member: Member) -> None:
-        wish, name = member.wants[self.side], member.query.id
-        if wish is None:
-            self.anything[name] = member
-            return
-        if wish.path not in self._getters:
-            self._getters[wish.path] = getter(self.schema, wish.path)
-        if wish.sign == "=":
-            self._equal.setdefault(wish.path, {}).setdefault(value_text(wish.value), {})[name] = member
-        else:
-            insort(self._bounds(wish.sign).setdefault(wish.path, []), (wish.value, name, member), key=_bound)
+        self.filed.add(member.query.id, member.wants[self.side], member)
 
     def remove(self, member: Member) -> None:
-        wish, name = member.wants[self.side], member.query.id
-        if wish is None:
-            del self.anything[name]
-        elif wish.sign == "=":
-            by_value = self._equal[wish.path]
-            text = value_text(wish.value)
-            del by_value[text][name]
-            if not by_value[text]:
-                del by_value[text]
-            if not by_value:
-                del self._equal[wish.path]
-        else:
-            bounds = self._bounds(wish.sign)
-            first = bisect_left(bounds[wish.path], wish.value, key=_bound)
-            place = next(at for at in range(first, len(bounds[wish.path])) if bounds[wish.path][at][1] == name)
-            del bounds[wish.path][place]
-            if not bounds[wish.path]:
-                del bounds[wish.path]
-
-    def _bounds(self, sign: str) -> dict[tuple[str, ...], _Bounds]:
-        return self._above if sign.startswith(">") else self._below
-
-    def is_wanted(self, row: Row) -> bool:
-        """Whether a tuple may concern any query."""
-        return bool(self.anything) or bool(self.found(row))
+        self.filed.remove(member.query.id, member.wants[self.side])
 
     def found(self, row: Row) -> list[Member]:
         """The queries that a tuple may concern."""
-        members = list(self.anything.values())
-        for path, by_value in self._equal.items():
-            members += by_value.get(value_text(self._getters[path](row)), {}).values()
-        for path, bounds in self._above.items():
-            if _is_number(value := self._getters[path](row)):
-                members += (member for _, _, member in bounds[: bisect_right(bounds, value, key=_bound)])
-        for path, bounds in self._below.items():
-            if _is_number(value := self._getters[path](row)):
-                members += (member for _, _, member in bounds[bisect_left(bounds, value, key=_bound) :])
-        return members
-
-
-def _is_number(value: Any) -> bool:
-    """NaN is no number here: it is neither above nor below anything."""
-    return isinstance(value, _NUMBERS) and not isinstance(value, bool) and value == value
+        return self.filed.found(row)
 
 
 @dataclass(slots=True)
@@ -219,7 +123,7 @@ class Group:
     @classmethod
     def of(cls, member: Member) -> Group:
         left, right = (source.schema for source in member.sources)
-        return cls((Selections(LEFT, left), Selections(RIGHT, right)))
+        return cls((Selections.of(LEFT, left), Selections.of(RIGHT, right)))
 
     def add(self, member: Member) -> None:
         self.members[member.query.id] = member

@@ -62,6 +62,7 @@ from protocols.rights.messages import (
     Verb,
 )
 from protocols.rights.table import KEY, QUERY, object_of, peer_principal
+from protocols.sharing.messages import ListShared
 from protocols.store.entries import Entry
 from protocols.store.messages import Leave
 from protocols.subgraphs import Deploy, Lease, Prepare, StreamInput
@@ -128,7 +129,7 @@ OF_COMMAND: Final[dict[type[Command], Callable[[Any], Need]]] = {
 OF_SUBSCRIPTION: Final = (Seen, Refuse, CloseSubscription)
 """They name a subscription; what it reads is the object."""
 FREE: Final = (
-    *(ListStreams, ShowStream, ListDerived, ListQueries, ShowQuery, PlanQuery, WeighQuery),
+    *(ListStreams, ShowStream, ListDerived, ListShared, ListQueries, ShowQuery, PlanQuery, WeighQuery),
     *(Authenticate, ShowRights),
 )
 """Commands that need no right. One that is named nowhere here is for admins."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from overlay.sim.query_workload import WINDOWED
+from overlay.sim.query_texts import WINDOWED
 from overlay.sim.run import Run, Verdict, run
 from overlay.sim.scenario import Scenario, parse_scenario, scenario_text
 from protocols.execution.messages import StopQuery

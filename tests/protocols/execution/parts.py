@@ -9,7 +9,17 @@ from protocols.catalogue.messages import PublisherShown, StreamShown
 from protocols.catalogue.statistics import FieldStatistics, StreamStatistics
 from protocols.catalogue.streams import StreamDefinition
 from protocols.clock import COUNT_BITS
-from protocols.delivery.messages import Batch, Opened, Origin, Publishers, Rows, Silence
+from protocols.delivery.messages import (
+    Batch,
+    Opened,
+    OpenSubscription,
+    Origin,
+    Placed,
+    Position,
+    Publishers,
+    Rows,
+    Silence,
+)
 from protocols.effects import Effect, Tell
 from protocols.events import Answered, Event, Received, Requested, TimerFired
 from protocols.execution.cut import Cut, cut
@@ -182,11 +192,17 @@ class Host:
         return self.happen(TimerFired(TICK))
 
     def open(self, deploy: Deploy) -> list[RequestId]:
-        """Deploy, and let all subscriptions be opened."""
-        effects = self.hear(deploy)
-        requests = [
-            each.event.request for each in effects if isinstance(each, Tell) and isinstance(each.event, Requested)
+        """Deploy, and let all subscriptions be opened and served."""
+        asked = [
+            each.event for each in self.hear(deploy) if isinstance(each, Tell) and isinstance(each.event, Requested)
         ]
-        for request in requests:
-            self.happen(Answered(request, Opened(subscription="s", stamp=9), last=False))
-        return requests
+        for each in asked:
+            assert isinstance(each.command, OpenSubscription)
+            self.serve(each.request, Origin(PUBLISHERS[each.command.stream], each.command.stream, 1))
+        return [each.request for each in asked]
+
+    def serve(self, request: RequestId, *origins: Origin) -> list[Effect]:
+        """A subscription is open, and these origins are served, from their beginning on."""
+        effects = self.happen(Answered(request, Opened(subscription="s", stamp=9), last=False))
+        placed = Placed(positions=tuple(Position(origin, 0) for origin in origins))
+        return [*effects, *self.happen(Answered(request, placed, last=False))]

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from protocols.catalogue.streams import Reads
-from protocols.delivery.messages import Missed, Opened, OpenSubscription, Publishers, Rows, Seen, Silent
+from protocols.delivery.messages import Batch, Missed, Opened, OpenSubscription, Publishers, Rows, Seen, Silent
 from protocols.effects import Effect, Send, SetTimer, Tell
 from protocols.events import Abandoned, Answered, Received, Requested
+from protocols.execution.cut import introduced
 from protocols.execution.engine import FeedRun, RunFailed, RunResults, RunStarted, RunState, StartRun, StopRun
 from protocols.execution.executor import (
     FLOW_BYTES,
+    FLOWED_MAX,
+    FLOWED_MS,
     IN_FLIGHT_MAX,
     LEASE_MS,
     RESEND_MS,
     STATUS_MS,
     TICK,
     TICK_MS,
+    TIMED_MS,
 )
 from protocols.execution.run import encode_rows
 from protocols.messages import Message, Refused
+from protocols.sharing.host import LINGER_MS
 from protocols.subgraphs import (
+    PATIENCE_MS,
     Deploy,
     Deployed,
     DeployRefused,
@@ -32,6 +39,7 @@ from protocols.subgraphs import (
     Progress,
     ResultsReady,
     ResultsSafe,
+    Sharing,
     SubgraphStatus,
     Undeploy,
 )
@@ -41,6 +49,7 @@ from tests.protocols.execution.parts import (
     NORTH,
     PROXY,
     PUBLISHERS,
+    RIGHT,
     SELECT,
     WORKER,
     Host,
@@ -61,8 +70,9 @@ def maker() -> Deploy:
     return deploy_of(cut_of(SELECT, publishers=PUBLISHERS).subgraphs[0])
 
 
-def last(text: str, **where: object) -> Deploy:
-    return deploy_of(cut_of(text, **where).subgraphs[-1])  # type: ignore[arg-type]
+def last(text: str, *, sharing: Sharing = "auto", **where: object) -> Deploy:
+    made = introduced(cut_of(text, **where), {}, PATIENCE_MS, sharing)  # type: ignore[arg-type]
+    return deploy_of(made.subgraphs[-1])
 
 
 def messages(effects: list[Effect], kind: type[Message]) -> list[Message]:
@@ -78,7 +88,8 @@ def test_a_subgraph_is_announced_once_its_streams_are_open():
     host, deploy = Host(), maker()
     opened, timer = host.hear(deploy)
     reads = Reads(columns=("number", "part", "at"), version=1, reader='query "q"')
-    command = OpenSubscription(stream="left", subscription=f"{THEIRS}/left", since=7, reads=reads)
+    name = f"left~1000@{NORTH.hex()}"
+    command = OpenSubscription(stream="left", subscription=name, since=0, reads=reads, places=True)
     assert opened == Tell(Requested(-1, command))
     assert timer == SetTimer(TICK, TICK_MS)
     announced = Send(PROXY, Deployed(query="q.1", attempt=1, number=1, life=1000))
@@ -91,8 +102,8 @@ def test_what_an_engine_runs_is_announced_once_the_engine_has_started():
     deploy = last(JOIN)
     effects = host.hear(deploy)
     assert [each.run for each in effects if isinstance(each, StartRun)] == ["q.1.0~1"]
-    for request in (-1, -2):
-        assert host.happen(Answered(request, Opened(subscription="s", stamp=9), last=False)) == []
+    assert host.serve(-1, LEFT) == []
+    assert host.serve(-2, RIGHT) == []
     early = Rows(batches=(numbered(LEFT, 0, 1),))
     assert host.happen(Answered(-1, early, last=False)) == [], "kept until the engine takes rows"
     announced, fed = host.happen(RunStarted("q.1.0~1"))
@@ -139,7 +150,7 @@ def test_what_cannot_run_here_is_refused(what: str):
 
 def test_rows_flow_to_the_consumer_until_it_has_them():
     host = Host()
-    (request,) = host.open(maker())
+    (request,) = host.open(deploy_of(msgspec.structs.replace(maker().subgraph, is_timed=True)))
     assert host.happen(Answered(request, Publishers(origins=(LEFT,)), last=False)) == []
     effects = host.happen(Answered(request, Rows(batches=(batch(LEFT, 0, (5, 1, at(5))),)), last=False))
     covers = (reach("left", LEFT, 1),)
@@ -161,7 +172,7 @@ def test_rows_flow_to_the_consumer_until_it_has_them():
     assert [type(each) for each in seen] == [Seen]
     assert sent in messages(host.tick(RESEND_MS), Flow), "lost on the way, it goes again"
     host.happen(Answered(request, Silent(silence=silence(LEFT, 1)), last=False))
-    (said,) = messages(host.tick(0), Flow)
+    (said,) = messages(host.tick(TIMED_MS), Flow)
     assert (said.sequence, said.count, said.progress.is_idle) == (1, 0, True), "the consumer hears that it is silent"
     host.hear(Flowed(query="q.1", attempt=1, subgraph=1, sequence=2))
     assert messages(host.tick(RESEND_MS), Flow) == []
@@ -223,7 +234,8 @@ def test_flows_are_taken_once_and_in_order():
     assert host.happen(Received(NORTH, flowing(1))) == [], "the first is missing: both will come again"
     effects = host.happen(Received(NORTH, flowing(0)))
     assert results(effects) == [(0,)]
-    assert messages(effects, Flowed) == [Flowed(query="q.1", attempt=1, subgraph=1, sequence=1)]
+    assert messages(host.tick(FLOWED_MS), Flowed) == [Flowed(query="q.1", attempt=1, subgraph=1, sequence=1)]
+    assert messages(host.tick(FLOWED_MS), Flowed) == [], "once"
     again = host.happen(Received(NORTH, flowing(0)))
     assert again == [Send(NORTH, Flowed(query="q.1", attempt=1, subgraph=1, sequence=1))]
     assert results(host.happen(Received(NORTH, flowing(1)))) == [(1,)]
@@ -244,8 +256,10 @@ def test_results_that_are_not_safe_hold_the_flow_back():
     host = consumer()
     for sequence in range(IN_FLIGHT_MAX + 1):
         effects = host.happen(Received(NORTH, flowing(sequence)))
+    assert FLOWED_MAX < IN_FLIGHT_MAX
     assert messages(effects, Flowed) == []
-    assert messages(host.happen(ResultsSafe("q.1", 1)), Flowed) == [
+    assert host.happen(ResultsSafe("q.1", 1)) == []
+    assert messages(host.tick(FLOWED_MS), Flowed) == [
         Flowed(query="q.1", attempt=1, subgraph=1, sequence=IN_FLIGHT_MAX + 1)
     ]
 
@@ -284,14 +298,20 @@ def test_what_is_over_leaves_nothing_behind(how: str):
         case "engine":
             effects = host.happen(RunFailed(THEIRS, "it died"))
         case "stream":
-            effects = host.happen(Answered(requests[1], Refused(code="unknown", error="dropped"), last=True))
+            dropped = Refused(code="unknown", error="dropped")
+            _, asked = host.happen(Answered(requests[1], dropped, last=True))
+            assert isinstance(asked, Tell)
+            assert isinstance(asked.event, Requested), "it asks for itself"
+            effects = host.happen(Answered(asked.event.request, dropped, last=True))
+            requests = [requests[0], asked.event.request]
         case _:
             host.executor.has_spark = False  # So that it is not taken in again.
             effects = host.hear(deploy_of(deploy.subgraph, attempt=2))
-    gone = [each.event for each in effects if isinstance(each, Tell) and isinstance(each.event, Abandoned)]
-    assert [each.request for each in gone] == requests
     assert [each for each in effects if isinstance(each, StopRun)] == [StopRun(THEIRS)]
     assert host.executor.hosted == {}
+    effects += host.tick(LINGER_MS)
+    gone = [each.event for each in effects if isinstance(each, Tell) and isinstance(each.event, Abandoned)]
+    assert sorted(each.request for each in gone if each.request in requests) == sorted(requests)
     assert host.inside.roles == {}, "no question is waited for"
     assert host.happen(RunResults(THEIRS, 1, ())) == []
     assert host.tick() == [], "and no timer goes on"
@@ -310,10 +330,9 @@ def test_a_lease_of_this_attempt_keeps_it():
 
 def test_rows_that_were_kept_for_the_engine_and_cannot_be_read_end_the_attempt_once():
     host = Host(peer=PROXY)
-    host.hear(last(JOIN))
-    for _ in range(2):
-        broken = numbered(LEFT, 0, 1)
-        broken = type(broken)(LEFT, 0, 1, broken.published_at, b"\x91\x91\xa1x")
+    host.open(last(JOIN, sharing="off"))
+    for place in range(2):
+        broken = Batch(LEFT, place, 1, numbered(LEFT, 0, 1).published_at, b"\x91\x91\xa1x")
         host.happen(Answered(-1, Rows(batches=(broken,)), last=False))
     effects = host.happen(RunStarted("q.1.0~1"))
     refusals = [

@@ -11,7 +11,8 @@ from protocols.clock import COUNT_BITS
 from protocols.delivery.messages import FINISHED_US, Batch, Missed, Origin, Position, Publishers
 from protocols.execution.cut import cut
 from protocols.execution.engine import FeedRun, StartRun
-from protocols.execution.run import FEED_ROWS_MAX, RunOutput, SubgraphRun, decode_rows, encode_rows
+from protocols.execution.run import RunOutput, SubgraphRun, decode_rows, encode_rows
+from protocols.sharing.part import PART_ROWS_MAX
 from protocols.subgraphs import PATIENCE_MS, Progress
 from queries.catalogue import Stream
 from queries.expressions import EPOCH
@@ -53,10 +54,10 @@ def test_results_come_with_what_they_cover():
 
 def test_parts_of_a_large_batch_cover_no_more_than_themselves():
     """Else a crash between the first part and the second would lose the second."""
-    _, results = run_of(SELECT).take_batch("left", numbered(LEFT, 0, FEED_ROWS_MAX + 5), now=0)
+    _, results = run_of(SELECT).take_batch("left", numbered(LEFT, 0, PART_ROWS_MAX + 5), now=0)
     assert [(len(each.rows), each.reached.covers) for each in results if each.reached is not None] == [
-        (FEED_ROWS_MAX, (reach("left", LEFT, FEED_ROWS_MAX),)),
-        (5, (reach("left", LEFT, FEED_ROWS_MAX + 5),)),
+        (PART_ROWS_MAX, (reach("left", LEFT, PART_ROWS_MAX),)),
+        (5, (reach("left", LEFT, PART_ROWS_MAX + 5),)),
     ]
 
 

@@ -73,11 +73,11 @@ def test_whoever_a_tuple_concerns_is_found(seed: int):
         assert len(found) == len(set(found)), f"seed={seed}"
         by_left = {name for name in members if lefts[name](left) is True}
         assert by_left <= {member.query.id for member in group.sides[LEFT].found(left)}, f"seed={seed}"
-        assert group.sides[LEFT].is_wanted(left) or not by_left, f"seed={seed}"
+        assert group.sides[LEFT].filed.is_wanted(left) or not by_left, f"seed={seed}"
 
 
 def selections(*conditions: str) -> Selections:
-    filed = Selections(LEFT, STREAMS["R"].schema)
+    filed = Selections.of(LEFT, STREAMS["R"].schema)
     for number, condition in enumerate(conditions):
         filed.add(Member(asked(number, condition)))
     return filed
@@ -109,4 +109,4 @@ def test_nothing_is_left_of_queries_that_were_removed():
     for number, condition in enumerate(("R.A = 1", "R.A = 1", "R.x > 1", "R.x < 1", "")):
         filed.remove(Member(asked(number, condition)))
     assert not filed.tells_apart
-    assert not filed.anything
+    assert not filed.filed.anything

@@ -1,0 +1,29 @@
+"""What a client asks about the streams that its peer reads for several queries."""
+
+from __future__ import annotations
+
+import msgspec
+
+from protocols.ids import Count, StreamName
+from protocols.messages import Answer, Command
+
+
+class ListShared(Command, frozen=True, kw_only=True, tag="LIST_SHARED"):
+    """Which streams does this peer read for queries, and for how many together?"""
+
+
+class SharedShown(msgspec.Struct, frozen=True, array_like=True):
+    """One stream that a peer reads for queries."""
+
+    stream: StreamName
+    taps: Count  # Inputs of subgraphs that get it from the one reading,
+    alone: Count  # and those that read alone: what they need lies further back, or they are slower than the others.
+    publishers: Count
+    bytes_read: Count
+    bytes_saved: Count  # What the taps would have read besides, each for itself.
+
+
+class SharedListed(Answer, frozen=True, kw_only=True, tag="SHARED_LISTED"):
+    """The answer to LIST_SHARED."""
+
+    streams: tuple[SharedShown, ...]

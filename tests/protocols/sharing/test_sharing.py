@@ -1,0 +1,31 @@
+"""Many readers of few streams at one host: each gets what it would get alone, whatever the others do."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.protocols.sharing.model import play
+from tests.sim import planted_sharing  # noqa: F401 - the bugs it plants
+from tests.sim.bugs import BUGS
+
+FIRST = int(os.environ.get("PEER_SEED") or 1)
+PLANTED = [name for name, each in BUGS.items() if each.scenario == "sharing"]
+
+
+@pytest.mark.parametrize("seed", range(FIRST, FIRST + 20))
+@pytest.mark.parametrize("forgets", [False, True], ids=["on disk", "in memory"])
+def test_every_reader_gets_its_tuples_once_and_in_order(seed: int, forgets: bool):
+    play(seed, forgets=forgets)
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_the_model_finds_a_planted_bug(name: str):
+    for seed in range(1, 31):
+        with BUGS[name].plant():
+            try:
+                play(seed)
+            except AssertionError:
+                return
+    raise AssertionError(f"{name} is not found in 30 seeds")
