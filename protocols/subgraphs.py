@@ -46,7 +46,7 @@ _raw_rows: Final = msgspec.msgpack.Decoder(list[msgspec.Raw])
 
 
 class Inline(msgspec.Struct, frozen=True, array_like=True, tag="inline"):
-    """The daemon itself runs the subgraph, which has no state."""
+    """The daemon itself runs the subgraph, which has no state but windows of time."""
 
     @property
     def name(self) -> str:

@@ -304,6 +304,10 @@ class _Asker:
         self._placement = workload.placement_rng.choice(workload.shape.placements)
         self.reads_past = workload.past_rng.random() < PAST_SHARE
         self._durability: ResultsDurability = workload.durability_rng.choice(("disk", "replicated"))
+        # Windows run in the daemons, or on what stands for Spark.
+        self._engine: Literal["auto", "spark"] = workload.engine_rng.choice(
+            ("auto", "spark" if "count(" in text else "auto")
+        )
         self.is_acknowledged = False
         self.inserted_at: Stamp | None = None
         self._tried = False
@@ -317,7 +321,7 @@ class _Asker:
         if not self._peer.is_up:
             self._workload.later(RETRY_MS, self.submit)
             return
-        engine = self._workload.shape.join or "auto"
+        engine = self._workload.shape.join or self._engine
         since: Literal["start", "now"] = "start" if self.reads_past else "now"
         command = SubmitQuery(
             text=self.text,
@@ -427,6 +431,7 @@ class QueryWorkload:
         self.placement_rng = world.rng("placement")
         self.past_rng = world.rng("past")
         self.durability_rng = world.rng("durability")
+        self.engine_rng = world.rng("engine")
         self.oracle = QueryOracle(shape.streams)
         if shape.alters:
             self.oracle.altering = Altering(world.rng("altering"), self._some_peer, self.later, self._ask_more)

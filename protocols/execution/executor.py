@@ -41,6 +41,7 @@ from protocols.subgraphs import (
 ROLE: Final = "executor"
 TICK: Final = "executor/tick"
 TICK_MS: Final = 100
+WORK: Final = "executor/work"
 STATUS_MS: Final = 1000
 LEASE_MS: Final = 20_000  # A subgraph whose proxy sends no LEASE for so long is given up.
 RESEND_MS: Final = 2000
@@ -103,6 +104,7 @@ class Executor:
     _requests: dict[RequestId, tuple[RunKey, str]] = field(default_factory=dict)
     _runs: dict[str, RunKey] = field(default_factory=dict)
     _awaited: dict[tuple[PeerId, Prepare], Millis] = field(default_factory=dict)  # Who asked for the engine, and when.
+    _busy: dict[RunKey, None] = field(default_factory=dict)  # Subgraphs whose work is continued.
     _is_ticking: bool = False
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:  # noqa: C901 - one branch for each thing that happens
@@ -135,6 +137,8 @@ class Executor:
                 return self._tried(reason)
             case ResultsSafe():
                 return self._results_safe(event)
+            case TimerFired(name=name) if name == WORK:
+                return self._go_on(now)
             case TimerFired():
                 return self._tick(now)
         return []
@@ -237,6 +241,7 @@ class Executor:
     def _end(self, key: RunKey) -> list[Effect]:
         hosted = self.hosted.pop(key)
         self._runs.pop(hosted.run.run_id, None)
+        self._busy.pop(key, None)
         effects: list[Effect] = [] if hosted.run.is_inline else [StopRun(hosted.run.run_id)]
         for request in hosted.requests.values():
             self._requests.pop(request, None)
@@ -359,7 +364,30 @@ class Executor:
                 return [*effects, *self._fail(key, f"rows of {alias} do not have the columns they had: {error}")]
             effects += more
             effects += self._hand_on(key, results, now)
-        return effects
+        return effects + self._work(key, now)
+
+    # The work of the daemon itself.
+
+    def _work(self, key: RunKey, now: Millis) -> list[Effect]:
+        """Work on the inputs of a subgraph with windows. What is too much for one event is continued in others."""
+        run, is_idle = self.hosted[key].run, not self._busy
+        results = run.work()
+        effects = self._hand_on(key, results, now) if results else []
+        if not run.has_work:
+            self._busy.pop(key, None)
+            return effects
+        self._busy[key] = None
+        return [*effects, SetTimer(WORK, 0)] if is_idle else effects
+
+    def _go_on(self, now: Millis) -> list[Effect]:
+        """Go on with the subgraph that has waited longest."""
+        if not self._busy:
+            return []
+        key = next(iter(self._busy))
+        del self._busy[key]
+        are_others = bool(self._busy)
+        effects = self._work(key, now)
+        return [*effects, SetTimer(WORK, 0)] if are_others else effects
 
     # Results out.
 
@@ -449,6 +477,7 @@ class Executor:
                 more, results = hosted.run.tick(now)
                 effects += more
                 effects += self._hand_on(key, results, now)
+                effects += self._work(key, now)
             effects += self._resend(hosted, now)
             if now - hosted.status_at >= STATUS_MS and hosted.is_announced:
                 hosted.status_at = now
@@ -478,6 +507,7 @@ class Executor:
     def validate(self) -> None:
         for run, key in self._runs.items():
             assert self.hosted[key].run.run_id == run
+        assert all(self.hosted[key].run.has_work for key in self._busy)
         for key, alias in self._requests.values():
             assert alias in self.hosted[key].requests
 

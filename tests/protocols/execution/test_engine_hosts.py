@@ -8,7 +8,7 @@ from protocols.execution.submitted import HOSTS_TRIED_MAX, RETRY_MIN_MS
 from protocols.ids import PeerId
 from protocols.messages import Refused
 from protocols.subgraphs import AttemptLost, DeployRefused, Spark
-from tests.protocols.execution.parts import NORTH, PROXY, SELECT, SOUTH, WINDOWS
+from tests.protocols.execution.parts import NORTH, ON_SPARK, PROXY, SELECT, SOUTH
 from tests.protocols.execution.proxied import Proxy
 
 
@@ -31,7 +31,7 @@ def refuse(proxy: Proxy, reason: str) -> PeerId:
 
 def test_the_next_host_is_tried_before_a_query_is_refused_with_all_reasons():
     proxy = Proxy(engines=(NORTH, SOUTH))
-    proxy.begin(WINDOWS)
+    proxy.begin(ON_SPARK)
     first = refuse(proxy, "no Java was found")
     assert [reply for _, reply in proxy.replies if isinstance(reply, Refused)] == []
     second = refuse(proxy, "its disk is full")
@@ -46,7 +46,7 @@ def test_the_next_host_is_tried_before_a_query_is_refused_with_all_reasons():
 
 def test_a_query_that_three_hosts_could_not_start_is_refused():
     proxy = Proxy()
-    proxy.begin(WINDOWS)
+    proxy.begin(ON_SPARK)
     tried = [refuse(proxy, "Spark refused the plan") for _ in range(HOSTS_TRIED_MAX)]
     assert len(set(tried)) == HOSTS_TRIED_MAX
     assert engine_host(proxy) is None, "the fourth is not asked"
@@ -55,7 +55,7 @@ def test_a_query_that_three_hosts_could_not_start_is_refused():
 
 def test_a_query_that_starts_at_the_second_host_is_acknowledged_and_may_go_to_the_first_one_later():
     proxy = Proxy(engines=(PROXY, SOUTH))
-    proxy.begin(WINDOWS)
+    proxy.begin(ON_SPARK)
     assert refuse(proxy, "no Java was found") == PROXY
     assert engine_host(proxy) == SOUTH
     proxy.host(proxy.deploys())
@@ -67,7 +67,7 @@ def test_a_query_that_starts_at_the_second_host_is_acknowledged_and_may_go_to_th
 
 def test_a_query_that_ran_before_avoids_a_host_that_cannot_start_it_again_if_there_is_another():
     proxy = Proxy(engines=(PROXY, SOUTH))
-    proxy.host(proxy.begin(WINDOWS))
+    proxy.host(proxy.begin(ON_SPARK))
     query = proxy.proxy.queries["q"]
     assert query.attempt is not None
     proxy.happen(AttemptLost(query.stream, query.attempt.number, "Java died"))
