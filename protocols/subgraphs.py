@@ -213,6 +213,7 @@ class DeployRefused(Message, frozen=True, kw_only=True, tag="DEPLOY_REFUSED"):
     attempt: Count
     number: Count
     reason: str
+    is_too_large: bool = False  # It has more state than the daemon keeps; an engine of its own may have room.
 
 
 class Undeploy(Message, frozen=True, kw_only=True, tag="UNDEPLOY"):

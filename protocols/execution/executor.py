@@ -47,6 +47,7 @@ LEASE_MS: Final = 20_000  # A subgraph whose proxy sends no LEASE for so long is
 RESEND_MS: Final = 2000
 FORGET_MS: Final = 10_000  # A proxy that has not sent PREPARE again for so long has stopped waiting.
 RUNS_MAX: Final = 5000
+STATE_ROWS_MAX: Final = 1_000_000  # Of all windows in the daemon; at some 500 bytes each, as much as a Spark takes.
 FLOW_BYTES: Final = 256 << 10  # Of rows in one message.
 EARLY_MAX: Final = 1000  # What waits for the engine of one subgraph; more flows are sent again later.
 IN_FLIGHT_MAX: Final = 64  # Back-pressure: with more flows unacknowledged, inputs are not acknowledged either.
@@ -249,14 +250,19 @@ class Executor:
             effects.append(Tell(Abandoned(request)))
         return effects
 
-    def _fail(self, key: RunKey, reason: str) -> list[Effect]:
+    def _fail(self, key: RunKey, reason: str, *, is_too_large: bool = False) -> list[Effect]:
         hosted = self.hosted[key]
-        refusal = self._refusal(hosted.proxy, hosted.run.deploy, reason)
+        refusal = self._refusal(hosted.proxy, hosted.run.deploy, reason, is_too_large=is_too_large)
         return [*self._end(key), refusal]
 
-    def _refusal(self, proxy: PeerId, deploy: Deploy, reason: str) -> Effect:
-        number = deploy.subgraph.number
-        message = DeployRefused(query=deploy.query, attempt=deploy.attempt, number=number, reason=reason)
+    def _refusal(self, proxy: PeerId, deploy: Deploy, reason: str, *, is_too_large: bool = False) -> Effect:
+        message = DeployRefused(
+            query=deploy.query,
+            attempt=deploy.attempt,
+            number=deploy.subgraph.number,
+            reason=reason,
+            is_too_large=is_too_large,
+        )
         return self._send(proxy, message)
 
     def _send(self, peer: PeerId, message: Message) -> Effect:
@@ -389,6 +395,15 @@ class Executor:
         effects = self._work(key, now)
         return [*effects, SetTimer(WORK, 0)] if are_others else effects
 
+    def _bound_state(self) -> list[Effect]:
+        """Give up the windows that keep most when all together keep too much."""
+        kept = {key: hosted.run.state_rows or 0 for key, hosted in self.hosted.items() if hosted.run.is_inline}
+        if sum(kept.values()) <= STATE_ROWS_MAX:
+            return []
+        key = max(kept, key=lambda each: kept[each])
+        reason = f"its windows keep {kept[key]} partial aggregates, and all here may keep {STATE_ROWS_MAX}"
+        return self._fail(key, reason, is_too_large=True)
+
     # Results out.
 
     def _hand_on(self, key: RunKey, results: list[RunOutput], now: Millis) -> list[Effect]:
@@ -466,7 +481,7 @@ class Executor:
     # Time.
 
     def _tick(self, now: Millis) -> list[Effect]:
-        effects: list[Effect] = []
+        effects = self._bound_state()
         for key, hosted in list(self.hosted.items()):
             if now - hosted.status_at < STATUS_MS and not hosted.run.goes_by_time and not hosted.flows:
                 continue  # Nothing to do, for most of thousands of subgraphs.

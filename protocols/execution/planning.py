@@ -95,6 +95,9 @@ class Planning:
     placing: Placing
     parsed: ParsedQuery | None = None
     index: Indexed | None = None  # The join index runs it.
+    is_too_large: bool = (
+        False  # A daemon had no room for its windows: Spark has to run it, if the client left that open.
+    )
     versions: dict[StreamName, StreamVersion] | None = None  # Of its streams; None: not planned yet.
     asked: Asked | None = None  # The open question to the coordinators.
     is_looking: bool = False  # It waits for NetworkSeen.
@@ -110,7 +113,8 @@ class Planning:
     def wanted_engine(self) -> str:
         """What is to run it: what the client asked for, else what the text does."""
         options = dict(self.parsed.options) if self.parsed is not None else {}
-        return self.engine if self.engine != "auto" else options.get("engine", "auto")
+        said = self.engine if self.engine != "auto" else options.get("engine", "auto")
+        return "spark" if said == "auto" and self.is_too_large else said
 
     # From text to plan.
 

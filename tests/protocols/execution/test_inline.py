@@ -6,22 +6,25 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator
+from datetime import datetime
 
 import pytest
 
 from protocols.clock import COUNT_BITS
 from protocols.delivery.messages import FINISHED_US, Batch, Origin, Publishers, Rows
 from protocols.effects import Effect, SetTimer, Tell
-from protocols.events import Answered, TimerFired
-from protocols.execution import inline
-from protocols.execution.cut import cut
+from protocols.events import Answered, Received, TimerFired
+from protocols.execution import executor, inline
+from protocols.execution.cut import cut, is_stateful
 from protocols.execution.executor import WORK
-from protocols.execution.inline import RESULTS_MAX
+from protocols.execution.inline import RESULTS_MAX, WindowRun
 from protocols.execution.run import RunOutput, SubgraphRun
-from protocols.subgraphs import Progress, ResultsReady, merged
+from protocols.subgraphs import DeployRefused, Progress, ResultsReady, merged
 from queries.catalogue import Stream
+from queries.expressions import EPOCH, MICROSECOND
+from queries.plan import Operator, sources
 from queries.query import parse
-from queries.reference import Tuple, evaluate
+from queries.reference import Tuple, evaluate, same_rows
 from queries.schema import Row, Schema
 from queries.slices import is_sliceable
 from tests.protocols.execution.parts import (
@@ -41,6 +44,8 @@ from tests.protocols.execution.parts import (
     run_of,
     silence,
 )
+from tests.queries import random_sql
+from tests.queries.random_queries import Queries
 from tests.seeds import draw_seed
 
 SECOND = 1_000_000
@@ -159,6 +164,21 @@ def test_two_busy_subgraphs_take_turns_and_one_that_ends_is_forgotten():
     key = next(iter(host.executor.hosted))
     host.executor._end(key)
     assert host.happen(TimerFired(WORK)) == []
+
+
+def test_the_windows_that_keep_most_are_given_up_when_all_keep_too_much(monkeypatch: pytest.MonkeyPatch):
+    host = Host(peer=PROXY)
+    next(many_groups(host, 1000))
+    monkeypatch.setattr(executor, "STATE_ROWS_MAX", 1000)
+    host.tick()
+    assert len(host.executor.hosted) == 1
+    monkeypatch.setattr(executor, "STATE_ROWS_MAX", 999)
+    told = [each.event.message for each in host.tick() if isinstance(each, Tell) and isinstance(each.event, Received)]
+    (refused,) = told
+    assert isinstance(refused, DeployRefused)
+    assert refused.is_too_large
+    assert refused.reason == "its windows keep 1000 partial aggregates, and all here may keep 999"
+    assert host.executor.hosted == {}
 
 
 @pytest.mark.parametrize(
@@ -287,3 +307,46 @@ class Play:
         patient = parse(self.text, {"left": Stream("left", WEIGHED, "at", 1 << 40)}).plan  # To which nothing is late.
         expected = Counter(each.row for each in evaluate(patient, {"left": tuples}))
         assert Counter(self.sure + self.told) == expected
+
+
+def test_random_queries_in_the_daemon_have_the_results_of_the_reference():
+    seed = draw_seed()
+    rng = random.Random(seed)
+    found = tried = 0
+    while tried < 40:
+        text = Queries(rng).query().ours
+        plan = parse(text, random_sql.STREAMS).plan
+        if not (is_sliceable(plan) and is_stateful(plan)):
+            continue
+        tried += 1
+        lists = random_sql.data(rng, 30)
+        due = [result.row for result in evaluate(plan, lists)]
+        assert same_rows(results_of(plan, lists, rng), due), text
+        found += len(due)
+    assert found > 2 * tried, "the queries find something"
+
+
+def results_of(plan: Operator, lists: dict[str, list[Tuple]], rng: random.Random) -> list[Row]:
+    """What the daemon makes of rows in the order of their times, some at once."""
+    arrivals: list[tuple[datetime, str, Row]] = []
+    for source in sources(plan):
+        names = [each.name for each in source.schema.fields]
+        for each in lists[source.stream]:
+            time = each.row[names.index(source.event_time)] if source.event_time is not None else each.time
+            arrivals.append((time, source.alias, (*each.row, time)))
+    arrivals.sort(key=lambda arrival: arrival[0])
+    run = WindowRun.of(plan, None)
+    found: list[Row] = []
+    place = number = 0
+    while place <= len(arrivals):
+        some = arrivals[place : place + rng.randrange(1, 9)]
+        watermark_us = (some[-1][0] - EPOCH) // MICROSECOND if some else 1 << 60
+        aliases = [*dict.fromkeys(alias for _, alias, _ in some)] or [arrivals[0][1]]
+        for alias in aliases:
+            number += 1
+            rows = [row for _, of, row in some if of == alias]
+            run.feed(number, alias, rows, True, watermark_us if alias is aliases[-1] else None)
+        while run.has_work:
+            found += [row for made in run.work() for row in made.rows]
+        place += max(1, len(some))
+    return found
