@@ -185,7 +185,7 @@ def no_placement(name: QueryId, found: NoEngine | Infeasible, trouble: str = "")
         left_out = "1 more was" if found.unshared == 1 else f"{found.unshared} more were"
         detail += f' {left_out} left out for another version of execution: "peer doctor" says which.'
     detail += f" This one cannot start it: {trouble}." if trouble else ""
-    hint = 'Windows and joins need a peer that can start Spark: "peer doctor" there says what it lacks.'
+    hint = 'Such a query needs a peer that can start Spark: "peer doctor" there says what it lacks.'
     return Refused(code="unavailable", error=error, detail=detail, hint=hint)
 
 

@@ -10,7 +10,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from queries import aggregates
@@ -161,6 +161,7 @@ def test_readers_that_come_and_go_share_slices_and_have_their_own_results(drawn,
 
 
 @pytest.mark.parametrize("wanted", WANTED, ids=lambda each: each.name)
+@settings(max_examples=20)
 @given(rows=st.lists(values, max_size=150), cuts=st.lists(st.integers(0, 150), max_size=4))
 @example(rows=[(0, 1e308, None)] * 70 + [(0, -1e308, None)] * 70, cuts=[65])
 @example(rows=[(0, 1e308, None)] * 100, cuts=[])
