@@ -76,7 +76,7 @@ CASES: Final = (
         (_stream("ticks"),),
         "SELECT k, count(*) AS times, sum(price) AS total, window_end() AS until "
         "FROM ticks [RANGE 10 SECONDS SLIDE 10 SECONDS] GROUP BY k",
-        ("spark",),
+        ("inline",),
     ),
     Case(
         "windowed-join",
@@ -91,6 +91,7 @@ CASES: Final = (
         '<totals> { for $w in stream("photons")/photons/photon[price >= 0.5] |at diff 10 step 10| '
         "let $s := sum($w/price) where $s >= 50 return <total> { $s } </total> } </totals>",
         ("spark",),
+        ("--engine", "spark"),
     ),
 )
 ON_CLUSTER: Final = Case(
@@ -99,6 +100,7 @@ ON_CLUSTER: Final = Case(
     "SELECT k, count(*) AS times, min(n) AS first, window_end() AS until "
     "FROM quotes [RANGE 10 SECONDS SLIDE 10 SECONDS] GROUP BY k",
     ("spark",),
+    ("--engine", "spark"),
 )
 
 

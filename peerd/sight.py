@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from overlay.members import Member
 from overlay.overlay import Overlay
 from protocols.ids import PeerId
 from protocols.placement.sight import NetworkSeen
+from protocols.versions import WINDOWS_INLINE
 
 CANDIDATES_MAX: Final = 64  # The nearest; a look at that many takes a few milliseconds.
 UNKNOWN_MS: Final = 250.0  # To or from a peer without a known coordinate: far away, but not excluded.
@@ -33,4 +35,10 @@ def look_around(overlay: Overlay, placement: str, wanted: Iterable[PeerId]) -> N
             rows[a][b] = rows[b][a] = UNKNOWN_MS if round_trip_ms is None else round_trip_ms / 2
     engines = [member.peer_id for member in alive if member.has_engine]
     able = tuple(peer for peer in peers if peer in engines)
-    return NetworkSeen(placement, peers, tuple(map(tuple, rows)), able, tuple(unshared))
+    older = tuple(member.peer_id for member in alive if _is_older(member) and member.peer_id in peers)
+    return NetworkSeen(placement, peers, tuple(map(tuple, rows)), able, older, tuple(unshared))
+
+
+def _is_older(member: Member) -> bool:
+    """Whether its release runs no windows in the daemon."""
+    return member.versions["execution"].newest < WINDOWS_INLINE

@@ -48,7 +48,7 @@ _raw_rows: Final = msgspec.msgpack.Decoder(list[msgspec.Raw])
 
 
 class Inline(msgspec.Struct, frozen=True, array_like=True, tag="inline"):
-    """The daemon itself runs the subgraph, which has no state."""
+    """The daemon itself runs the subgraph, which has no state but windows of time."""
 
     @property
     def name(self) -> str:
@@ -221,6 +221,7 @@ class DeployRefused(Message, frozen=True, kw_only=True, tag="DEPLOY_REFUSED"):
     attempt: Count
     number: Count
     reason: str
+    is_too_large: bool = False  # It has more state than the daemon keeps; an engine of its own may have room.
 
 
 class Undeploy(Message, frozen=True, kw_only=True, tag="UNDEPLOY"):

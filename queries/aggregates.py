@@ -101,11 +101,11 @@ def _needs(function: AggregateFunction, argument: Expression | None, types: Sequ
 def _sum(values: list[Any]) -> Any:
     match values[0]:
         case float():
-            return _float_sum(values)
+            return float_sum(values)
         case Decimal():
             return decimals.fraction(sum(map(Fraction, values), Fraction(0)))
         case timedelta():
-            return _interval(sum(map(_microseconds, values)))
+            return interval(sum(map(microseconds, values)))
     total = sum(values)
     return total if INT_MIN <= total <= INT_MAX else None
 
@@ -113,11 +113,11 @@ def _sum(values: list[Any]) -> Any:
 def _avg(values: list[Any]) -> Any:
     match values[0]:
         case float():
-            return _float_sum(values) / len(values)
+            return float_sum(values) / len(values)
         case Decimal():
             return decimals.fraction(sum(map(Fraction, values), Fraction(0)) / len(values))
         case timedelta():
-            return _interval(round(Fraction(sum(map(_microseconds, values)), len(values))))
+            return interval(round(Fraction(sum(map(microseconds, values)), len(values))))
     return float(Fraction(sum(values), len(values)))
 
 
@@ -140,20 +140,47 @@ def _stddev(values: list[Any]) -> float | None:
         return math.inf
 
 
-def _float_sum(values: list[float]) -> float:
+def float_sum(values: Sequence[float]) -> float:
+    """The exact sum of floats, rounded once: beyond the largest float it is infinite.
+
+    >>> float_sum([1e308, 1e308, -1e308]), float_sum([1e308, 1e308]), float_sum([math.inf, -math.inf])
+    (1e+308, inf, nan)
+    """
     try:
         return math.fsum(values)
-    except (OverflowError, ValueError):  # Beyond the largest float, or infinities of both signs.
-        return sum(values)
+    except (OverflowError, ValueError):  # Too large on the way, or infinities of both signs.
+        strange = [value for value in values if not math.isfinite(value)]
+        if strange:
+            return sum(strange)
+        exact = sum(map(Fraction, values), Fraction(0))
+    try:
+        return float(exact)
+    except OverflowError:
+        return math.inf if exact > 0 else -math.inf
 
 
-def _microseconds(value: timedelta) -> int:
+def least(values: Sequence[Any]) -> Any:
+    """The lowest value, NaN only if there is no other."""
+    return min(values, key=order) if _has_nan(values) else min(values)
+
+
+def greatest(values: Sequence[Any]) -> Any:
+    """The highest value; NaN is above all others."""
+    return max(values, key=order) if _has_nan(values) else max(values)
+
+
+def _has_nan(values: Sequence[Any]) -> bool:
+    return isinstance(values[0], float) and any(map(math.isnan, values))
+
+
+def microseconds(value: timedelta) -> int:
     return value // timedelta(microseconds=1)
 
 
-def _interval(microseconds: int) -> timedelta | None:
+def interval(micros: int) -> timedelta | None:
+    """The interval of so many microseconds; None if it is too long."""
     try:
-        return timedelta(microseconds=microseconds)
+        return timedelta(microseconds=micros)
     except OverflowError:
         return None
 
@@ -162,6 +189,6 @@ _VALUES: Final[dict[str, Callable[[list[Any]], Any]]] = {
     "sum": _sum,
     "avg": _avg,
     "stddev": _stddev,
-    "min": lambda values: min(values, key=order),
-    "max": lambda values: max(values, key=order),
+    "min": least,
+    "max": greatest,
 }

@@ -7,7 +7,7 @@ result, and the value is None.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from decimal import (
     ROUND_05UP,
     ROUND_CEILING,
@@ -76,6 +76,13 @@ def fraction(value: Fraction) -> Decimal | None:
     """The decimal nearest to a fraction, half away from zero."""
     quotient = _QUOTIENTS.divide(Decimal(value.numerator), Decimal(value.denominator))
     return fitted(quotient)
+
+
+def exact_sum(values: Iterable[Decimal], start: Decimal) -> Decimal:
+    """The sum of decimals, which may need more digits than a decimal has."""
+    for value in values:
+        start = _WIDE.add(start, value)
+    return start
 
 
 def text(value: Decimal) -> str:

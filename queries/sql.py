@@ -34,6 +34,7 @@ BRANCHES_MAX: Final = 32
 
 # The options of WITH (…) and their values; an empty tuple admits any text.
 OPTIONS: Final[dict[str, tuple[str, ...]]] = {
+    "engine": ("auto", "inline", "spark"),
     "join": ("auto", "sai", "dai-q", "dai-t", "dai-v"),
     "placement": ("auto", "baseline", "edge", "edge+", "in-network", "exact"),
     "skew": ("auto", "split", "whole"),

@@ -259,6 +259,10 @@ class _Asker:
         self.reads_past = workload.past_rng.random() < PAST_SHARE
         durabilities: tuple[ResultsDurability, ...] = ("disk",) if workload.shape.shares else ("disk", "replicated")
         self._durability = workload.durability_rng.choice(durabilities)
+        # Windows run in the daemons, or on what stands for Spark.
+        self._engine: Literal["auto", "spark"] = workload.engine_rng.choice(
+            ("auto", "spark" if "count(" in text else "auto")
+        )
         self.is_acknowledged = False
         self.stays_ms: Millis | None = None  # It is stopped so long after its acknowledgement, and not looked at.
         self.inserted_at: Stamp | None = None
@@ -273,7 +277,7 @@ class _Asker:
         if not self._peer.is_up:
             self._workload.later(RETRY_MS, self.submit)
             return
-        engine = self._workload.shape.join or "auto"
+        engine = self._workload.shape.join or self._engine
         since: Literal["start", "now"] = "start" if self.reads_past else "now"
         command = SubmitQuery(
             text=self.text,
@@ -391,6 +395,7 @@ class QueryWorkload:
         self.placement_rng = world.rng("placement")
         self.past_rng = world.rng("past")
         self.durability_rng = world.rng("durability")
+        self.engine_rng = world.rng("engine")
         self.oracle = QueryOracle(shape.streams)
         if shape.alters:
             self.oracle.altering = Altering(world.rng("altering"), self._some_peer, self.later, self._ask_more)

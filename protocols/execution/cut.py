@@ -61,6 +61,7 @@ from queries.plan import (
 from queries.reads import needed_above
 from queries.restructure import one_shape
 from queries.schema import Schema
+from queries.slices import is_sliceable
 
 NAME_DIGITS: Final = 16
 
@@ -266,8 +267,13 @@ def indexed(plan: Operator, since: Stamp, proxy: PeerId, engine: Indexed) -> Cut
     return Cut((Subgraph(0, plan, _inputs(plan, since, {}), engine),), (proxy,))
 
 
+def runs_inline(plan: Operator, engine: str) -> bool:
+    """Whether the daemon can run a plan itself, and nobody wants Spark to."""
+    return engine != "spark" and is_sliceable(plan)
+
+
 def _engine(plan: Operator, engine: str) -> Engine:
-    return Spark() if is_stateful(plan) or engine == "spark" else Inline()
+    return Inline() if runs_inline(plan, engine) else Spark()
 
 
 def _inputs(plan: Operator, since: Stamp, flows: Mapping[str, FlowInput]) -> tuple[Input, ...]:

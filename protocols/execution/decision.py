@@ -18,7 +18,7 @@ import msgspec
 
 from protocols.catalogue.messages import PublisherShown, StreamShown
 from protocols.execution.apart import Aliases, aliases_of, inner_joins, made_by
-from protocols.execution.cut import is_stateful, narrowed
+from protocols.execution.cut import is_stateful, narrowed, runs_inline
 from protocols.execution.messages import Move, PlacementName
 from protocols.execution.refusals import NoEngine
 from protocols.ids import Millis, PeerId
@@ -323,7 +323,9 @@ def basis_of(
     """What there is to decide on: the network as it is seen now, without the peers that were lost."""
     view = NetworkView(seen.peers, seen.rows)
     view = view.among(peer for peer in view.peers if peer == proxy or peer not in lost)
-    engines = [peer for peer in view.peers if peer in seen.engines and peer not in placing.unable]
+    is_inline = is_stateful(plan) and runs_inline(plan, engine)
+    with_one = [peer for peer in view.peers if peer not in seen.older] if is_inline else seen.engines
+    engines = [peer for peer in view.peers if peer in with_one and peer not in placing.unable]
     able = [peer for peer in engines if peer not in placing.unready] or engines  # Better an unready engine than none.
     is_forced = _is_forced(plan, engine)
     lacks_engine = not able if is_stateful(plan) else is_forced and proxy not in able

@@ -47,6 +47,7 @@ ROLE: Final = "executor"
 TICK: Final = "executor/tick"
 MORE: Final = "executor/more"
 TICK_MS: Final = 100
+WORK: Final = "executor/work"
 STATUS_MS: Final = 1000
 LEASE_MS: Final = 20_000  # A subgraph whose proxy sends no LEASE for so long is given up.
 RESEND_MS: Final = 2000
@@ -54,6 +55,7 @@ FLOWED_MS: Final = 500  # Flows are acknowledged together: at the latest after s
 FLOWED_MAX: Final = 16  # or when so many have come. Their maker waits only beyond IN_FLIGHT_MAX.
 FORGET_MS: Final = 10_000  # A proxy that has not sent PREPARE again for so long has stopped waiting.
 RUNS_MAX: Final = 5000
+STATE_ROWS_MAX: Final = 1_000_000  # Of all windows in the daemon; at some 500 bytes each, as much as a Spark takes.
 FLOW_BYTES: Final = 256 << 10  # Of rows in one message.
 EARLY_MAX: Final = 1000  # What waits for the engine of one subgraph; more flows are sent again later.
 IN_FLIGHT_MAX: Final = 64  # Back-pressure: with more flows unacknowledged, inputs are not acknowledged either.
@@ -124,13 +126,14 @@ class Executor:
     _due: deque[Due] = field(default_factory=deque)  # What taps have for their runs.
     _runs: dict[str, RunKey] = field(default_factory=dict)
     _awaited: dict[tuple[PeerId, Prepare], Millis] = field(default_factory=dict)  # Who asked for the engine, and when.
+    _busy: dict[RunKey, None] = field(default_factory=dict)  # Subgraphs whose work is continued.
     _is_ticking: bool = False
 
     def __post_init__(self) -> None:
         self.streams = StreamHost(self.peer_id, self.inside, ROLE, self.limits)
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:
-        return [*self._happened(event, now), *self._serve(now), *self.streams.settled()]
+        return [*self._happened(event, now), *self._serve(now), *self._work(now), *self.streams.settled()]
 
     def _happened(self, event: Event, now: Millis) -> list[Effect]:  # noqa: C901 - one branch for each thing
         match event:
@@ -270,6 +273,7 @@ class Executor:
     def _end(self, key: RunKey, now: Millis) -> list[Effect]:
         hosted = self.hosted.pop(key)
         self._runs.pop(hosted.run.run_id, None)
+        self._busy.pop(key, None)
         effects: list[Effect] = [] if hosted.run.is_inline else [StopRun(hosted.run.run_id)]
         for subgraph in hosted.expected:
             self._consumers.pop((key[0], subgraph), None)
@@ -278,14 +282,19 @@ class Executor:
             effects += self.streams.detach(tap, now)
         return effects
 
-    def _fail(self, key: RunKey, reason: str, now: Millis) -> list[Effect]:
+    def _fail(self, key: RunKey, reason: str, now: Millis, *, is_too_large: bool = False) -> list[Effect]:
         hosted = self.hosted[key]
-        refusal = self._refusal(hosted.proxy, hosted.run.deploy, reason)
+        refusal = self._refusal(hosted.proxy, hosted.run.deploy, reason, is_too_large=is_too_large)
         return [*self._end(key, now), refusal]
 
-    def _refusal(self, proxy: PeerId, deploy: Deploy, reason: str) -> Effect:
-        number = deploy.subgraph.number
-        message = DeployRefused(query=deploy.query, attempt=deploy.attempt, number=number, reason=reason)
+    def _refusal(self, proxy: PeerId, deploy: Deploy, reason: str, *, is_too_large: bool = False) -> Effect:
+        message = DeployRefused(
+            query=deploy.query,
+            attempt=deploy.attempt,
+            number=deploy.subgraph.number,
+            reason=reason,
+            is_too_large=is_too_large,
+        )
         return self._send(proxy, message)
 
     def _send(self, peer: PeerId, message: Message) -> Effect:
@@ -415,7 +424,34 @@ class Executor:
                     raise AssertionError(f"no rule for {what}")
         except msgspec.MsgspecError as error:
             return self._broken(key, alias, str(error), now)
+        self._note_work(key)
         return effects + self._hand_on(key, results, now)
+
+    # The work of the daemon itself.
+
+    def _note_work(self, key: RunKey) -> None:
+        if self.hosted[key].run.has_work:
+            self._busy[key] = None
+
+    def _work(self, now: Millis) -> list[Effect]:
+        """Work on the windows of the subgraph that has waited longest. What is left is for other events."""
+        if not self._busy:
+            return []
+        key = next(iter(self._busy))
+        del self._busy[key]
+        results = self.hosted[key].run.work()
+        effects = self._hand_on(key, results, now) if results else []
+        self._note_work(key)
+        return [*effects, SetTimer(WORK, 0)] if self._busy else effects
+
+    def _bound_state(self, now: Millis) -> list[Effect]:
+        """Give up the windows that keep most when all together keep too much."""
+        kept = {key: hosted.run.state_rows or 0 for key, hosted in self.hosted.items() if hosted.run.is_inline}
+        if sum(kept.values()) <= STATE_ROWS_MAX:
+            return []
+        key = max(kept, key=lambda each: kept[each])
+        reason = f"its windows keep {kept[key]} partial aggregates, and all here may keep {STATE_ROWS_MAX}"
+        return self._fail(key, reason, now, is_too_large=True)
 
     # Results out.
 
@@ -494,7 +530,7 @@ class Executor:
     # Time.
 
     def _tick(self, now: Millis) -> list[Effect]:
-        effects = self._to_serve(self.streams.tick(now))
+        effects = [*self._bound_state(now), *self._to_serve(self.streams.tick(now))]
         for key, hosted in list(self.hosted.items()):
             if hosted.taps and now - hosted.caught_up_at >= (TIMED_MS if hosted.run.goes_by_time else UNTIMED_MS):
                 hosted.caught_up_at = now
@@ -510,6 +546,7 @@ class Executor:
                 more, results = hosted.run.tick(now)
                 effects += more
                 effects += self._hand_on(key, results, now)
+                self._note_work(key)
             effects += self._resend(hosted, now)
             if now - hosted.status_at >= STATUS_MS and hosted.is_announced:
                 hosted.status_at = now
@@ -548,6 +585,7 @@ class Executor:
             assert self.hosted[key].run.run_id == run
         for tap, (key, alias) in self._inputs.items():
             assert self.hosted[key].taps[alias] is tap
+        assert all(self.hosted[key].run.has_work for key in self._busy)
         self.streams.validate()
 
 

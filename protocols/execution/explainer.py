@@ -90,7 +90,7 @@ class Explainer:
             planning = Planning(self.planner, token, NAME, command.text, command.engine, Placing())
         else:
             placing = Placing("auto", command.within_ms)
-            planning = Planning(self.planner, token, NAME, command.text, "inline", placing)
+            planning = Planning(self.planner, token, NAME, command.text, "placed", placing)
         self._open[token] = _Asked(request, command, planning)
         return planning.begin()
 

@@ -23,7 +23,7 @@ from protocols.effects import Effect, Tell
 from protocols.execution.cut import Cut, cut, indexed, introduced
 from protocols.execution.decision import Choice, Decision, Placing, decide
 from protocols.execution.messages import QueryId, StreamVersion
-from protocols.execution.refusals import NoEngine, cannot_run, no_placement, not_indexed, not_understood
+from protocols.execution.refusals import NoEngine, cannot_run, no_placement, not_indexed, not_inline, not_understood
 from protocols.ids import Millis, PeerId, StreamName
 from protocols.inside import Questions
 from protocols.join_index.condition import NotIndexed, algorithm_for, check
@@ -37,6 +37,7 @@ from queries.errors import QueryError
 from queries.plan import Operator, sources
 from queries.query import ParsedQuery, likely_streams, parse
 from queries.reads import columns_read
+from queries.slices import is_sliceable
 
 SHUN_MS: Final = 30_000  # A host that was lost is not chosen again for a while.
 PLACED_WITHIN_MS: Final = 3000  # How long the coordinators have for a placement.
@@ -90,10 +91,13 @@ class Planning:
     token: str  # Names it in questions; of a query, the stream of its results.
     name: QueryId
     text: str
-    engine: str  # As asked for.
+    engine: str  # As the client asked for; the text may ask, too.
     placing: Placing
     parsed: ParsedQuery | None = None
     index: Indexed | None = None  # The join index runs it.
+    is_too_large: bool = (
+        False  # A daemon had no room for its windows: Spark has to run it, if the client left that open.
+    )
     versions: dict[StreamName, StreamVersion] | None = None  # Of its streams; None: not planned yet.
     asked: Asked | None = None  # The open question to the coordinators.
     is_looking: bool = False  # It waits for NetworkSeen.
@@ -104,6 +108,13 @@ class Planning:
     def plan(self) -> Operator:
         assert self.parsed is not None, "the text is parsed"
         return self.parsed.plan
+
+    @property
+    def wanted_engine(self) -> str:
+        """What is to run it: what the client asked for, else what the text does."""
+        options = dict(self.parsed.options) if self.parsed is not None else {}
+        said = self.engine if self.engine != "auto" else options.get("engine", "auto")
+        return "spark" if said == "auto" and self.is_too_large else said
 
     # From text to plan.
 
@@ -154,7 +165,7 @@ class Planning:
         except QueryError as error:
             return not_understood(error) if are_all else self._ask("streams", ListStreams())
         self.placing.adopt(self.parsed.options)
-        return self._keep_versions(known) or self._choose_index() or self.parsed
+        return self._keep_versions(known) or self._must_run_elsewhere() or self._choose_index() or self.parsed
 
     def _version(self, definition: StreamDefinition) -> int | None:
         """Which version of a stream the text is about: the one it was first planned with; None: the newest."""
@@ -178,12 +189,16 @@ class Planning:
         }
         return None
 
+    def _must_run_elsewhere(self) -> Refused | None:
+        """Refuse a query that is to run in the daemon and cannot."""
+        return not_inline(self.name) if self.wanted_engine == "inline" and not is_sliceable(self.plan) else None
+
     def _choose_index(self) -> Refused | None:
         """Whether the join index runs it; refused if it must and cannot."""
         assert self.parsed is not None
         options, plan = dict(self.parsed.options), self.plan
         is_placed = self.placing.placement != "auto" or self.placing.within_ms is not None
-        wanted = options.get("join", "auto") if self.engine == "auto" else self.engine
+        wanted = options.get("join", "auto") if self.wanted_engine == "auto" else self.wanted_engine
         is_open = wanted == "auto"
         if is_open:
             wanted = (None if is_placed else algorithm_for(plan)) or "auto"
@@ -234,7 +249,7 @@ class Planning:
         streams = dict.fromkeys(source.stream for source in sources(self.plan))
         lost += [peer for peer in seen.peers if not all(self.planner.may_host(peer, each) for each in streams)]
         self.placing.unready = {peer: until for peer, until in self.placing.unready.items() if now < until}
-        return decide(self.plan, self.placing, seen, self.planner.peer_id, self.engine, lost)
+        return decide(self.plan, self.placing, seen, self.planner.peer_id, self.wanted_engine, lost)
 
     def seen(self, event: NetworkSeen, now: Millis, *, is_running: bool) -> Outcome:
         """Decide where the query begins; or, while it runs, whether it goes elsewhere."""
@@ -301,7 +316,8 @@ class Planning:
         proxy, choice = self.planner.peer_id, decision.choice
         if decision.index is not None:
             return indexed(decision.plan, since, proxy, decision.index)
-        made = cut(self.name, decision.plan, since, choice.chains, proxy, choice.worker, self.engine, choice.joins)
+        engine = self.wanted_engine
+        made = cut(self.name, decision.plan, since, choice.chains, proxy, choice.worker, engine, choice.joins)
         known = {name: _on_disk(shown) for name, shown in self.placing.streams.items()}
         return introduced(made, known, self.placing.patience_ms, self.placing.sharing)
 

@@ -147,6 +147,17 @@ def not_indexed(name: QueryId, algorithm: str, why: str, *, is_placed: bool, abl
     return Refused(code="invalid", error=f'query "{name}" cannot run as {algorithm}: {why}', hint=hint)
 
 
+def not_inline(name: QueryId) -> Refused:
+    """The query is to run in the daemon, and has more state than the daemon keeps."""
+    return Refused(
+        code="invalid",
+        error=f'query "{name}" cannot run in the daemon, as it was asked to',
+        detail="A daemon runs selections, unions and aggregates over windows of time. "
+        "Joins, windows of rows or values, and lists of items need Spark.",
+        hint="Leave the engine out.",
+    )
+
+
 def without_form(name: QueryId, made: Cut) -> Refused | None:
     """Refuse a subgraph for Spark that cannot be expressed in Spark."""
     for each in made.subgraphs:
@@ -174,7 +185,7 @@ def no_placement(name: QueryId, found: NoEngine | Infeasible, trouble: str = "")
         left_out = "1 more was" if found.unshared == 1 else f"{found.unshared} more were"
         detail += f' {left_out} left out for another version of execution: "peer doctor" says which.'
     detail += f" This one cannot start it: {trouble}." if trouble else ""
-    hint = 'Windows and joins need a peer that can start Spark: "peer doctor" there says what it lacks.'
+    hint = 'Such a query needs a peer that can start Spark: "peer doctor" there says what it lacks.'
     return Refused(code="unavailable", error=error, detail=detail, hint=hint)
 
 

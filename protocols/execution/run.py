@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import pairwise
@@ -16,6 +16,7 @@ from protocols.delivery.messages import Batch, Missed, Position, Publishers, Sil
 from protocols.effects import Effect
 from protocols.execution.cut import is_stateful
 from protocols.execution.engine import FeedRun, RunId, StartRun
+from protocols.execution.inline import WindowRun, pipelines
 from protocols.execution.late_values import LateValues, windowed_by_value
 from protocols.execution.progress import InputClock
 from protocols.ids import Millis
@@ -39,16 +40,12 @@ from protocols.subgraphs import (
     merged,
 )
 from queries import restructure
-from queries.compile import predicate_on_batch, project_on_batch
 from queries.expressions import EPOCH, MICROSECOND, Column, Expression
 from queries.plan import (
     Nest,
     Operator,
-    Project,
     Restructure,
-    Select,
     Source,
-    Union,
     WindowAggregate,
     horizon_us,
     last_result_us,
@@ -109,7 +106,10 @@ class SubgraphRun:
         marks = 1 if self._tells_old else 0  # Streams do not carry the mark; it is added here.
         streams = [self.sources[each.alias] for each in subgraph.inputs if isinstance(each, StreamInput)]
         self._schemas = {each.alias: each.schema.without_last(marks) for each in streams}
-        self._steps = pipelines(self.plan) if self.is_inline else {}
+        self._steps = pipelines(self.plan) if self.is_inline and not self.is_stateful else {}
+        self._windows = (
+            WindowRun.of(self.plan, deploy.resume.watermark_us) if self.is_inline and self.is_stateful else None
+        )
         self._horizon_us = horizon_us(self.plan) if self.is_stateful else None
         self._has_lists = any(isinstance(each, Nest) for each in walk(self.plan))
         by_value = windowed_by_value(self.plan)
@@ -121,7 +121,7 @@ class SubgraphRun:
         self.missed = dict.fromkeys(self.clocks, 0)
         self.unfit = dict.fromkeys(self.clocks, 0)
         self.rows_out = 0
-        self.state_rows: int | None = None if self.is_stateful else 0
+        self.state_rows: int | None = 0 if self.is_inline else None
         self.watermark_us: int | None = None
         self.floor_us: int | None = None
         self.was_idle = self.had_finished = False
@@ -275,6 +275,9 @@ class SubgraphRun:
                 number, is_new, progress, self.watermark_us, self.floor_us, self._has_all(now), alias, acknowledges
             )
         )
+        if self._windows is not None:
+            self._windows.feed(number, alias, rows, is_new, self.watermark_us)
+            return [], []
         if self.is_inline:
             # Without state, old rows matter only to the consumer.
             wanted = is_new or self.deploy.subgraph.consumer is not None
@@ -403,10 +406,32 @@ class SubgraphRun:
         lows = self._stateful_lows(floor_us) if self.is_stateful else progress.lows
         progress = self._progress(progress, lows, watermark_us, floor_us)
         self.reached = merged(self.reached, progress)
+        return [self._output(rows, is_new, progress)]
+
+    @property
+    def has_work(self) -> bool:
+        """Whether the daemon has inputs to work on."""
+        return self._windows is not None and self._windows.has_work
+
+    def work(self) -> list[RunOutput]:
+        """Work on inputs, as much as one event may. What the first results of an input cover is known with the last."""
+        if self._windows is None:
+            return []
+        outputs: list[RunOutput] = []
+        for made in self._windows.work():
+            if made.number is not None:
+                outputs += self.finished(made.number, made.rows)
+            else:
+                self.is_whole = False
+                outputs.append(self._output(made.rows, True, Progress()))
+        self.state_rows = self._windows.state_rows
+        return outputs
+
+    def _output(self, rows: Sequence[Row], is_new: bool, progress: Progress) -> RunOutput:
         if self._shape is not None:
             rows = self._shape(rows)
         self.rows_out += len(rows)
-        return [RunOutput(rows, is_new, progress, self.said())]
+        return RunOutput(rows, is_new, progress, self.said())
 
     def said(self) -> Progress | None:
         """What the results so far cover; None during a replay."""
@@ -487,32 +512,3 @@ def encode_rows(columns: tuple[Column, ...], rows: Sequence[Row]) -> bytes:
 
 def decode_rows(columns: tuple[Column, ...], rows: bytes) -> list[Row]:
     return _row_schema(columns).decode(rows)
-
-
-# The engine inside the daemon: selections, projections, unions and the shape of results, a batch of rows at a time.
-
-Step = Callable[[Sequence[Row]], Sequence[Row]]
-
-
-def pipelines(plan: Operator) -> dict[str, Step]:
-    """For each source of a stateless plan, what its rows become."""
-    match plan:
-        case Source(alias=alias):
-            return {alias: lambda rows: rows}
-        case Select(input=below, predicate=predicate):
-            return _then(pipelines(below), predicate_on_batch(predicate, below.columns))
-        case Project(input=below, outputs=outputs):
-            expressions = tuple(each.expression for each in outputs)
-            return _then(pipelines(below), project_on_batch(expressions, below.columns))
-        case Union(branches=branches):
-            return {alias: step for branch in branches for alias, step in pipelines(branch).items()}
-        case Restructure(input=below):
-            return _then(pipelines(below), restructure.on_batch(plan))
-    raise AssertionError(f"{plan} has state")
-
-
-def _then(before: dict[str, Step], step: Step) -> dict[str, Step]:
-    def chain(first: Step) -> Step:
-        return lambda rows: step(first(rows))
-
-    return {alias: chain(first) for alias, first in before.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocols.execution.cut import is_stateful
+from protocols.execution.cut import runs_inline
 from protocols.execution.run import encode_rows
 from protocols.subgraphs import FlowInput, Inline, Spark, StreamInput, Subgraph
 from queries.plan import Operator, Restructure, Source, sources, walk
@@ -18,7 +18,7 @@ def unsound_subgraph(subgraph: Subgraph) -> str:
     by_alias = {each.alias: each for each in sources(subgraph.plan)}
     if sorted(each.alias for each in subgraph.inputs) != sorted(by_alias):
         return "its inputs are not those of its plan"
-    if isinstance(subgraph.engine, Inline) and is_stateful(subgraph.plan):
+    if isinstance(subgraph.engine, Inline) and not runs_inline(subgraph.plan, "inline"):
         return "its plan has state, which only an engine of its own can keep"
     if isinstance(subgraph.engine, Spark) and any(isinstance(each, Restructure) for each in walk(_run(subgraph))):
         return "an engine makes no XML"

@@ -305,6 +305,9 @@ class SubmittedQuery:
         if attempt is None:
             return []
         lacks_engine = self.state == "starting" and attempt.has_engine_at(sender)
+        if message.is_too_large and self.planning.wanted_engine == "auto":
+            self.planning.is_too_large = True
+            return self._lose(f"peer {sender.short}: {message.reason}", now) + self._go_on_at_once(now)
         if self.is_acknowledged:
             if lacks_engine:
                 placing.avoid(sender, now)

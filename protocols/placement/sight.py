@@ -21,4 +21,5 @@ class NetworkSeen(Event, frozen=True):
     peers: tuple[PeerId, ...]
     rows: tuple[tuple[float, ...], ...]
     engines: tuple[PeerId, ...]  # Those that say they can run operators with state.
+    older: tuple[PeerId, ...] = ()  # Peers of a release whose daemons run no windows.
     unshared: tuple[PeerId, ...] = ()  # Live peers that are left out, since they do not share execution with us.

@@ -95,6 +95,12 @@ async def test_an_engine_that_nobody_shares_is_no_engine(tmp_path: Path):
         assert '1 more was left out for another version of execution: "peer doctor" says which.' in refused.detail
 
 
+async def test_a_peer_of_a_release_whose_daemon_runs_no_windows_is_known_for_it(tmp_path: Path):
+    async with three(tmp_path, {**VERSIONS, "execution": Span(2, 2)}) as (overlays, _):
+        seen = look_around(overlays[0], "q", (overlays[1].peer_id,))
+        assert (seen.older, seen.unshared) == ((overlays[1].peer_id,), ())
+
+
 async def test_a_copy_is_not_kept_where_delivery_is_not_shared(tmp_path: Path):
     async with three(tmp_path, {**VERSIONS, "delivery": NEWER}) as (overlays, (one, _, _)):
         assert one.driver._nearest() == (overlays[2].peer_id,)
@@ -165,8 +171,8 @@ async def test_what_is_not_shared_is_not_read_and_unknown_kinds_are_said_once(tm
         (
             EXECUTION,
             "warn",
-            "does not share execution (2 here, 7 to 8 there), join_index (3 here, 7 to 8 there): neither runs parts of "
-            "the other's queries, neither joins for the other",
+            "does not share execution (2 to 3 here, 7 to 8 there), join_index (3 here, 7 to 8 there): neither "
+            "runs parts of the other's queries, neither joins for the other",
             "upgrade this peer",
         ),
     ],

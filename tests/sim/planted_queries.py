@@ -12,6 +12,7 @@ from protocols.delivery.messages import Origin, Publishers
 from protocols.effects import AfterSync, Append, Effect, Tell
 from protocols.events import Event
 from protocols.execution.executor import Executor
+from protocols.execution.inline import WindowRun
 from protocols.execution.messages import ResultsNoted
 from protocols.execution.progress import InputClock
 from protocols.execution.proxy import QueryProxy
@@ -28,6 +29,7 @@ from protocols.join_index.stays import Stays
 from protocols.join_index.subscriber import Subscriber
 from protocols.messages import Record
 from protocols.subgraphs import Progress, Reach, ResultsReady, Vector, merged
+from queries import slices
 from tests.sim.bugs import Patch, bug
 
 
@@ -138,6 +140,26 @@ def lows_of_the_latest_floor() -> Patch:
         return moved
 
     return patch.object(SubgraphRun, "_advance", hurry)
+
+
+@bug("queries", seeds=60)
+def an_edge_of_windows_off_by_one() -> Patch:
+    """A tuple at the very beginning of a window counts in the slice before it."""
+    slice_of = slices._Span.slice_of
+    return patch.object(slices._Span, "slice_of", lambda span, time_us: slice_of(span, time_us - 1))
+
+
+@bug("queries", seeds=60)
+def a_slice_dropped_too_soon() -> Patch:
+    """A slice is let go with the first window that it is in, not with the last."""
+    return patch.object(slices._Span, "last_end", lambda span, time_us: span.first_end(time_us))
+
+
+@bug("query-restarts", seeds=60)
+def windows_told_again() -> Patch:
+    """An attempt does not know which windows the one before has told."""
+    of = WindowRun.of
+    return patch.object(WindowRun, "of", lambda plan, closed_until_us: of(plan, None))
 
 
 @bug("queries", seeds=20)

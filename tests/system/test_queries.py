@@ -135,11 +135,29 @@ async def test_a_reader_is_told_that_its_query_was_stopped(network: Cluster):
         await nothing_left(one, "ended")
 
 
+def test_windows_of_time_need_no_spark(network: Cluster):
+    """Late rows and groups, and results that another peer reads."""
+    assert network.client(1).get("/status")["spark"] == {"state": "none"}
+    peer(network, "stream", "create", "sums", "n int, k string, at timestamp", "--event-time", "at", "--lateness", "2s")
+    text = "SELECT k, count(*) AS times, sum(n) AS total FROM sums [RANGE 4 SECONDS SLIDE 2 SECONDS] GROUP BY k"
+    peer(network, "subscribe", text, "--name", "totals", "--detach")
+    shown = json.loads(peer(network, "query", "show", "totals", "-o", "json").stdout)
+    assert {each["engine"] for each in shown["subgraphs"]} == {"inline"}
+    seconds = (1, 3, 2, 5, 0, 9)  # Seconds 0 and 2 come late; no window that they are in is closed by then.
+    rows = [{"n": n, "k": "ab"[n % 2], "at": f"2026-05-01T12:00:0{n}Z"} for n in seconds]
+    peer(network, "publish", "sums", "-", "-p", "2", typed="\n".join(map(json.dumps, rows)))
+    told = peer(network, "query", "attach", "totals", "-n", "6", "-o", "jsonl").stdout.splitlines()
+    assert sorted(tuple(json.loads(each).values()) for each in told) == [
+        ("a", 1, 0), ("a", 1, 2), ("a", 2, 2), ("b", 1, 1), ("b", 2, 4), ("b", 2, 8)
+    ]  # fmt: skip
+    peer(network, "query", "stop", "totals")
+
+
 async def test_a_query_with_state_is_refused_where_nobody_runs_spark(network: Cluster):
     async with client(network, 1) as one:
         await one.create_stream("counted", "n int")
         with pytest.raises(PeerRefused, match="no peer here has it"):
-            await one.submit("SELECT count(*) AS c FROM counted [RANGE 1 MINUTE SLIDE 1 MINUTE]")
+            await one.submit("SELECT count(*) AS c FROM counted [ROWS 10]")
         await nothing_left(one, "counted")
 
 

@@ -1,4 +1,7 @@
-"""Queries with state over real daemons, run by Spark: exact, whoever is killed in mid-stream, and silent at the end."""
+"""Queries with state over real daemons, most of them run by Spark.
+
+They are exact, whoever is killed in mid-stream, and leave nothing behind.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from peerd.client import Client, ConnectionLost, RunningQuery
+from peerd.client import Client, ConnectionLost, QueryEngine, RunningQuery
 from peerd.cluster import Cluster
 from peerd.datadir import DataDir
 from tests.seeds import draw_seed
@@ -132,12 +135,12 @@ async def test_a_join_is_exact_whoever_is_killed(fragile: Cluster, victim: str):
         assert spark_of(fragile, READER)["runs"] == {}
 
 
-@pytest.mark.parametrize("victim", ["java", "proxy"])
-async def test_windows_are_exact_whoever_is_killed(fragile: Cluster, victim: str):
+@pytest.mark.parametrize(("engine", "victim"), [("spark", "java"), ("spark", "proxy"), ("inline", "proxy")])
+async def test_windows_are_exact_whoever_is_killed(fragile: Cluster, engine: QueryEngine, victim: str):
     """Ten ticks a second of event time; every window of every key is told once, with all its ticks."""
     seed = draw_seed()
     rng = random.Random(seed)
-    ticks = f"ticks_{victim}"
+    ticks = f"ticks_{engine}_{victim}"
     expected: dict[tuple[int, int], list[int]] = {}  # Ticks by window and key.
     numbers = itertools.count()
 
@@ -155,7 +158,8 @@ async def test_windows_are_exact_whoever_is_killed(fragile: Cluster, victim: str
 
     async with client(fragile, 1) as one, client(fragile, 2, 60) as two, client(fragile, READER, SPARK_S) as five:
         await one.create_stream(ticks, "n int, k int, at timestamp", event_time="at")
-        async with five.query(WINDOWS.format(ticks), name="windows") as windows, reading(windows) as got:
+        query = five.query(WINDOWS.format(ticks), name="windows", engine=engine)
+        async with query as windows, reading(windows) as got:
             await some(two, 55)
             for _ in range(2):
                 await until(lambda: due() <= got.keys(), "all windows so far", SPARK_S)
@@ -225,7 +229,7 @@ async def test_no_row_is_late_of_three_files_that_are_published_at_once(fragile:
 
     async with client(fragile, 1) as one, client(fragile, READER, SPARK_S) as five:
         await one.create_stream("files", "n int, at timestamp", event_time="at")
-        text = "SELECT count(*) AS times FROM files [RANGE 1 HOUR SLIDE 1 HOUR]"
+        text = "SELECT count(*) AS times FROM files [RANGE 1 HOUR SLIDE 1 HOUR] WITH (engine = spark)"
         async with five.query(text, name="filed") as query, reading(query) as got:
             await asyncio.gather(*(publish_file(number) for number in (1, 2, 3)))
             await until(lambda: got == {(180,): rows // 60}, f"each hour of all files; got {got}", SPARK_S)

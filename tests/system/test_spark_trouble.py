@@ -18,6 +18,8 @@ from tests.system.clients import peer, until
 from tests.system.ports import PORTS
 
 WINDOWS = "SELECT count(*) AS n FROM s [RANGE 1 SECOND SLIDE 1 SECOND]"
+ON_SPARK = f"{WINDOWS} WITH (engine = spark)"
+LAST_ROWS = "SELECT count(*) AS n FROM s [ROWS 2]"
 ENOUGH_MB = 270  # A little more than Spark needs of a scratch folder.
 
 
@@ -70,14 +72,14 @@ def lacking(
         yield cluster, check, reason
 
 
-def test_where_no_peer_can_start_spark_windows_are_refused_with_the_reason_and_the_peers_go_on(
+def test_where_no_peer_can_start_spark_what_needs_it_is_refused_with_the_reason_and_the_peers_go_on(
     lacking: tuple[Cluster, str, str],
 ):
     cluster, check, reason = lacking
     assert not says_it_has_spark(cluster, 1)
     assert not says_it_has_spark(cluster, 2)
     peer(cluster, "stream", "create", "s", "n int")
-    for text, engine in ((WINDOWS, "auto"), ("SELECT n FROM s", "spark")):
+    for text, engine in ((LAST_ROWS, "auto"), (ON_SPARK, "auto"), ("SELECT n FROM s", "spark")):
         assert reason in peer(cluster, "subscribe", text, "--engine", engine, "--detach", code=1).stderr
     status = cluster.client(1).get("/status")["spark"]
     assert status["state"] == "off"
@@ -108,7 +110,7 @@ async def test_where_the_first_peer_cannot_start_spark_after_all_the_next_one_do
         peer(cluster, "stream", "create", "s", "n int, at timestamp", "--event-time", "at")
         with (folder / "filler").open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, ENOUGH_MB - 10 << 20)
-        peer(cluster, "subscribe", WINDOWS, "--name", "windows", "--detach")
+        peer(cluster, "subscribe", ON_SPARK, "--name", "windows", "--detach")
         shown: dict[str, Any] = json.loads(peer(cluster, "query", "show", "windows", "-o", "json").stdout)
         (host,) = (each["host"] for each in shown["subgraphs"] if each["engine"] == "spark")
         assert host == cluster.client(2).get("/status")["peer_id"]

@@ -49,6 +49,7 @@ JOIN = (
 )
 NARROW = "SELECT l.number FROM left l [RANGE 1 SECOND], right r [RANGE 1 SECOND] WHERE l.part = r.part AND l.number < 3"
 WINDOWS = "SELECT count(*) AS n FROM left [RANGE 2 SECONDS]"
+ON_SPARK = f"{WINDOWS} WITH (engine = spark)"
 
 
 def at(second: float) -> object:

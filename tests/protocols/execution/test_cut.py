@@ -116,7 +116,8 @@ def test_windows_of_several_shapes_are_made_apart_and_put_together_at_the_proxy(
 
 def test_a_union_of_windows_can_be_made_elsewhere():
     text = f"{WINDOWS} UNION ALL SELECT number FROM right"
-    assert shape(text, worker=WORKER) == [(1, WORKER, "spark", 0), (0, PROXY, "inline", None)]
+    assert shape(text, worker=WORKER) == [(1, WORKER, "inline", 0), (0, PROXY, "inline", None)]
+    assert shape(text, worker=WORKER, engine="spark") == [(1, WORKER, "spark", 0), (0, PROXY, "inline", None)]
 
 
 def test_lists_travel_from_a_worker_to_the_proxy():

@@ -24,6 +24,7 @@ from tests.protocols.execution.parts import (
     SELECT,
     SOUTH,
     STREAMS,
+    WINDOWS,
     WORKER,
     on_a_line,
     stream,
@@ -84,6 +85,16 @@ def test_what_has_state_goes_only_where_there_is_an_engine():
     assert decided(placing("auto", rate=0.0), seen=with_engines(WORKER, NORTH, SOUTH)).worker == WORKER  # The nearest.
     nobody = decide(parse(JOIN, STREAMS).plan, placing(), with_engines(), PROXY, "auto", ())
     assert nobody == NoEngine(peers=4, here=False)
+
+
+def test_windows_run_in_the_daemon_of_any_peer_that_can():
+    """Not of a release whose daemons do not, nor where Spark is asked for."""
+    sparkless = with_engines()
+    assert decided(placing("auto", rate=0.0), WINDOWS, sparkless).worker == PROXY
+    older = msgspec.structs.replace(sparkless, older=(PROXY, NORTH))
+    assert decided(placing("auto", rate=0.0), WINDOWS, older).worker == WORKER
+    plan = parse(WINDOWS, STREAMS).plan
+    assert decide(plan, placing(), sparkless, PROXY, "spark", ()) == NoEngine(peers=4, here=False)
 
 
 def test_what_is_forced_to_spark_runs_only_where_it_is():

@@ -20,7 +20,7 @@ from protocols.execution.messages import QueryAccepted, QueryInstalled, StopQuer
 from protocols.execution.submitted import RETRY_MIN_MS
 from protocols.messages import Done, Refused
 from protocols.subgraphs import Deploy, Deployed, Progress, SubgraphStatus, Undeploy
-from tests.protocols.execution.parts import JOIN, NORTH, PROXY, SELECT, SOUTH
+from tests.protocols.execution.parts import JOIN, NORTH, PROXY, SELECT, SOUTH, WINDOWS
 from tests.protocols.execution.proxied import Proxy
 
 UNAVAILABLE = Refused(code="unavailable", error="the network is torn")
@@ -66,13 +66,25 @@ def test_a_query_whose_results_have_no_stream_is_taken_from_its_hosts():
 
 def test_a_query_that_spark_has_no_form_for_is_refused_before_anybody_is_sent_anything():
     proxy = Proxy()
-    text = "SELECT max(CAST(number / 2 AS string)) AS half FROM left [RANGE 1 MINUTE]"
+    text = "SELECT max(CAST(number / 2 AS string)) AS half FROM left [RANGE 1 MINUTE] WITH (engine = spark)"
     assert proxy.begin(text, left=PROXY) == []
     (_, refusal) = proxy.replies[-1]
     assert isinstance(refusal, Refused)
     assert (refusal.code, refusal.error) == ("invalid", 'query "q" cannot run: Spark has no form for it')
     assert refusal.detail in ("Spark writes floats in another way.", "Spark writes decimals with all their places.")
     assert proxy.proxy.queries["q"].state == "ending"
+
+
+def test_what_the_daemon_cannot_run_is_refused_if_it_must_and_the_text_may_say_what_runs_it():
+    proxy = Proxy()
+    proxy.submit(f"{JOIN} WITH (engine = inline)")
+    proxy.show_streams(left=NORTH)
+    (_, refusal) = proxy.replies[-1]
+    assert isinstance(refusal, Refused)
+    assert (refusal.code, refusal.error) == ("invalid", 'query "q" cannot run in the daemon, as it was asked to')
+    for engine in ("inline", "spark"):
+        deploys = Proxy().begin(f"{WINDOWS} WITH (engine = {engine})")
+        assert {each.subgraph.engine.name for each in deploys} >= {engine}
 
 
 def test_hosts_know_a_query_by_its_stream_which_no_other_peer_has():

@@ -120,7 +120,7 @@ def test_what_comes_of_old_rows_and_new_ones_is_new():
 
 def test_no_window_closes_before_the_rows_are_back_that_were_in_it():
     other = Origin(SOUTH, "left", 1)
-    run = run_of(WINDOWS, resume=Progress((reach("left", LEFT, 1), reach("left", other, 1))))
+    run = run_of(WINDOWS, engine="spark", resume=Progress((reach("left", LEFT, 1), reach("left", other, 1))))
     effects, _ = run.take_batch("left", numbered(LEFT, 0, 9), now=0)
     assert [each.watermark_us for each in effects if isinstance(each, FeedRun)] == [None, None]
     run.take_batch("left", numbered(other, 0, 1), now=0)
@@ -132,7 +132,9 @@ def test_no_window_closes_before_the_rows_are_back_that_were_in_it():
 def test_a_publisher_that_has_more_to_give_is_waited_for_however_long_that_takes():
     """After a restart of its reader one publisher is read quickly and another slowly: none of their rows is late."""
     other = Origin(SOUTH, "left", 1)
-    run = run_of(WINDOWS, resume=Progress((reach("left", LEFT, 1), reach("left", other, 1)), watermark_us=0))
+    run = run_of(
+        WINDOWS, engine="spark", resume=Progress((reach("left", LEFT, 1), reach("left", other, 1)), watermark_us=0)
+    )
     run.take_batch("left", numbered(LEFT, 0, 90), now=0)
     run.take_batch("left", numbered(other, 0, 2), now=0)
     run.take_silence("left", silence(LEFT, 90), now=0)
@@ -144,7 +146,7 @@ def test_a_publisher_that_has_more_to_give_is_waited_for_however_long_that_takes
 
 
 def test_windows_that_were_told_take_no_new_rows_in_the_next_attempt():
-    run = run_of(WINDOWS, resume=Progress((reach("left", LEFT, 1),), (), watermark_us=20 * SECOND))
+    run = run_of(WINDOWS, engine="spark", resume=Progress((reach("left", LEFT, 1),), (), watermark_us=20 * SECOND))
     effects, _ = run.take_batch("left", numbered(LEFT, 0, 3), now=0)
     assert [(len(each.rows), each.is_new) for each in effects if isinstance(each, FeedRun)] == [(1, False), (0, True)]
     assert run.status(7, now=0).inputs[0].late == 2, "the old row is there for the state"
@@ -152,7 +154,7 @@ def test_windows_that_were_told_take_no_new_rows_in_the_next_attempt():
 
 def test_the_last_windows_close_when_every_publisher_has_finished():
     other = Origin(SOUTH, "left", 1)
-    run = run_of(WINDOWS)
+    run = run_of(WINDOWS, engine="spark")
     run.meet("left", Publishers(origins=(LEFT, other)), now=0)
     run.take_batch("left", numbered(LEFT, 0, 12), now=0)
     run.take_batch("left", numbered(other, 0, 5), now=0)
@@ -199,7 +201,7 @@ def test_lows_follow_what_is_out_not_what_is_in():
 
 
 def test_a_row_that_comes_too_late_for_every_window_is_counted_and_left_out():
-    run = run_of("SELECT count(*) AS n FROM left [RANGE 10 SECONDS SLIDE 10 SECONDS]")
+    run = run_of("SELECT count(*) AS n FROM left [RANGE 10 SECONDS SLIDE 10 SECONDS]", engine="spark")
     run.take_batch("left", numbered(LEFT, 21, 11), now=0)  # Up to second 31.
     late = [(number, 1, at(second)) for number, second in enumerate((1, 20, 29))]
     effects, _ = run.take_batch("left", batch(LEFT, 32, *late, (9, 1, at(30))), now=0)
@@ -209,7 +211,7 @@ def test_a_row_that_comes_too_late_for_every_window_is_counted_and_left_out():
 
 
 def test_a_row_between_two_windows_is_not_late():
-    run = run_of("SELECT count(*) AS n FROM left [RANGE 2 SECONDS SLIDE 10 SECONDS]")
+    run = run_of("SELECT count(*) AS n FROM left [RANGE 2 SECONDS SLIDE 10 SECONDS]", engine="spark")
     run.take_batch("left", numbered(LEFT, 40, 1), now=0)
     effects, _ = run.take_batch("left", batch(LEFT, 41, (1, 1, at(33)), (2, 1, at(29))), now=0)
     assert [row[0] for row in rows_of(effects)] == [1], "no window has it"
@@ -219,19 +221,21 @@ def test_a_row_between_two_windows_is_not_late():
 def test_a_row_without_a_time_is_of_when_it_was_published():
     schema = Schema.parse("number int, at timestamp null")
     plan = parse("SELECT count(*) AS n FROM s [RANGE 2 SECONDS]", {"s": Stream("s", schema, "at")}).plan
-    (subgraph,) = cut("q.1", plan, 7, {}, PROXY, PROXY, "auto").subgraphs
+    (subgraph,) = cut("q.1", plan, 7, {}, PROXY, PROXY, "spark").subgraphs
     run = SubgraphRun(deploy_of(subgraph), "q.1.0~1", now=0)
     effects, _ = run.take_batch("s", Batch(LEFT, 0, 1, 5000 << COUNT_BITS, schema.encode([(1, None)])), now=0)
     assert rows_of(effects) == [(1, None, EPOCH + timedelta(seconds=5))]
 
 
 @pytest.mark.parametrize(
-    "text", ["SELECT number FROM s", "SELECT count(*) AS n FROM s [RANGE 2 SECONDS]"], ids=["inline", "spark"]
+    ("text", "engine"),
+    [("SELECT number FROM s", "auto"), ("SELECT count(*) AS n FROM s [RANGE 2 SECONDS]", "spark")],
+    ids=["inline", "spark"],
 )
-def test_rows_with_decimals_that_an_earlier_release_accepted_are_left_out_and_counted(text: str):
+def test_rows_with_decimals_that_an_earlier_release_accepted_are_left_out_and_counted(text: str, engine: str):
     schema = Schema.parse("number int, price decimal, spot record(height decimal null) null")
     plan = parse(text, {"s": Stream("s", schema)}).plan
-    (subgraph,) = cut("q.1", plan, 7, {}, PROXY, PROXY, "auto").subgraphs
+    (subgraph,) = cut("q.1", plan, 7, {}, PROXY, PROXY, engine).subgraphs
     run = SubgraphRun(deploy_of(subgraph), "q.1.0~1", now=0)
     one, small = Decimal("1.50"), Decimal("1E-50")
     rows = schema.encode(
