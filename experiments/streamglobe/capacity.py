@@ -20,6 +20,25 @@ Needs = Mapping[str, float]
 """What a plan adds to each resource, in its unit a second."""
 
 
+class Work(NamedTuple):
+    """CPU of each kind of work on an item, in units of one selection on one photon, most of which is parsing it."""
+
+    carry_byte: float
+    parse: float = 0.8
+    test: float = 0.2
+    project: float = 0.3
+    aggregate: float = 0.4
+    restructure: float = 0.5
+
+
+def link_name(one: int, other: int) -> str:
+    return f"link {min(one, other)}-{max(one, other)}"
+
+
+def cpu_name(node: int) -> str:
+    return f"CPU of SP{node}"
+
+
 class Shortage(NamedTuple):
     """A resource that a plan would overload."""
 

@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from experiments.streamglobe.capacity import Capacity, Refusal, Shortage
+from experiments.streamglobe.capacity import Capacity, Refusal, Shortage, cpu_name, link_name
 from experiments.streamglobe.match import match_properties
 from experiments.streamglobe.windows import extent
 from experiments.streamglobe.world import (
@@ -22,9 +22,7 @@ from experiments.streamglobe.world import (
     WEIGHTS,
     Asked,
     World,
-    cpu_name,
     item_bytes,
-    link_name,
 )
 from queries.properties import InputProperties
 

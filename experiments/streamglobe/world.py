@@ -17,11 +17,11 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from experiments.streamglobe.capacity import Capacity, Resource
+from experiments.streamglobe.capacity import Capacity, Resource, Work, cpu_name, link_name
 from queries.canonical import canonical
 from queries.catalogue import Stream
 from queries.compile import on_row
-from queries.expressions import Expression, columns_of
+from queries.expressions import Expression
 from queries.plan import Operator
 from queries.properties import InputProperties, Path, properties
 from queries.query import parse
@@ -81,18 +81,8 @@ PROJECTIONS: Final = (
 )
 WINDOWS: Final = ((10, 10), (20, 10), (20, 20), (30, 10), (40, 20), (60, 20), (60, 40), (60, 60), (90, 30))
 FUNCTIONS: Final = ("avg", "avg", "sum", "count", "min", "max")
+WORK: Final = Work(carry_byte=0.25 / (TAG_BYTES + sum(ELEMENT_BYTES.values())))
 MIX: Final = (0.5, 0.12, 0.38)  # Selections, projections, aggregates.
-
-
-class Work(NamedTuple):
-    """CPU in units of one selection on one photon, most of which is parsing it."""
-
-    parse: float = 0.8
-    test: float = 0.2
-    project: float = 0.3
-    aggregate: float = 0.4
-    restructure: float = 0.5
-    carry_byte: float = 0.25 / (TAG_BYTES + sum(ELEMENT_BYTES.values()))
 
 
 class Asked(NamedTuple):
@@ -153,14 +143,6 @@ class Backbone:
         return self._paths[start, end]
 
 
-def link_name(one: int, other: int) -> str:
-    return f"link {min(one, other)}-{max(one, other)}"
-
-
-def cpu_name(node: int) -> str:
-    return f"CPU of SP{node}"
-
-
 WEIGHTS: Final = {"link": GAMMA, "CPU": 1 - GAMMA}
 
 
@@ -174,7 +156,7 @@ class World:
     per_s: float = PHOTONS_PER_S
     cpu: float = CPU
     link_bps: float = LINK_BPS
-    work: Work = field(default_factory=Work)
+    work: Work = WORK
     is_parsed_once: bool = False  # Whether all that reads one stream at one peer parses it together.
     _masks: dict[tuple[int, Expression | None], npt.NDArray[np.bool_]] = field(default_factory=dict)
 
@@ -309,8 +291,3 @@ def world(
     samples = [photons(seed * 7 + each) for each in range(len(backbone.sources))]
     cpu, link = (CPU, LINK_BPS) if is_tight else (10 * CPU, 100 * LINK_BPS)
     return World(backbone, queries, samples, PHOTONS_PER_S * factor, cpu, link, is_parsed_once=is_parsed_once)
-
-
-def tested(predicate: Expression | None) -> tuple[Path, ...]:
-    """The elements that a condition names."""
-    return () if predicate is None else tuple(column.path for column in columns_of(predicate))
