@@ -89,6 +89,11 @@ class Facts:
     def everything(self) -> Need:
         return Need((ALL,), self.every_path)
 
+    def learn(self, rows_per_s: Callable[[Sequence[Expression | None]], float]) -> None:
+        """Other rates: statistics have changed."""
+        self.rows_per_s = rows_per_s
+        self._flows.clear()
+
     def number(self, selection: Expression | None) -> int:
         return self._selections.setdefault(selection, len(self._selections))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from experiments import sweep
-from experiments.streamglobe import figure_6, measure, overload, table_1
+from experiments.streamglobe import estimates, figure_6, measure, overload, table_1
 from experiments.streamglobe.measure import STRATEGIES
 
 
@@ -45,3 +45,10 @@ def test_scale_one_is_thirty_seeds():
     cells = measure.cells(sweep.Options(scale=1.0, seed=5), 2, is_tight=True)
     assert len(cells) == 30 * len(STRATEGIES)
     assert {each["seed"] for each in cells} == set(range(5, 35))
+
+
+def test_quantiles_are_nearer_to_the_truth_than_guesses():
+    found = estimates.estimated(2)
+    assert found.error["truth"] == 0
+    assert [each.holds for each in estimates.claims([found])] == [True, True]
+    assert found.mbps["truth"] < found.mbps["guess"]
