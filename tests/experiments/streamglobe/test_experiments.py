@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 
 from experiments import sweep
-from experiments.streamglobe import estimates, figure_6, measure, overload, table_1
+from experiments.streamglobe import estimates, figure_6, joins, measure, overload, table_1
 from experiments.streamglobe.measure import STRATEGIES
+from experiments.streamglobe.residual import Residual, match
+from tests.seeds import draw_seed
 
 
 def test_figure_6_on_one_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
@@ -52,3 +55,13 @@ def test_quantiles_are_nearer_to_the_truth_than_guesses():
     assert found.error["truth"] == 0
     assert [each.holds for each in estimates.claims([found])] == [True, True]
     assert found.mbps["truth"] < found.mbps["guess"]
+
+
+def test_a_few_joins_serve_many_queries():
+    luck = random.Random(draw_seed())
+    posed = [joins.drawn(luck) for _ in range(40)]
+    found = {rule: joins.running(rule, posed) for rule in joins.RULES}
+    for rule in ("contained", "widened"):
+        for plan in posed:
+            assert any(isinstance(match(each, "shared", plan), Residual) for each in found[rule]), rule
+    assert len(found["widened"]) <= 20 < len(found["contained"]) <= len(found["alone"]) == 40
