@@ -63,8 +63,8 @@ def _plain(predicate: Expression) -> Expression:
     return rewritten(predicate, lambda n: msgspec.structs.replace(n, input="") if isinstance(n, Column) else n)
 
 
-def estimated(seed: int) -> Estimated:
-    asked = world(2, seed, is_tight=False)
+def estimated(seed: int, setup: int = 2) -> Estimated:
+    asked = world(setup, seed, is_tight=False)
     known = [advertised(asked, stream) for stream in range(len(asked.samples))]
     ways: dict[str, Shares] = {
         "guess": lambda _, predicates: share({}, predicates),

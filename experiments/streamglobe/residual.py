@@ -40,7 +40,6 @@ from experiments.streamglobe.shapes import (
 )
 from experiments.streamglobe.windows import divides, edges, extent, is_alike, is_cut_by
 from queries.aggregates import aggregate as aggregate_of
-from queries.canonical import canonical
 from queries.expressions import (
     END,
     START,
@@ -94,11 +93,10 @@ Match = Residual | Widening | None
 
 
 def match(shape: Shape, stream: str, plan: Operator, alias: str = "s0") -> Match:
-    """How a query can read a shared stream of this name; of a sieve, in place of one of its sources.
+    """How a query with this canonical plan can read a shared stream of this name; of a sieve, in place of one source.
 
-    `alias` is that of the canonical plan. None: they have nothing to do with each other.
+    None: they have nothing to do with each other.
     """
-    plan = canonical(plan)
     if any(isinstance(each, Nest | Union) for each in walk(plan)):
         return None  # The branches of a union are matched one by one. A list shows whole rows at one instant.
     match shape:
@@ -164,6 +162,8 @@ def _unread(source: Source) -> Source:
 
 
 def _under_alias(sieve: Sieve, alias: str) -> Sieve:
+    if sieve.source.alias == alias:
+        return sieve
     selections = tuple(under(each, alias) for each in sieve.selections)
     source = msgspec.structs.replace(sieve.source, alias=alias)
     return Sieve(source, selections, sieve.paths)

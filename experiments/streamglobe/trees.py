@@ -336,12 +336,11 @@ class _Weighing:
 
 
 def _slices_per_s(windows: Sequence[Window]) -> float:
-    """How many slices begin in a second; windows go by seconds."""
+    """How many slices begin in a second; windows go by seconds. What has too many edges together is sent apart."""
     key = tuple(dict.fromkeys(windows))
     if key not in _SLICES:
         cut = edges(key)
-        assert cut is not None, "windows of one stream repeat soon"
-        _SLICES[key] = float(len(cut[1]) / cut[0])
+        _SLICES[key] = sum(_slices_per_s([each]) for each in key) if cut is None else float(len(cut[1]) / cut[0])
     return _SLICES[key]
 
 
