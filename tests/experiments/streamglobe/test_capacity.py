@@ -41,6 +41,15 @@ def test_a_refusal_says_what_was_needed_what_was_free_and_what_would_help():
     )
 
 
+def test_a_peer_has_an_uplink_and_a_downlink_as_connections_have_one_capacity():
+    capacity = Capacity({f"{way} of 3f9a": Resource(1000.0, "kbit/s") for way in ("uplink", "downlink")})
+    assert capacity.admit("q1", {"uplink of 3f9a": 962.0, "downlink of 3f9a": 10.0}, now=0) is None
+    refusal = capacity.admit("q2", {"uplink of 3f9a": 112.0, "downlink of 3f9a": 112.0}, now=0)
+    assert refusal is not None
+    assert [each.resource for each in refusal.shortages] == ["uplink of 3f9a"]
+    assert "hint: A narrower selection, fewer columns or a window aggregate needs less." in str(refusal)
+
+
 def test_a_resource_without_capacity_takes_nothing_and_one_that_nobody_limits_everything():
     capacity = Capacity({"CPU of a": Resource(0.0, "%")})
     assert capacity.admit("q1", {"CPU of a": 0.0, "link a-b": 1e12}, now=0) is None
