@@ -65,7 +65,6 @@ class Network:
     refusals: list[Refusal] = field(default_factory=list)
     plan_ms: list[float] = field(default_factory=list)
     used: dict[str, float] = field(default_factory=dict)
-    looked_at: int = 0  # Streams that SUBSCRIBE compared with a query.
     _parsed: dict[tuple[int, int], None] = field(default_factory=dict)
     _matches: dict[tuple[int, int], bool] = field(default_factory=dict)
 
@@ -110,7 +109,6 @@ class Network:
     def matches(self, stream: Carried, query: Asked) -> bool:
         if stream.properties is None:
             return True
-        self.looked_at += 1
         key = (id(stream), query.number)
         if key not in self._matches:
             self._matches[key] = match_properties(stream.properties, query.needs)

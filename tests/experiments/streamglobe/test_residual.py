@@ -275,3 +275,43 @@ def test_functions_are_shared_by_equal_parameters():
     )
     assert isinstance(check(shape, plan_of(same), tuples(random.Random(draw_seed()))), Residual)
     assert match(shape, "shared", plan_of(other)) is None
+
+
+def test_streams_that_go_by_an_event_time_are_shared_as_well_while_nothing_is_late():
+    """Rows out of order, but within the lateness of their stream."""
+    luck = random.Random(draw_seed())
+    known = {
+        name: Stream(name, Schema.parse("k int, x int, at timestamp"), event_time="at", lateness_ms=5000)
+        for name in ("one", "two")
+    }
+    base = {
+        name: [
+            Tuple(
+                START + timedelta(seconds=place),
+                (luck.randint(0, 3), luck.randint(0, 9), START + timedelta(seconds=place - luck.choice((0, 0, 1, 4)))),
+                f"{name} {place}",
+            )
+            for place in range(80)
+        ]
+        for name in known
+    }
+
+    def of(text: str) -> Operator:
+        return canonical(parse(text, known).plan)
+
+    def windows(size: int) -> Operator:
+        return of(f"SELECT k, sum(x) AS s FROM one [RANGE {size} SECONDS SLIDE {size // 2} SECONDS] GROUP BY k")
+
+    def join(window: str, more: str) -> Operator:
+        return of(f"SELECT a.x, a.at AS first, b.at FROM one {window} AS a, two AS b WHERE a.k = b.k{more}")
+
+    for low, size in ((3, 12), (6, 36)):
+        rows = of(f"SELECT x, at FROM one WHERE x >= {low}")
+        pairs = join(f"[RANGE {size} SECONDS]", f" AND a.x >= {low}")
+        whole = Sieve(known["one"].source("s0"), (), (("at",), ("k",), ("x",)))
+        short, long = pieces_of(windows(4)), pairs_of(join("", ""))
+        assert short is not None
+        assert long is not None
+        wanted: list[tuple[Shape, Operator]] = [(whole, each) for each in (rows, windows(size), pairs)]
+        for shape, plan in [*wanted, (short, windows(size)), (long, pairs)]:
+            assert isinstance(check(shape, plan, base), Residual), f"{plan}"
