@@ -137,15 +137,22 @@ def draw(each: Setup, found: Figures, chosen: sweep.Options) -> None:
     title = f"StreamGlobe, figure {each.figure}: {each.says}"
     path = chosen.out / f"streamglobe_{each.figure}"
     plots.bars(
-        path.with_name(f"{path.name}_cpu.png"), [f"SP{n}" for n in peers], cpu, title=title, y="CPU of a super-peer, %"
+        path.with_name(f"{path.name}_cpu.png"),
+        [f"{n}" for n in peers],
+        cpu,
+        title=title,
+        y="CPU of super-peer 0, 1, …, %",
     )
     if each.figure == 6:
         links = list(found["ours"][0]["links_kbps"])
         flows = {name: means(found[name], lambda one: [one["links_kbps"][link] for link in links]) for name in SHOWN}
-        groups, y = [link.removeprefix("link ") for link in links], "traffic of a connection, kbit/s"
+        groups, y = (
+            [link.removeprefix("link ") for link in links],
+            "traffic of a connection between super-peers, kbit/s",
+        )
     else:
         flows = {name: means(found[name], lambda one: one["peers_mbps"]) for name in SHOWN}
-        groups, y = [f"SP{n}" for n in peers], "traffic of a super-peer, in and out, Mbit/s"
+        groups, y = [f"{n}" for n in peers], "traffic of super-peer 0, 1, …, in and out, Mbit/s"
     plots.bars(path.with_name(f"{path.name}_traffic.png"), groups, flows, title=title, y=y, log="y")
 
 

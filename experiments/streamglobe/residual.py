@@ -113,7 +113,7 @@ def match(shape: Shape, stream: str, plan: Operator, alias: str = "s0") -> Match
 
 def _of_sieve(shape: Sieve, stream: str, plan: Operator, alias: str) -> Match:
     base = next((each for each in sources(plan) if each.alias == alias), None)
-    if base is None or _unread(base) != _unread(shape.source):
+    if base is None or _as_published(base) != _as_published(shape.source):
         return None
     wanted = sieve_of(plan, alias)
     predicate = chained(plan, alias)
@@ -124,8 +124,10 @@ def _of_sieve(shape: Sieve, stream: str, plan: Operator, alias: str) -> Match:
         return Widening(widened(shape, _under_alias(wanted, shape.source.alias), paths))
     source = shape.read(stream, alias, base.window)
     kept = conjunction(tuple(_Renamed(alias, shape.names)(part) for part in left))
-    part = chain(source, kept)
-    swap = lambda each: part if is_chain(each) and sources(each)[0].alias == alias else None  # noqa: E731
+
+    def swap(each: Operator) -> Operator | None:
+        return chain(source, kept) if is_chain(each) and sources(each)[0].alias == alias else None
+
     return Residual(_replaced(plan, swap, _Renamed(alias, shape.names)))
 
 
@@ -157,7 +159,7 @@ def _is_tested(part: Expression, sieve: Sieve) -> bool:
     return bool(sieve.selections) and all(implies(each, part) for each in sieve.selections)
 
 
-def _unread(source: Source) -> Source:
+def _as_published(source: Source) -> Source:
     return msgspec.structs.replace(source, alias="", window=None)
 
 
@@ -199,7 +201,7 @@ class _Renamed:
 
 def _of_pieces(shape: Pieces, stream: str, plan: Operator) -> Match:
     wanted = pieces_of(plan)
-    if wanted is None or _unread(wanted.source) != _unread(shape.source):
+    if wanted is None or _as_published(wanted.source) != _as_published(shape.source):
         return None
     alike = is_alike(wanted.windows[0], shape.windows[0]) and is_same(wanted.predicate, shape.predicate)
     if not alike or not all(each in shape.keys for each in wanted.keys):
@@ -327,7 +329,7 @@ def _pairings(wanted: Pairs, shape: Pairs) -> Iterator[dict[str, str]]:
     orders = permutations(shape.inputs) if len(shape.inputs) <= PERMUTED_MAX else [shape.inputs]
     for order in orders:
         pairs = list(zip(wanted.inputs, order, strict=True))
-        if all(_unread(own.source) == _unread(other.source) for own, other in pairs):
+        if all(_as_published(own.source) == _as_published(other.source) for own, other in pairs):
             yield {own.source.alias: other.source.alias for own, other in pairs}
 
 
