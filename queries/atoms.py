@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final
 
 from queries.expressions import Call, Column, Constant, Expression, ValueType
@@ -103,6 +104,7 @@ class Never:
 Atom = Bound | Unequal | Member | Null | Never
 
 
+@lru_cache(maxsize=4096)
 def atoms_of(conjunct: Expression) -> tuple[Atom, ...]:
     """The atoms whose conjunction equals a simplified conjunct."""
     match conjunct:

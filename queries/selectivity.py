@@ -7,7 +7,9 @@ System R apply: they rank plans and do not predict them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Final
 
 import msgspec
@@ -21,6 +23,7 @@ EQUAL: Final = 0.1  # A column equals a value, without statistics.
 BOUNDED: Final = 1 / 3  # A comparison with one end.
 RANGED: Final = 1 / 4  # Between two ends.
 OTHER: Final = 1 / 3  # Anything else that may be true or not.
+RARE: Final = 1 / 512  # Beyond sampled numbers there may be others, about so many.
 
 
 class ColumnStatistics(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +38,11 @@ class ColumnStatistics(msgspec.Struct, frozen=True, kw_only=True):
         None  # By how much it grows from one row to the next, where the stream comes in its order.
     )
     frequent: tuple[tuple[str, float], ...] = ()  # Values as JSON, with their share of the rows.
+    quantiles: tuple[float, ...] = ()  # Of a sample: ends of shares of equal size, the least and the greatest included.
+
+    def __post_init__(self) -> None:
+        if not is_ascending(self.quantiles):
+            raise ValueError("quantiles are finite numbers in ascending order")
 
     def share_of(self, value: Constant) -> float:
         """The share of rows that have this value."""
@@ -50,8 +58,12 @@ class ColumnStatistics(msgspec.Struct, frozen=True, kw_only=True):
         return max(0.0, 1 - self.nulls - sum(shares.values())) / max(self.distinct - len(shares), 1.0)
 
     def share_between(self, low: float | None, high: float | None) -> float:
-        """The share of rows from `low` to `high`, where either may be open; values spread evenly."""
-        if self.low is None or self.high is None or not math.isfinite(self.high - self.low):
+        """The share of rows from `low` to `high`, where either may be open; values spread evenly between quantiles."""
+        if len(self.quantiles) > 1:
+            above = 1.0 if high is None else _share_below(self.quantiles, high, included=True)
+            below = 0.0 if low is None else _share_below(self.quantiles, low, included=False)
+            guess = min(1.0, max(RARE, above - below))
+        elif self.low is None or self.high is None or not math.isfinite(self.high - self.low):
             guess = RANGED if low is not None and high is not None else BOUNDED
         elif self.high == self.low:
             inside = (low is None or low <= self.low) and (high is None or self.high <= high)
@@ -72,8 +84,52 @@ class ColumnStatistics(msgspec.Struct, frozen=True, kw_only=True):
         if distinct is not None and distinct > 1:
             distinct = max(1.0, distinct * share)
         return msgspec.structs.replace(
-            self, distinct=distinct, low=max(starts, default=None), high=min(ends, default=None), nulls=0.0, frequent=()
+            self,
+            distinct=distinct,
+            low=max(starts, default=None),
+            high=min(ends, default=None),
+            nulls=0.0,
+            frequent=(),
+            quantiles=(),
         )
+
+
+def is_ascending(numbers: Sequence[float]) -> bool:
+    """Whether these can be the quantiles of something."""
+    return all(map(math.isfinite, numbers)) and all(one <= other for one, other in pairwise(numbers))
+
+
+def _share_below(quantiles: Sequence[float], value: float, *, included: bool) -> float:
+    """The share of numbers below a value, or up to it. A number that is several quantiles is frequent.
+
+    >>> _share_below((0, 4, 4, 8), 4, included=False), _share_below((0, 4, 4, 8), 6, included=True)
+    (0.3333333333333333, 0.8333333333333334)
+    """
+    at = bisect_right(quantiles, value) if included else bisect_left(quantiles, value)
+    if at in (0, len(quantiles)):
+        return float(at > 0)
+    start, end = quantiles[at - 1 : at + 1]
+    return (at - 1 + (value - start) / (end - start)) / (len(quantiles) - 1)
+
+
+def merged_quantiles(parts: Sequence[tuple[float, Sequence[float]]]) -> tuple[float, ...]:
+    """The quantiles of several samples together, each with its weight.
+
+    >>> merged_quantiles([(1.0, (0.0, 1.0, 2.0)), (1.0, (10.0, 11.0, 12.0))])
+    (0.0, 2.0, 12.0)
+    """
+    if len(parts) == 1:
+        return tuple(parts[0][1])
+    points = sorted((number, weight / len(numbers)) for weight, numbers in parts for number in numbers)
+    shares = max(len(numbers) for _, numbers in parts) - 1
+    whole = math.fsum(weight for _, weight in points)
+    found: list[float] = []
+    passed = 0.0
+    for number, weight in points:
+        passed += weight
+        while len(found) < shares and passed >= whole * len(found) / shares:
+            found.append(number)
+    return (*found, points[-1][0])
 
 
 def _is_above(one: object, other: object) -> bool:

@@ -423,4 +423,5 @@ def _publisher_row(publisher: PublisherShown) -> Row:
             each.name: {"distinct": each.distinct, "frequent": dict(each.frequent)}
             for each in (statistics.fields if statistics else ())
         },
+        "quantiles": {".".join(each.path): each.quantiles for each in (statistics.numbers if statistics else ())},
     }

@@ -1,4 +1,4 @@
-"""What the tuples of a stream look like in numbers: rate, size, and each field's distinct and frequent values.
+"""What the tuples of a stream look like in numbers: rate, size, each field's distinct and frequent values, quantiles.
 
 The publishing peer keeps them in bounded memory, from a sample of each batch. Planners read them.
 """
@@ -8,13 +8,18 @@ from __future__ import annotations
 import hashlib
 import math
 from bisect import insort
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
+from itertools import islice
 from typing import Any, Final
 
 import msgspec
 
 from protocols.ids import Measured, Millis
+from queries.schema import Field
+from queries.selectivity import is_ascending
 
 HALF_LIFE_MS: Final = 10_000
 SAMPLE_MAX: Final = 16  # Rows sampled from one batch.
@@ -25,7 +30,10 @@ FADE_AT: Final = 4096  # After so many values all counts are halved, so that val
 LUCK: Final = 2.0  # Standard deviations above chance that make a value count as frequent.
 SHARE_MOVED: Final = 0.05  # A frequent value is news if its share has changed by so much,
 TIMES_MOVED: Final = 2.0  # and a rate or a distinct count if it has changed by this factor.
-FIELDS_TOLD: Final = 64  # Bounds the size of an advertisement.
+FIELDS_TOLD: Final = 64  # Bounds the size of an advertisement,
+NUMBERS_TOLD: Final = 32  # as does this: quantiles of so many numeric fields, those inside records included.
+NUMBERS_KEPT: Final = 512  # A quantile is off by 2 % of the rows or so, the deviation of half of them.
+QUANTILES: Final = 16
 _HASH_BITS: Final = 64
 
 
@@ -37,12 +45,26 @@ class FieldStatistics(msgspec.Struct, frozen=True, kw_only=True, array_like=True
     frequent: tuple[tuple[str, Measured], ...]  # Values as text, with their share of the tuples, most frequent first.
 
 
+class NumberStatistics(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """How the numbers of one field are spread, as advertised. The field may be inside records."""
+
+    path: tuple[str, ...]
+    quantiles: tuple[float, ...]  # The ends of `QUANTILES` shares of equal size, the least and the greatest included.
+    nulls: float = 0.0  # The share of tuples without a number.
+
+    @property
+    def is_sensible(self) -> bool:
+        """Whether it can be true; another peer says it."""
+        return 2 <= len(self.quantiles) <= QUANTILES + 1 and is_ascending(self.quantiles) and 0 <= self.nulls < 1
+
+
 class StreamStatistics(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """One stream at one publishing peer, as advertised."""
 
     rate_per_s: Measured
     row_bytes: Measured
     fields: tuple[FieldStatistics, ...]
+    numbers: tuple[NumberStatistics, ...] = ()  # Peers before 0.3 neither tell nor read them.
 
 
 @dataclass(slots=True)
@@ -129,23 +151,71 @@ class FrequentValues:
 
 
 @dataclass(slots=True)
+class Numbers:
+    """The latest numbers of one field, from which its quantiles are told. NaN and infinities count as no number."""
+
+    path: tuple[str, ...]
+    places: tuple[int, ...]  # The way to it in a row.
+    _latest: deque[float | None] = field(default_factory=lambda: deque(maxlen=NUMBERS_KEPT))
+
+    def add(self, row: tuple[Any, ...]) -> None:
+        value: Any = row
+        for place in self.places:
+            if value is None:
+                break
+            value = value[place]
+        number = float(value) if isinstance(value, int | float | Decimal) else None
+        self._latest.append(number if number is not None and math.isfinite(number) else None)
+
+    def summary(self) -> NumberStatistics | None:
+        ordered = sorted(each for each in self._latest if each is not None)
+        if not ordered:
+            return None
+        last = len(ordered) - 1
+        ends = tuple(ordered[last * number // QUANTILES] for number in range(QUANTILES + 1))
+        nulls = 1 - len(ordered) / len(self._latest)
+        return NumberStatistics(path=self.path, quantiles=ends, nulls=nulls)
+
+
+def numeric_fields(
+    fields: Iterable[Field], above: tuple[str, ...] = (), places: tuple[int, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], tuple[int, ...]]]:
+    """The path of each numeric field, also of those inside records, and its places in a row."""
+    for place, each in enumerate(fields):
+        path, way = (*above, each.name), (*places, place)
+        if each.type in ("int", "float", "decimal"):
+            yield path, way
+        elif each.type == "record":
+            yield from numeric_fields(each.fields, path, way)
+
+
+@dataclass(slots=True)
 class StatisticsSketch:
     """The running statistics of one stream.
 
-    >>> sketch = StatisticsSketch(("airline", "delay"))
+    >>> from queries.schema import Schema
+    >>> sketch = StatisticsSketch.of(Schema.parse("airline string, delay int").fields)
     >>> sketch.add([("OS", delay) for delay in range(10)], count=10, size=50, now=1000)
     >>> statistics = sketch.summary(now=1000)
     >>> statistics.row_bytes, statistics.fields[0]
     (5.0, FieldStatistics(name='airline', distinct=1.0, frequent=(('"OS"', 1.0),)))
+    >>> statistics.numbers[0].path, statistics.numbers[0].quantiles[::4]
+    (('delay',), (0.0, 2.0, 4.0, 6.0, 9.0))
     """
 
     names: tuple[str, ...]
+    numbers: tuple[Numbers, ...] = ()
     _rate: Rate = field(default_factory=Rate)
     _tuples: int = 0
     _bytes: int = 0
     _looks: int = 0
     _distinct: list[DistinctCount] = field(default_factory=list)
     _frequent: list[FrequentValues] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, fields: Sequence[Field]) -> StatisticsSketch:
+        numbers = (Numbers(path, places) for path, places in islice(numeric_fields(fields), NUMBERS_TOLD))
+        return cls(tuple(each.name for each in fields), tuple(numbers))
 
     def __post_init__(self) -> None:
         self._distinct = [DistinctCount() for _ in self.names]
@@ -169,6 +239,8 @@ class StatisticsSketch:
                 hashed = hashlib.blake2b(text, digest_size=_HASH_BITS // 8).digest()
                 distinct.add(int.from_bytes(hashed, "big"))
                 frequent.add(text[:64].decode(errors="replace"))
+            for number in self.numbers:
+                number.add(row)
 
     def summary(self, now: Millis) -> StreamStatistics:
         """What to advertise now."""
@@ -179,7 +251,10 @@ class StatisticsSketch:
         )
         row_bytes = self._bytes / self._tuples if self._tuples else 0.0
         return StreamStatistics(
-            rate_per_s=round(self._rate.per_second(now), 1), row_bytes=round(row_bytes, 1), fields=fields
+            rate_per_s=round(self._rate.per_second(now), 1),
+            row_bytes=round(row_bytes, 1),
+            fields=fields,
+            numbers=tuple(told for each in self.numbers if (told := each.summary()) is not None),
         )
 
 

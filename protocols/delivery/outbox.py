@@ -189,4 +189,4 @@ def logs_kept(outboxes: Mapping[StreamName, Outbox]) -> LogsKept:
 
 
 def _sketch(definition: StreamDefinition) -> StatisticsSketch:
-    return StatisticsSketch(tuple(column.name for column in definition.current.fields))
+    return StatisticsSketch.of(definition.current.fields)

@@ -17,6 +17,7 @@ from typing import Final, get_args
 import msgspec
 
 from protocols.catalogue.messages import PublisherShown, StreamShown
+from protocols.catalogue.statistics import StreamStatistics
 from protocols.execution.apart import Aliases, aliases_of, inner_joins, made_by
 from protocols.execution.cut import is_stateful, narrowed, runs_inline
 from protocols.execution.messages import Move, PlacementName
@@ -32,7 +33,7 @@ from protocols.subgraphs import PATIENCE_MS, Indexed, Sharing
 from queries.casts import read_interval
 from queries.cost import Rates, StreamRates
 from queries.plan import Operator, Restructure, Source, sources
-from queries.selectivity import ColumnStatistics
+from queries.selectivity import ColumnStatistics, merged_quantiles
 from queries.statistics import from_json
 
 GAIN_MIN: Final = 0.2  # A move must save this share of the cost, since it restarts the query.
@@ -443,6 +444,30 @@ def known_of(shown: StreamShown) -> StreamRates | None:
     for each in sorted(told, key=lambda each: each.rate_per_s):  # The busiest publisher has the last word on a column.
         for known in each.fields:
             columns[known.name,] = ColumnStatistics(distinct=known.distinct, frequent=known.frequent)
+    columns |= {path: _with_numbers(columns.get(path), path, told) for path in _numeric_paths(told)}
     row_bytes = math.fsum(each.rate_per_s * each.row_bytes for each in told) / rate
     retention_s = shown.definition.retention_ms / 1000
     return StreamRates(rate_per_s=rate, row_bytes=row_bytes, columns=columns, retention_s=retention_s)
+
+
+def _numeric_paths(told: Sequence[StreamStatistics]) -> dict[tuple[str, ...], None]:
+    return dict.fromkeys(each.path for statistics in told for each in statistics.numbers)
+
+
+def _with_numbers(
+    known: ColumnStatistics | None, path: tuple[str, ...], told: Sequence[StreamStatistics]
+) -> ColumnStatistics:
+    """A column with how its numbers are spread at all publishers together, each as weighty as its rate."""
+    found = [
+        (statistics.rate_per_s, each)
+        for statistics in told
+        if statistics.rate_per_s
+        for each in statistics.numbers
+        if each.path == path and each.is_sensible
+    ]
+    if not found:
+        return known or ColumnStatistics()
+    rate = math.fsum(weight for weight, _ in found)
+    nulls = math.fsum(weight * each.nulls for weight, each in found) / rate
+    quantiles = merged_quantiles([(weight * (1 - each.nulls), each.quantiles) for weight, each in found])
+    return msgspec.structs.replace(known or ColumnStatistics(), quantiles=quantiles, nulls=nulls)

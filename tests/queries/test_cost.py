@@ -192,6 +192,29 @@ def test_a_stream_nobody_knows_has_a_guess() -> None:
     assert Rates({}).estimate(plan_of("SELECT num FROM flights WHERE delay > 5")).rate_per_s == pytest.approx(100 / 3)
 
 
+def test_quantiles_tell_what_a_selection_keeps_however_the_numbers_are_spread() -> None:
+    seed = 12
+    print(f"seed={seed}")
+    rng = random.Random(seed)
+    sketch = StatisticsSketch.of(Schema.parse("num int, dest string, delay int").fields)
+    rows = [(number, "ATL", int(rng.expovariate(1 / 20))) for number in range(4000)]
+    for first in range(0, 4000, 10):
+        sketch.add(rows[first : first + 10], count=10, size=100, now=0)
+    (known,) = (each for each in sketch.summary(now=0).numbers if each.path == ("delay",))
+    delay = ColumnStatistics(quantiles=known.quantiles)
+    flights = Rates({"flights": StreamRates(rate_per_s=1.0, row_bytes=10.0, columns={("delay",): delay})})
+    for low, high in ((0, 5), (5, 20), (30, 60), (50, 1000)):
+        truth = sum(low <= row[2] <= high for row in rows) / len(rows)
+        query = plan_of(f"SELECT num FROM flights WHERE delay BETWEEN {low} AND {high}")
+        assert flights.estimate(query).rate_per_s == pytest.approx(truth, abs=0.05)
+    assert 0 < flights.estimate(plan_of("SELECT num FROM flights WHERE delay > 1000000")).rate_per_s < 0.01
+
+
+def test_quantiles_out_of_order_are_refused() -> None:
+    with pytest.raises(ValueError, match="ascending"):
+        ColumnStatistics(quantiles=(2.0, 1.0))
+
+
 def test_advertised_statistics_can_be_used_as_they_are() -> None:
     sketch = StatisticsSketch(("num", "dest"))
     rows = [(number, "ATL" if number % 2 else f"A{number}") for number in range(16)]

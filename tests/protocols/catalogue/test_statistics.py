@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
+from decimal import Decimal
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,15 +16,20 @@ from protocols.catalogue.statistics import (
     FADE_AT,
     FREQUENT_KEPT,
     HALF_LIFE_MS,
+    NUMBERS_KEPT,
+    NUMBERS_TOLD,
+    QUANTILES,
     SAMPLE_MAX,
     DistinctCount,
     FieldStatistics,
     FrequentValues,
+    NumberStatistics,
     Rate,
     StatisticsSketch,
     StreamStatistics,
     has_moved,
 )
+from queries.schema import Schema
 
 
 @pytest.mark.parametrize("after_ms", [1_000, 5_000, 100_000])
@@ -150,3 +158,52 @@ def test_an_empty_batch_and_an_empty_stream_have_statistics():
     sketch = StatisticsSketch(("id",))
     sketch.add([], count=0, size=0, now=0)
     assert sketch.summary(now=0).row_bytes == 0
+
+
+def test_numbers_are_told_by_their_quantiles_also_inside_records():
+    seed = 11
+    print(f"seed={seed}")
+    rng = random.Random(seed)
+    sketch = StatisticsSketch.of(Schema.parse("name string, at record(x float, y int null) null, n decimal").fields)
+    for _ in range(NUMBERS_KEPT):
+        place = None if rng.random() < 0.25 else (rng.uniform(0, 100), None)
+        sketch.add([("a", place, Decimal(7))], count=1, size=1, now=0)
+    x, n = sketch.summary(now=0).numbers  # Of y there is nothing to tell.
+    assert (x.path, n.path) == (("at", "x"), ("n",))
+    assert x.nulls == pytest.approx(0.25, abs=0.06)
+    assert len(x.quantiles) == QUANTILES + 1
+    for number, told in enumerate(x.quantiles):
+        assert told == pytest.approx(100 * number / QUANTILES, abs=8)
+    assert n == NumberStatistics(path=("n",), quantiles=(7.0,) * (QUANTILES + 1), nulls=0.0)
+
+
+def test_old_numbers_are_forgotten_and_odd_ones_are_none():
+    sketch = StatisticsSketch.of(Schema.parse("x float").fields)
+    for number in range(3 * NUMBERS_KEPT):
+        value = 1e9 if number < 2 * NUMBERS_KEPT else math.nan if number % 2 else 5.0
+        sketch.add([(value,)], count=1, size=1, now=0)
+    (x,) = sketch.summary(now=0).numbers
+    assert (set(x.quantiles), x.nulls) == ({5.0}, 0.5)
+
+
+def test_a_wide_stream_does_not_make_a_long_advertisement():
+    sketch = StatisticsSketch.of(Schema.parse(", ".join(f"x{number} int" for number in range(200))).fields)
+    sketch.add([tuple(range(200))], count=1, size=1, now=0)
+    summary = sketch.summary(now=0)
+    assert len(summary.numbers) == NUMBERS_TOLD
+    assert len(msgspec.msgpack.encode(summary)) < 12_000
+
+
+def test_quantiles_and_peers_that_know_nothing_of_them_understand_each_other():
+    """A peer of 0.2 tells three fields and skips a fourth."""
+    before = msgspec.msgpack.encode((2.5, 40.0, ()))
+    now = msgspec.msgpack.decode(before, type=StreamStatistics)
+    assert now == StreamStatistics(rate_per_s=2.5, row_bytes=40.0, fields=())
+    told = msgspec.structs.replace(now, numbers=(NumberStatistics(path=("x",), quantiles=(1.0, 2.0)),))
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(told))[:3] == [2.5, 40.0, []]
+
+
+@pytest.mark.parametrize("quantiles", [(2.0, 1.0), (1.0,), (1.0, math.nan), (0.0, math.inf), tuple(range(99))])
+def test_quantiles_that_cannot_be_true_are_known_as_such(quantiles: tuple[float, ...]):
+    assert not NumberStatistics(path=("x",), quantiles=quantiles).is_sensible
+    assert not NumberStatistics(path=("x",), quantiles=(1.0, 2.0), nulls=math.nan).is_sensible

@@ -6,7 +6,8 @@ import math
 
 import msgspec
 
-from protocols.execution.decision import AGAIN_MS, SETTLED_MS, Choice, Decision, Placing, decide, parts_of
+from protocols.catalogue.statistics import NumberStatistics, StreamStatistics
+from protocols.execution.decision import AGAIN_MS, SETTLED_MS, Choice, Decision, Placing, decide, known_of, parts_of
 from protocols.execution.refusals import NoEngine
 from protocols.ids import PeerId
 from protocols.placement.delay import Infeasible
@@ -72,6 +73,23 @@ def test_what_is_known_of_the_past_of_a_stream_counts_while_it_says_nothing_itse
     past = to_json({"left": busy, "right": busy}).decode()
     assert decided(placing("auto", rate=0.0, statistics=past)).worker in (NORTH, SOUTH)
     assert decided(placing("auto", rate=5.0, statistics=past)).worker == PROXY
+
+
+def test_quantiles_of_all_publishers_are_put_together_and_senseless_ones_left_out():
+    def told(*quantiles: float, nulls: float = 0.0) -> StreamStatistics:
+        numbers = (NumberStatistics(path=("part",), quantiles=quantiles, nulls=nulls),)
+        return StreamStatistics(rate_per_s=10.0, row_bytes=9.0, fields=(), numbers=numbers)
+
+    shown = stream("left", (NORTH, 10.0), (SOUTH, 10.0), (WORKER, 10.0))
+    told_by = (told(0.0, 1.0, 2.0), told(10.0, 11.0, 12.0, nulls=0.5), told(7.0, 3.0))
+    publishers = (
+        msgspec.structs.replace(each, statistics=statistics)
+        for each, statistics in zip(shown.publishers, told_by, strict=True)
+    )
+    known = known_of(msgspec.structs.replace(shown, publishers=tuple(publishers)))
+    assert known is not None
+    part = known.columns[("part",)]
+    assert (part.quantiles, part.nulls) == ((0.0, 2.0, 12.0), 0.25)
 
 
 def test_selections_run_where_their_stream_is_published_and_the_baseline_ships_everything():
