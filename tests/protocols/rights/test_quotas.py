@@ -124,6 +124,16 @@ def test_who_publishes_too_fast_is_told_how_long_to_wait(network: Closed):
     assert isinstance(network.answer(1, publish("a", 1)), Published)
 
 
+def test_a_count_that_is_not_true_neither_locks_a_client_out_nor_frees_it(network: Closed):
+    network.done(1, create("a"))
+    untrue = publish("a", 1)
+    for count in (1 << 40, -(1 << 40)):
+        assert isinstance(network.answer(1, replace(untrue, count=count)), Refused)
+    network.world.run_for(2000)
+    assert isinstance(network.answer(1, publish("a", *range(300))), Published)
+    assert network.refusal(1, publish("a", 1)).code == "busy"
+
+
 def test_a_rate_is_kept_over_time():
     bucket, used = Bucket(1000 * 50, 0), 0
     for now in range(0, 10_000, 10):
