@@ -97,6 +97,7 @@ class StoreMachine:
         self._timers: dict[str, None] = {}  # The timers that run.
         self._must_review = False
         self._departure: Departure | None = None
+        self._is_valid = False  # Nothing has happened since validate() last looked.
 
     @property
     def entries(self) -> int:
@@ -116,6 +117,7 @@ class StoreMachine:
 
     def read(self, key: Key, token: Token, now: Millis) -> list[Effect]:
         """Everything under a key; answered with StoreRead or StoreFailed."""
+        self._is_valid = False
         return self._open(self._clock.tick(now), _Operation(token, key, None, *self._times(now)))
 
     def write(
@@ -126,6 +128,7 @@ class StoreMachine:
         It supersedes everything acknowledged before. `expires_in_ms` 0 means never, for a removal the longest time that
         is kept of one. Whoever removes an entry that expires says its life again: no copy of it can be found later.
         """
+        self._is_valid = False
         if len(value or b"") > self.limits.value_bytes_max or len(item) > self.limits.item_chars_max:
             reason = f"{len(value or b'')} bytes are too many for one entry: at most {self.limits.value_bytes_max}"
             return [Tell(StoreFailed(token, reason))]
@@ -166,6 +169,7 @@ class StoreMachine:
         return self._neighbourhood.others
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:
+        self._is_valid = False
         self._must_review |= self._neighbourhood.fade(now)
         match event:
             case Received(sender=sender, message=message):
@@ -468,6 +472,9 @@ class StoreMachine:
 
     def validate(self) -> None:
         """State what must hold between any two events."""
+        if self._is_valid:
+            return
+        self._is_valid = True
         self._table.validate()
         self._neighbourhood.validate()
         self._coordinator.validate()
