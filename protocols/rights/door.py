@@ -245,7 +245,9 @@ class Door:
     def _over_quota(self, asker: Principal, command: Command, now: Millis) -> Refused | None:
         quotas = self.quotas
         if type(command) is Publish:
-            if (found := self._rates.exceeded(asker, command.count, len(command.rows), now)) is not None:
+            size = len(command.rows)
+            count = min(max(command.count, 0), size)  # Nobody has looked whether it is true; a row has a byte at least.
+            if (found := self._rates.exceeded(asker, count, size, now)) is not None:
                 name, limit, used, wait_ms = found
                 unit = name.removeprefix("quota_").removesuffix("_per_s") + " per second"
                 return over_quota(asker, name, limit, used, unit, wait_ms)

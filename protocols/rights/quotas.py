@@ -18,11 +18,11 @@ class Quotas:
     connections: int = 1000  # That present its token.
     streams: int = 10_000  # That it has created or published to here since the peer started.
     subscriptions: int = 10_000  # That it reads at the same time.
-    queries: int = 1000  # That it has running here.
+    queries: int = 5000  # That it has running here; by default all that a peer runs.
     state_rows: int = 100_000_000  # That its queries may keep before it can start another.
     tuples_per_s: int = 2_000_000  # That it publishes,
     bytes_per_s: int = 1 << 30  # and their size.
-    peer_subgraphs: int = 1000  # Of the queries of one other peer, run here.
+    peer_subgraphs: int = 2500  # Of the queries of one other peer, run here.
 
 
 @dataclass(slots=True)

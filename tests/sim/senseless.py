@@ -72,9 +72,9 @@ class Mutator:
         if self.luck.random() < 0.2:
             self._learn(message)
 
-    def hear_of(self, entry: Entry) -> None:
-        """Remember the values in an entry of the store."""
-        self._learn(_content_of(entry))
+    def hear_of(self, thing: Any) -> None:
+        """Remember the values in something, for instance in an entry of the store."""
+        self._learn(_content_of(thing) if isinstance(thing, Entry) else thing)
 
     def _learn(self, thing: Any) -> None:
         if isinstance(thing, msgspec.Struct):

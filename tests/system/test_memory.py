@@ -75,8 +75,8 @@ async def ended(one: Client, kind: str, first: int, count: int) -> None:
 async def test_what_has_ended_leaves_no_more_than_the_catalogue_remembers(
     tmp_path: Path, kind: str, kept_bytes_max: int
 ):
-    """Of a query the catalogue remembers for a week that its stream is gone, and for a day who published to it: three
-    entries of 1 kB. Of a subscription it remembers that for a minute.
+    """Of a query the catalogue remembers for a week that its stream and its own entries are gone, and for a day who
+    published to it: five entries, 4 kB in all. Of a subscription it remembers that for a minute.
     """
     cluster = Cluster(DataDir(tmp_path))
     try:

@@ -230,6 +230,18 @@ def test_json_csv_and_stdin_are_published_and_read_back(network: Cluster, tmp_pa
     assert enough.stderr == "", "nobody waits for the batch after that"
 
 
+def test_a_publisher_says_that_it_has_finished(network: Cluster):
+    peer(network, "stream", "create", "CREATE STREAM ended (id int, at timestamp) WITH (event_time = at, idle = 30 s)")
+    row = '{"id": 1, "at": "2026-05-01T12:00:00Z"}'
+    done = peer(network, "publish", "ended", row, "--done")
+    assert 'no more tuples of stream "ended" come from this peer' in done.stderr
+    before = peer(network, "publish", "ended", "--done-before", "2026-05-01T13:00:00Z", "-p", "2")
+    assert "before 2026-05-01T13:00:00+00:00 come from this peer" in before.stderr
+    assert json.loads(peer(network, "stream", "show", "ended", "-o", "json").stdout)["idle_s"] == 30
+    peer(network, "stream", "create", "endless", "id int")
+    assert "event time" in peer(network, "publish", "endless", "--done", code=2).stderr
+
+
 def test_count_repeats_the_input_and_rate_slows_it_down(network: Cluster):
     peer(network, "stream", "create", "slow", "id int")
     started_at = time.monotonic()

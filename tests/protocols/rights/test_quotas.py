@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from protocols.catalogue.messages import DropStream
 from protocols.delivery.messages import Opened, Published
 from protocols.events import Received
 from protocols.execution.cut import cut
 from protocols.execution.messages import QueryAccepted, StopQuery, SubmitQuery
+from protocols.execution.refusals import QUERIES_MAX
 from protocols.messages import Refused
 from protocols.rights.audit import EVENTS_MAX, Audit
 from protocols.rights.messages import Authenticate
@@ -85,6 +87,32 @@ def test_queries_are_counted(network: Closed):
     network.done(1, StopQuery(query="one"))
 
 
+def test_whoever_keeps_too_much_state_starts_no_other_query(network: Closed):
+    network.machine(1).door.limit(Quotas(state_rows=5))
+    network.done(1, create("a"))
+    request = network.ask(1, SubmitQuery(text="SELECT n FROM a", name="one"))
+    network.until(lambda: len(network.answers[request]) > 1, 60_000)
+    attempt = network.machine(1).proxy.queries["one"].attempt
+    assert attempt is not None
+    network.until(lambda: bool(attempt.status), 60_000)
+    attempt.status = {number: replace(status, state_rows=7) for number, status in attempt.status.items()}
+    refused = network.refusal(1, SubmitQuery(text="SELECT n FROM a", name="two"))
+    assert (refused.code, refused.detail) == ("quota", "quota_state_rows = 5; 7 in use.")
+
+
+def test_without_settings_one_client_may_run_all_that_a_peer_runs():
+    assert Quotas().queries >= QUERIES_MAX
+
+
+def test_bytes_are_counted_beside_tuples(network: Closed):
+    network.machine(1).door.limit(Quotas(bytes_per_s=50))
+    network.done(1, create("a"))
+    assert isinstance(network.answer(1, publish("a", *range(100))), Published), "one may overdraw"
+    refused = network.refusal(1, publish("a", 1))
+    assert (refused.code, refused.detail.partition(";")[0]) == ("busy", "quota_bytes_per_s = 50")
+    assert refused.retry_after_ms > 0
+
+
 def test_who_publishes_too_fast_is_told_how_long_to_wait(network: Closed):
     network.done(1, create("a"))
     assert isinstance(network.answer(1, publish("a", *range(300))), Published), "one may overdraw"
@@ -94,6 +122,16 @@ def test_who_publishes_too_fast_is_told_how_long_to_wait(network: Closed):
     assert 1500 < refused.retry_after_ms <= 2001
     network.world.run_for(refused.retry_after_ms)
     assert isinstance(network.answer(1, publish("a", 1)), Published)
+
+
+def test_a_count_that_is_not_true_neither_locks_a_client_out_nor_frees_it(network: Closed):
+    network.done(1, create("a"))
+    untrue = publish("a", 1)
+    for count in (1 << 40, -(1 << 40)):
+        assert isinstance(network.answer(1, replace(untrue, count=count)), Refused)
+    network.world.run_for(2000)
+    assert isinstance(network.answer(1, publish("a", *range(300))), Published)
+    assert network.refusal(1, publish("a", 1)).code == "busy"
 
 
 def test_a_rate_is_kept_over_time():
