@@ -14,8 +14,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -42,7 +42,7 @@ class Totals(msgspec.Struct):
     broken: int = 0  # or a peer broke one of its own rules.
     moves: int = 0
     joins_apart: int = 0
-    took_s: float = 0.0
+    took_s: float = 0.0  # Of a processor.
 
     def add(self, played: Played) -> None:
         self.seeds += 1
@@ -86,41 +86,48 @@ class Soak:
                 say(f"{path} is of {before.commit}, this is {commit}: begin anew")
         self._saved_at = self._said_at = time.monotonic()
 
-    def play_series(self, series: Series) -> None:
-        totals = self.state.series.setdefault(series.name, Totals())
-        wanted = range(totals.seeds + 1, (self._seeds if self._seeds is not None else series.soaked) + 1)
-        since = time.monotonic()
+    def play(self, parts: Sequence[str]) -> None:
+        """Hunt and play what is left of these parts; no processor waits for the end of another's part."""
+        names = [name for name in BUGS if "hunts" in parts and name not in self.state.hunts]
+        left = [(name, seed) for name in SERIES if name in parts for seed in self._seeds_left(SERIES[name])]
         with ProcessPoolExecutor(self._jobs, initializer=_begin) as pool:
             try:
-                for seed, played in zip(wanted, pool.map(play, [series.name] * len(wanted), wanted), strict=True):
-                    totals.add(played)
-                    totals.took_s, since = totals.took_s + time.monotonic() - since, time.monotonic()
-                    if played.verdict is not Verdict.OK:
-                        self._problem(f"{series.command(seed)}: {played.verdict.name}: {played.problem}")
-                    self._keep(f"{series.name}: {seed} of {wanted[-1]} seeds")
+                # Hunts are long and begin first, so that at the end there is something short to fill up with.
+                hunts = {name: pool.submit(_hunt, name) for name in names}
+                for (name, seed), (played, took_s) in zip(left, pool.map(_play, *zip(*left, strict=True)), strict=True):
+                    self._count(SERIES[name], seed, played, took_s)
+                    self._note(hunts, wait=False)
+                    self._keep(f"{name}: {seed} of {self._wanted(SERIES[name])} seeds")
+                self._note(hunts, wait=True)
             finally:
                 pool.shutdown(cancel_futures=True)
-        least = () if self._seeds else (("moves", series.moves_least), ("joins_apart", series.joins_apart_least))
-        for what, share in least:
-            if totals.seeds and getattr(totals, what) < share * totals.seeds:
-                self._problem(f"{series.name}: only {getattr(totals, what)} {what} in {totals.seeds} seeds")
         self.save()
 
-    def hunt_bugs(self) -> None:
-        wanted = [name for name in BUGS if name not in self.state.hunts]
-        since = time.monotonic()
-        with ProcessPoolExecutor(self._jobs, initializer=_begin) as pool:
-            try:
-                for name, found in zip(wanted, pool.map(hunt, wanted), strict=True):
-                    self.state.hunts[name] = found.seed if found is not None else None
-                    if found is None:
-                        self._problem(f"{name} is not found in {BUGS[name].seeds} seeds of {BUGS[name].scenario}")
-                    self.state.hunts_took_s += time.monotonic() - since
-                    since = time.monotonic()
-                    self._keep(f"{len(self.state.hunts)} of {len(BUGS)} planted bugs")
-            finally:
-                pool.shutdown(cancel_futures=True)
-        self.save()
+    def _wanted(self, series: Series) -> int:
+        return self._seeds if self._seeds is not None else series.soaked
+
+    def _seeds_left(self, series: Series) -> range:
+        return range(self.state.series.setdefault(series.name, Totals()).seeds + 1, self._wanted(series) + 1)
+
+    def _count(self, series: Series, seed: int, played: Played, took_s: float) -> None:
+        totals = self.state.series[series.name]
+        totals.add(played)
+        totals.took_s += took_s
+        if played.verdict is not Verdict.OK:
+            self._problem(f"{series.command(seed)}: {played.verdict.name}: {played.problem}")
+        if seed == series.soaked and not self._seeds:
+            for what, share in (("moves", series.moves_least), ("joins_apart", series.joins_apart_least)):
+                if getattr(totals, what) < share * totals.seeds:
+                    self._problem(f"{series.name}: only {getattr(totals, what)} {what} in {totals.seeds} seeds")
+
+    def _note(self, hunts: dict[str, Future[tuple[int | None, float]]], *, wait: bool) -> None:
+        """Note the hunts that are over, or all of them."""
+        for name in [name for name, search in hunts.items() if wait or search.done()]:
+            self.state.hunts[name], took_s = hunts.pop(name).result()
+            if self.state.hunts[name] is None:
+                self._problem(f"{name} is not found in {BUGS[name].seeds} seeds of {BUGS[name].scenario}")
+            self.state.hunts_took_s += took_s
+            self._keep(f"{len(self.state.hunts)} of {len(BUGS)} planted bugs")
 
     def run_suite(self) -> None:
         if not self.state.suite:
@@ -133,7 +140,7 @@ class Soak:
             self.save()
 
     def report(self) -> Iterator[str]:
-        """The totals."""
+        """The totals; the minutes are those of a processor, the suite's those of a clock."""
         yield COLUMNS.format("scenario", "seeds", "publishes", "rows", "lost", "false", "broken", "minutes")
         every = Totals()
         for name, totals in self.state.series.items():
@@ -143,7 +150,7 @@ class Soak:
         yield _line("all of them", every)
         found = {name: seed for name, seed in self.state.hunts.items() if seed is not None}
         hunted = f"{len(self.state.hunts)} of {len(BUGS)} hunted, {len(found)} found"
-        yield f"planted bugs: {hunted}, {self.state.hunts_took_s / 60:.1f} minutes"
+        yield f"planted bugs: {hunted}, {self.state.hunts_took_s / 60:.1f} minutes of a processor"
         known = KNOWN["planted"]
         yield from (
             f"  seeds.toml, [planted]: {name} = {seed}" for name, seed in found.items() if known.get(name) != seed
@@ -176,6 +183,19 @@ def _begin() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent ends, once the seeds that are being played are over.
 
 
+def _play(name: str, seed: int) -> tuple[Played, float]:
+    """Play a seed; and how long a processor took for it."""
+    since = time.process_time()
+    return play(name, seed), time.process_time() - since
+
+
+def _hunt(name: str) -> tuple[int | None, float]:
+    """The seed that finds a planted bug, and how long a processor took for the hunt."""
+    since = time.process_time()
+    found = hunt(name)
+    return found.seed if found is not None else None, time.process_time() - since
+
+
 def _line(name: str, totals: Totals) -> str:
     counts = (totals.seeds, totals.publishes, totals.rows, totals.lost, totals.false, totals.broken)
     return COLUMNS.format(name, *(f"{each:,}" for each in counts), f"{totals.took_s / 60:.1f}")
@@ -201,11 +221,7 @@ def main() -> int:
     parts = options.only or [*SERIES, "hunts", "suite"]
     soak = Soak(options.state, options.jobs, options.seeds)
     try:
-        for name, series in SERIES.items():
-            if name in parts:
-                soak.play_series(series)
-        if "hunts" in parts:
-            soak.hunt_bugs()
+        soak.play(parts)
         if "suite" in parts:
             soak.run_suite()
     except KeyboardInterrupt:
