@@ -54,7 +54,7 @@ from queries.plan import (
     sources,
     walk,
 )
-from queries.reads import columns_read
+from queries.reads import columns_read, is_chain
 from queries.schema import Field, FieldType, Row, Schema
 
 
@@ -109,6 +109,7 @@ class SubgraphRun:
         streams = [self.sources[each.alias] for each in subgraph.inputs if isinstance(each, StreamInput)]
         self._schemas = {each.alias: each.schema.without_last(marks) for each in streams}
         self._steps = pipelines(self.plan) if self.is_inline else {}
+        self._steps_behind = pipelines(self.plan, is_selected=True) if self.is_inline else {}
         self._horizon_us = horizon_us(self.plan) if self.is_stateful else None
         self._has_lists = any(isinstance(each, Nest) for each in walk(self.plan))
         self._closes_windows = self._has_lists or any(isinstance(each, WindowAggregate) for each in walk(self.plan))
@@ -204,14 +205,18 @@ class SubgraphRun:
         if part.first < told < part.next:
             return self.take_part(alias, part, now)
         self.clocks[alias].note(part.origin, part.next, some.latest_us, part.published_at, now)
-        self.rows_in[alias] += part.next - some.first - len(some.rows)
-        return self._feed_stream(alias, some.rows, part.first >= told, Position(part.origin, part.next), now)
+        self.rows_in[alias] += part.next - some.first - len(some.rows) - some.unfit
+        self.unfit[alias] += some.unfit
+        rows = self._steps_behind[alias](some.rows)
+        upto, covers = Position(part.origin, part.next), (Reach(alias, part.origin, part.next),)
+        return self._feed(alias, some.rows, part.first >= told, Progress(covers, covers), (upto,), now, made=rows)
 
     def pass_over(self, alias: str, passed: Sequence[Passed], now: Millis) -> tuple[list[Effect], list[RunOutput]]:
         """Its stream has come further, without a row that it selects."""
         for each in passed:
             self.clocks[alias].note(each.origin, each.next, each.latest_us, each.stamp, now)
-            self.rows_in[alias] += each.next - each.first
+            self.rows_in[alias] += each.next - each.first - each.unfit
+            self.unfit[alias] += each.unfit
         covers = tuple(Reach(alias, each.origin, each.next) for each in passed)
         positions = tuple(Position(each.origin, each.next) for each in passed)
         return self._feed(alias, (), True, Progress(covers, covers), positions, now)
@@ -254,6 +259,7 @@ class SubgraphRun:
         progress: Progress,
         acknowledges: int | tuple[Position, ...],
         now: Millis,
+        made: Sequence[Row] | None = None,  # What becomes of the rows, if that is known.
     ) -> tuple[list[Effect], list[RunOutput]]:
         fit = self.sources[alias].schema.held(rows)
         self.unfit[alias] += len(rows) - len(fit)
@@ -272,7 +278,8 @@ class SubgraphRun:
         if self.is_inline:
             # Without state, old rows matter only to the consumer.
             wanted = is_new or self.deploy.subgraph.consumer is not None
-            return [], self.finished(number, self._steps[alias](rows) if wanted else ())
+            made = self._steps[alias](rows) if made is None else made
+            return [], self.finished(number, made if wanted else ())
         is_told = is_new or self._tells_old
         return [FeedRun(self.run_id, number, alias, tuple(rows), is_told, self.watermark_us, self.floor_us)], []
 
@@ -490,20 +497,23 @@ def decode_rows(columns: tuple[Column, ...], rows: bytes) -> list[Row]:
 Step = Callable[[Sequence[Row]], Sequence[Row]]
 
 
-def pipelines(plan: Operator) -> dict[str, Step]:
-    """For each source of a stateless plan, what its rows become."""
+def pipelines(plan: Operator, *, is_selected: bool = False) -> dict[str, Step]:
+    """For each source of a stateless plan, what its rows become; `is_selected`: those that it selects at first."""
     match plan:
         case Source(alias=alias):
             return {alias: lambda rows: rows}
+        case Select(input=below) if is_selected and is_chain(plan):
+            return pipelines(below, is_selected=True)
         case Select(input=below, predicate=predicate):
-            return _then(pipelines(below), predicate_on_batch(predicate, below.columns))
+            return _then(pipelines(below, is_selected=is_selected), predicate_on_batch(predicate, below.columns))
         case Project(input=below, outputs=outputs):
             expressions = tuple(each.expression for each in outputs)
-            return _then(pipelines(below), project_on_batch(expressions, below.columns))
+            return _then(pipelines(below, is_selected=is_selected), project_on_batch(expressions, below.columns))
         case Union(branches=branches):
-            return {alias: step for branch in branches for alias, step in pipelines(branch).items()}
+            made = [pipelines(branch, is_selected=is_selected) for branch in branches]
+            return {alias: step for each in made for alias, step in each.items()}
         case Restructure(input=below):
-            return _then(pipelines(below), restructure.on_batch(plan))
+            return _then(pipelines(below, is_selected=is_selected), restructure.on_batch(plan))
     raise AssertionError(f"{plan} has state")
 
 
