@@ -496,7 +496,7 @@ class Executor:
     def _tick(self, now: Millis) -> list[Effect]:
         effects = self._to_serve(self.streams.tick(now))
         for key, hosted in list(self.hosted.items()):
-            if hosted.taps and now - hosted.caught_up_at >= (TIMED_MS if hosted.run.goes_by_time else UNTIMED_MS):
+            if hosted.taps and now - hosted.caught_up_at >= _catch_up_ms(hosted):
                 hosted.caught_up_at = now
                 effects += self._catch_up(hosted, now)
             if hosted.acked and now - hosted.flowed_at >= FLOWED_MS:
@@ -549,6 +549,10 @@ class Executor:
         for tap, (key, alias) in self._inputs.items():
             assert self.hosted[key].taps[alias] is tap
         self.streams.validate()
+
+
+def _catch_up_ms(hosted: _Hosted) -> Millis:
+    return TIMED_MS if hosted.run.deploy.subgraph.is_timed else UNTIMED_MS
 
 
 def _chunks(rows: bytes, count: int) -> list[tuple[bytes, int, bool]]:

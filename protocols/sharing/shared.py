@@ -170,11 +170,6 @@ class SharedStream:
     _unseen_bytes: int = 0
     _moved: dict[Reading, None] = field(default_factory=dict)  # Perhaps there is more to acknowledge.
 
-    @property
-    def alone(self) -> int:
-        """How many taps read alone for now."""
-        return sum(tap.request is not None for tap in self.taps)
-
     # Taps come and go.
 
     def add(self, tap: Tap) -> None:
