@@ -13,7 +13,8 @@ from protocols.effects import Effect, Reply, Send, SetTimer, Tell
 from protocols.errors import expect
 from protocols.events import Answered, Event, Received, Requested, TimerFired
 from protocols.execution.engine import EngineTried, RunFailed, RunResults, RunStarted, RunState, StopRun, WarmEngine
-from protocols.execution.run import RunOutput, SubgraphRun, encode_rows
+from protocols.execution.flow_rows import chunks, encode_rows
+from protocols.execution.run import RunOutput, SubgraphRun
 from protocols.execution.soundness import unsound_subgraph
 from protocols.ids import Millis, PeerId, StreamName
 from protocols.inside import Inside
@@ -56,7 +57,6 @@ FLOWED_MAX: Final = 16  # or when so many have come. Their maker waits only beyo
 FORGET_MS: Final = 10_000  # A proxy that has not sent PREPARE again for so long has stopped waiting.
 RUNS_MAX: Final = 5000
 STATE_ROWS_MAX: Final = 1_000_000  # Of all windows in the daemon; at some 500 bytes each, as much as a Spark takes.
-FLOW_BYTES: Final = 256 << 10  # Of rows in one message.
 EARLY_MAX: Final = 1000  # What waits for the engine of one subgraph; more flows are sent again later.
 IN_FLIGHT_MAX: Final = 64  # Back-pressure: with more flows unacknowledged, inputs are not acknowledged either.
 
@@ -472,7 +472,7 @@ class Executor:
         assert deploy.consumer_host is not None
         columns = hosted.run.columns
         effects: list[Effect] = []
-        for rows, count, is_last in _chunks(encode_rows(columns, results.rows), len(results.rows)):
+        for rows, count, is_last in chunks(encode_rows(columns, results.rows), len(results.rows)):
             flow = Flow(
                 query=deploy.query,
                 attempt=deploy.attempt,
@@ -532,7 +532,7 @@ class Executor:
     def _tick(self, now: Millis) -> list[Effect]:
         effects = [*self._bound_state(now), *self._to_serve(self.streams.tick(now))]
         for key, hosted in list(self.hosted.items()):
-            if hosted.taps and now - hosted.caught_up_at >= (TIMED_MS if hosted.run.goes_by_time else UNTIMED_MS):
+            if hosted.taps and now - hosted.caught_up_at >= _catch_up_ms(hosted):
                 hosted.caught_up_at = now
                 effects += self._catch_up(hosted, now)
             if hosted.acked and now - hosted.flowed_at >= FLOWED_MS:
@@ -589,11 +589,5 @@ class Executor:
         self.streams.validate()
 
 
-def _chunks(rows: bytes, count: int) -> list[tuple[bytes, int, bool]]:
-    """Encoded rows in messages that are not too large; at least one, as progress travels with it."""
-    if len(rows) <= FLOW_BYTES:
-        return [(rows, count, True)]
-    raw = msgspec.msgpack.decode(rows, type=list[msgspec.Raw])
-    step = max(1, FLOW_BYTES * count // len(rows))
-    parts = [raw[place : place + step] for place in range(0, count, step)]
-    return [(msgspec.msgpack.encode(part), len(part), part is parts[-1]) for part in parts]
+def _catch_up_ms(hosted: _Hosted) -> Millis:
+    return TIMED_MS if hosted.run.deploy.subgraph.is_timed else UNTIMED_MS

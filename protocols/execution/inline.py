@@ -23,6 +23,7 @@ from queries.plan import (
     sources,
     walk,
 )
+from queries.reads import is_chain
 from queries.schema import Row
 from queries.slices import Slices
 
@@ -33,22 +34,31 @@ RESULTS_MAX: Final = 4000  # More results of one input are handed on in parts.
 Step = Callable[[Sequence[Row]], Sequence[Row]]
 
 
-def pipelines(plan: Operator, base: Operator | None = None) -> dict[str, Step]:
-    """For each source of a stateless plan, what its rows become; or for the one below `base`, what its rows become."""
+def pipelines(plan: Operator, base: Operator | None = None, *, is_selected: bool = False) -> dict[str, Step]:
+    """For each source of a stateless plan, what its rows become; or for the one below `base`, what its rows become.
+
+    `is_selected`: of rows that meet what the plan selects at first.
+    """
+
+    def below_it(below: Operator) -> dict[str, Step]:
+        return pipelines(below, base, is_selected=is_selected)
+
     if plan is base:
         return {sources(plan)[0].alias: lambda rows: rows}
     match plan:
         case Source(alias=alias):
             return {alias: lambda rows: rows}
+        case Select(input=below) if is_selected and is_chain(plan):
+            return below_it(below)
         case Select(input=below, predicate=predicate):
-            return _then(pipelines(below, base), predicate_on_batch(predicate, below.columns))
+            return _then(below_it(below), predicate_on_batch(predicate, below.columns))
         case Project(input=below, outputs=outputs):
             expressions = tuple(each.expression for each in outputs)
-            return _then(pipelines(below, base), project_on_batch(expressions, below.columns))
+            return _then(below_it(below), project_on_batch(expressions, below.columns))
         case Union(branches=branches):
-            return {alias: step for branch in branches for alias, step in pipelines(branch).items()}
+            return {alias: step for branch in branches for alias, step in below_it(branch).items()}
         case Restructure(input=below):
-            return _then(pipelines(below, base), restructure.on_batch(plan))
+            return _then(below_it(below), restructure.on_batch(plan))
     raise AssertionError(f"{plan} has state")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from functools import lru_cache
 from itertools import pairwise
 from types import MappingProxyType
 
@@ -16,7 +15,8 @@ from protocols.delivery.messages import Batch, Missed, Position, Publishers, Sil
 from protocols.effects import Effect
 from protocols.execution.cut import is_stateful
 from protocols.execution.engine import FeedRun, RunId, StartRun
-from protocols.execution.inline import WindowRun, pipelines
+from protocols.execution.flow_rows import decode_rows
+from protocols.execution.inline import Step, WindowRun, pipelines
 from protocols.execution.late_values import LateValues, windowed_by_value
 from protocols.execution.progress import InputClock
 from protocols.ids import Millis
@@ -40,7 +40,7 @@ from protocols.subgraphs import (
     merged,
 )
 from queries import restructure
-from queries.expressions import EPOCH, MICROSECOND, Column, Expression
+from queries.expressions import EPOCH, MICROSECOND, Expression
 from queries.plan import (
     Nest,
     Operator,
@@ -53,7 +53,7 @@ from queries.plan import (
     walk,
 )
 from queries.reads import columns_read
-from queries.schema import Field, FieldType, Row, Schema
+from queries.schema import Row
 
 
 class RunOutput(msgspec.Struct, frozen=True):
@@ -106,10 +106,12 @@ class SubgraphRun:
         marks = 1 if self._tells_old else 0  # Streams do not carry the mark; it is added here.
         streams = [self.sources[each.alias] for each in subgraph.inputs if isinstance(each, StreamInput)]
         self._schemas = {each.alias: each.schema.without_last(marks) for each in streams}
-        self._steps = pipelines(self.plan) if self.is_inline and not self.is_stateful else {}
-        self._windows = (
-            WindowRun.of(self.plan, deploy.resume.watermark_us) if self.is_inline and self.is_stateful else None
-        )
+        self._steps = self._steps_behind = dict[str, Step]()
+        self._windows: WindowRun | None = None
+        if self.is_inline and self.is_stateful:
+            self._windows = WindowRun.of(self.plan, deploy.resume.watermark_us)
+        elif self.is_inline:
+            self._steps, self._steps_behind = pipelines(self.plan), pipelines(self.plan, is_selected=True)
         self._horizon_us = horizon_us(self.plan) if self.is_stateful else None
         self._has_lists = any(isinstance(each, Nest) for each in walk(self.plan))
         by_value = windowed_by_value(self.plan)
@@ -207,14 +209,18 @@ class SubgraphRun:
         if part.first < told < part.next:
             return self.take_part(alias, part, now)
         self.clocks[alias].note(part.origin, part.next, some.latest_us, part.published_at, now)
-        self.rows_in[alias] += part.next - some.first - len(some.rows)
-        return self._feed_stream(alias, some.rows, part.first >= told, Position(part.origin, part.next), now)
+        self.rows_in[alias] += part.next - some.first - len(some.rows) - some.unfit
+        self.unfit[alias] += some.unfit
+        rows = self._steps_behind[alias](some.rows) if self._windows is None else None
+        upto, covers = Position(part.origin, part.next), (Reach(alias, part.origin, part.next),)
+        return self._feed(alias, some.rows, part.first >= told, Progress(covers, covers), (upto,), now, made=rows)
 
     def pass_over(self, alias: str, passed: Sequence[Passed], now: Millis) -> tuple[list[Effect], list[RunOutput]]:
         """Its stream has come further, without a row that it selects."""
         for each in passed:
             self.clocks[alias].note(each.origin, each.next, each.latest_us, each.stamp, now)
-            self.rows_in[alias] += each.next - each.first
+            self.rows_in[alias] += each.next - each.first - each.unfit
+            self.unfit[alias] += each.unfit
         covers = tuple(Reach(alias, each.origin, each.next) for each in passed)
         positions = tuple(Position(each.origin, each.next) for each in passed)
         return self._feed(alias, (), True, Progress(covers, covers), positions, now)
@@ -257,6 +263,7 @@ class SubgraphRun:
         progress: Progress,
         acknowledges: int | tuple[Position, ...],
         now: Millis,
+        made: Sequence[Row] | None = None,  # What becomes of the rows, if that is known.
     ) -> tuple[list[Effect], list[RunOutput]]:
         fit = self.sources[alias].schema.held(rows)
         self.unfit[alias] += len(rows) - len(fit)
@@ -281,7 +288,8 @@ class SubgraphRun:
         if self.is_inline:
             # Without state, old rows matter only to the consumer.
             wanted = is_new or self.deploy.subgraph.consumer is not None
-            return [], self.finished(number, self._steps[alias](rows) if wanted else ())
+            made = self._steps[alias](rows) if made is None else made
+            return [], self.finished(number, made if wanted else ())
         is_told = is_new or self._tells_old
         return [FeedRun(self.run_id, number, alias, tuple(rows), is_told, self.watermark_us, self.floor_us)], []
 
@@ -494,21 +502,3 @@ def _clock(each: Input, horizon_us: int | None, resume: Progress, now: Millis) -
     )
     clock.await_again((reach.origin for reach in resume.covers if reach.alias == each.alias), now)
     return clock
-
-
-@lru_cache(maxsize=1024)
-def _row_schema(columns: tuple[Column, ...]) -> Schema:
-    """The schema of rows between subgraphs: the columns by position, whatever their names."""
-    kinds: tuple[tuple[FieldType, bool, tuple[Field, ...]], ...] = tuple(
-        (column.type, column.nullable, column.fields)  # type: ignore[misc]
-        for column in columns
-    )
-    return Schema(tuple(Field(f"c{place}", *kind) for place, kind in enumerate(kinds)))
-
-
-def encode_rows(columns: tuple[Column, ...], rows: Sequence[Row]) -> bytes:
-    return _row_schema(columns).encode(rows)
-
-
-def decode_rows(columns: tuple[Column, ...], rows: bytes) -> list[Row]:
-    return _row_schema(columns).decode(rows)

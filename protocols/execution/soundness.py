@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protocols.execution.cut import runs_inline
-from protocols.execution.run import encode_rows
+from protocols.execution.flow_rows import encode_rows
 from protocols.subgraphs import FlowInput, Inline, Spark, StreamInput, Subgraph
 from queries.plan import Operator, Restructure, Source, sources, walk
 from queries.sound import UnsoundPlan, check_plan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -60,6 +61,9 @@ class StreamHost:
     _streams: dict[RequestId, SharedStream] = field(default_factory=dict)
     _taps: dict[RequestId, Tap] = field(default_factory=dict)
     _dirty: dict[SharedStream, None] = field(default_factory=dict)  # Perhaps there is something to acknowledge.
+    _alone: Counter[StreamName] = field(
+        default_factory=Counter
+    )  # Taps that share and have a subscription of their own.
     _ticked_at: Millis = 0
     _saved: int = 0  # By streams that are read no more.
 
@@ -122,6 +126,7 @@ class StreamHost:
         )
         request, effect = self.inside.ask(self.role, command)
         tap.request, tap.placed = request, {}
+        self._alone[tap.stream] += not tap.is_private
         self._taps[request] = tap
         return [effect]
 
@@ -142,6 +147,9 @@ class StreamHost:
         if request is None:
             return []
         del self._taps[request]
+        self._alone[tap.stream] -= not tap.is_private
+        if not self._alone[tap.stream]:
+            del self._alone[tap.stream]
         self.inside.forget(request)
         return [Tell(Abandoned(request))]
 
@@ -418,14 +426,23 @@ class StreamHost:
         for alias, tap in taps.items():
             stream = self._stream_of(tap)
             if stream is not None and tap.request is None:
-                found[alias] = len(stream.taps) - 1 - stream.alone
+                found[alias] = max(0, self._together(stream) - 1)
         return found
+
+    def _together(self, stream: SharedStream) -> int:
+        """How many taps read nothing alone."""
+        return max(0, len(stream.taps) - self._alone[stream.stream])
 
     def listed(self) -> SharedListed:
         return SharedListed(
             streams=tuple(
                 SharedShown(
-                    name, len(each.taps) - each.alone, each.alone, len(each.origins), each.bytes_read, each.bytes_saved
+                    name,
+                    self._together(each),
+                    self._alone[name],
+                    len(each.origins),
+                    each.bytes_read,
+                    each.bytes_saved,
                 )
                 for name, each in sorted(self.shared.items())
             )
@@ -436,14 +453,15 @@ class StreamHost:
         streams = self.shared.values()
         return {
             "shared_streams": len(streams),
-            "shared_taps": sum(len(each.taps) - each.alone for each in streams),
-            "shared_taps_alone": sum(each.alone for each in streams),
+            "shared_taps": sum(map(self._together, streams)),
+            "shared_taps_alone": self._alone.total(),
             "shared_bytes_saved_total": self._saved + sum(each.bytes_saved for each in streams),
         }
 
     def validate(self) -> None:
         for request, tap in self._taps.items():
             assert tap.request == request
+        assert self._alone.total() == sum(not tap.is_private for tap in self._taps.values())
         for stream in self.shared.values():
             assert self._streams[stream.request] is stream
             stream.validate()

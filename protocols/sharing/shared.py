@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -99,6 +99,7 @@ class _View:
     whole: dict[Tap, None] = field(default_factory=dict)  # Those that want to see all rows.
     sieve: Sieve[Tap] = field(init=False)
     taps: int = 0
+    unfit: Counter[Origin] = field(default_factory=Counter)  # Rows that nobody can read.
     # For each origin: where parts ended, and their latest times, without those that a later part exceeds.
     _peaks: dict[Origin, list[tuple[int, int]]] = field(default_factory=dict)
 
@@ -127,7 +128,14 @@ class _View:
         while peaks and peaks[-1][1] <= part.latest_us:
             peaks.pop()
         peaks.append((part.next, part.latest_us))
+        self.unfit[part.origin] += len(part.rows) - len(part.fit)
         del peaks[:-PEAKS_MAX]
+
+    def newly_unfit(self, tap: Tap, origin: Origin) -> int:
+        """How many rows nobody can read, since a tap was last told of such."""
+        count = self.unfit[origin] - tap.unfit.get(origin, self.unfit[origin])
+        tap.unfit[origin] = self.unfit[origin]
+        return count
 
     def latest_us(self, origin: Origin, place: int) -> int:
         """The latest time among the rows behind a place."""
@@ -161,11 +169,6 @@ class SharedStream:
     _unseen: deque[tuple[Reading, int, int]] = field(default_factory=deque)  # Batches as they came, and their bytes.
     _unseen_bytes: int = 0
     _moved: dict[Reading, None] = field(default_factory=dict)  # Perhaps there is more to acknowledge.
-
-    @property
-    def alone(self) -> int:
-        """How many taps read alone for now."""
-        return sum(tap.request is not None for tap in self.taps)
 
     # Taps come and go.
 
@@ -219,6 +222,7 @@ class SharedStream:
             reading.waiting[tap] = None
         else:
             tap.told[origin] = place
+            tap.unfit[origin] = self._views[tap.source].unfit[origin]
             reading.joined[tap] = None
         reading.held.pop(tap, None)
         if place is not None and tap.acked.get(origin, place) < place:
@@ -256,6 +260,7 @@ class SharedStream:
     def _admit(self, reading: Reading, tap: Tap, place: int) -> None:
         """What a tap has waited for is reached: it gets what is read from this place on."""
         del tap.waits[reading.origin], reading.waiting[tap]
+        tap.unfit[reading.origin] = self._views[tap.source].unfit[reading.origin]
         reading.joined[tap] = None
         tap.told[reading.origin] = place
 
@@ -361,7 +366,8 @@ class SharedStream:
                         first = tap.told.get(origin, part.next)
                         if first <= part.first:
                             self._owe(reading, tap, part)
-                            due.append(Due(tap, Some(part, rows, first, view.latest_us(origin, first))))
+                            latest_us, unfit = view.latest_us(origin, first), view.newly_unfit(tap, origin)
+                            due.append(Due(tap, Some(part, rows, first, latest_us, unfit)))
         except msgspec.MsgspecError as error:
             broken = Broken(str(error))
             due += [Due(tap, broken) for tap in reading.joined if tap.source == view.source]
@@ -398,7 +404,8 @@ class SharedStream:
         for origin, first in tap.told.items():
             reading = self.origins[origin]
             if first < reading.read:
-                passed.append(Passed(origin, first, reading.read, reading.stamp, view.latest_us(origin, first)))
+                latest_us, unfit = view.latest_us(origin, first), view.newly_unfit(tap, origin)
+                passed.append(Passed(origin, first, reading.read, reading.stamp, latest_us, unfit))
                 tap.told[origin] = reading.read
         due = [Due(tap, NoRows(tuple(passed)))] if passed else []
         return [*due, *self._silences(tap)] if tap.is_timed else due

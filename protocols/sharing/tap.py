@@ -28,6 +28,7 @@ class Some(NamedTuple):
     rows: Sequence[Row]
     first: int  # Where the tap was before.
     latest_us: int
+    unfit: int  # How many rows nobody can read, since then.
 
 
 class Passed(NamedTuple):
@@ -38,6 +39,7 @@ class Passed(NamedTuple):
     next: int
     stamp: Stamp
     latest_us: int
+    unfit: int  # How many rows nobody can read, since the tap was last told.
 
 
 class NoRows(NamedTuple):
@@ -80,6 +82,7 @@ class Tap:
     waits: dict[Origin, int | None] = field(default_factory=dict)  # For a place, or (None) for its query's insertion.
     told: dict[Origin, int] = field(default_factory=dict)  # It has got, or was passed by, everything below.
     heard: dict[Origin, Silence] = field(default_factory=dict)  # The last silences it was told of.
+    unfit: dict[Origin, int] = field(default_factory=dict)  # Of all that its view of the stream has counted.
     debts: dict[Origin, int] = field(default_factory=dict)  # What it got alone and has not processed yet ends here.
     request: RequestId | None = None  # Its own subscription, while it has one.
     placed: dict[Origin, None] = field(default_factory=dict)  # The origins that this one is served.

@@ -12,7 +12,8 @@ from protocols.delivery.messages import Batch, Origin, Publishers
 from protocols.effects import Effect
 from protocols.execution.cut import Cut, cut
 from protocols.execution.engine import FeedRun, RunId, StartRun
-from protocols.execution.run import RunOutput, SubgraphRun, encode_rows
+from protocols.execution.flow_rows import encode_rows
+from protocols.execution.run import RunOutput, SubgraphRun
 from protocols.ids import PeerId
 from protocols.subgraphs import Deploy, FlowInput, Progress
 from queries.catalogue import Stream

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from protocols.execution.run import decode_rows, encode_rows
+from protocols.execution.flow_rows import decode_rows, encode_rows
 from protocols.subgraphs import FlowInput, StreamInput
 from queries.plan import Join, Project, Restructure, Select, WindowAggregate, sources, walk
 from tests.protocols.execution.parts import (

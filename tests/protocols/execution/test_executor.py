@@ -8,7 +8,7 @@ import pytest
 from protocols.catalogue.streams import Reads
 from protocols.delivery.messages import Batch, Missed, Opened, OpenSubscription, Publishers, Rows, Seen, Silent
 from protocols.effects import Effect, Send, SetTimer, Tell
-from protocols.events import Abandoned, Answered, Received, Requested
+from protocols.events import Abandoned, Answered, Received, Requested, TimerFired
 from protocols.execution.cut import introduced
 from protocols.execution.engine import FeedRun, RunFailed, RunResults, RunStarted, RunState, StartRun, StopRun
 from protocols.execution.executor import (
@@ -17,13 +17,15 @@ from protocols.execution.executor import (
     FLOWED_MS,
     IN_FLIGHT_MAX,
     LEASE_MS,
+    MORE,
     RESEND_MS,
     STATUS_MS,
     TICK,
     TICK_MS,
     TIMED_MS,
+    WORK_MAX,
 )
-from protocols.execution.run import encode_rows
+from protocols.execution.flow_rows import encode_rows
 from protocols.messages import Message, Refused
 from protocols.sharing.host import LINGER_MS
 from protocols.subgraphs import (
@@ -191,6 +193,26 @@ def test_a_large_flow_goes_in_parts_of_which_the_last_alone_says_what_it_covers(
     for each in flows:
         assert isinstance(each, Flow)
         assert each.is_whole == bool(each.progress.covers)
+
+
+def test_what_one_event_has_no_time_for_is_done_by_the_next():
+    """A batch concerns many subgraphs: the loop is free between two portions of the work."""
+    host, count = Host(), WORK_MAX + 50
+    for number in range(count):
+        deploy = msgspec.structs.replace(maker(), query=f"q{number}.1")
+        for each in host.hear(deploy):
+            if isinstance(each, Tell) and isinstance(each.event, Requested):
+                request = each.event.request
+    host.serve(request, LEFT)
+    if host.executor._due:
+        host.happen(TimerFired(MORE))
+    rows = Rows(batches=(batch(LEFT, 0, (5, 1, at(5))),))
+    effects = host.happen(Answered(request, rows, last=False))
+    assert len(messages(effects, Flow)) == WORK_MAX
+    assert SetTimer(MORE, 0) in effects
+    effects = host.happen(TimerFired(MORE))
+    assert len(messages(effects, Flow)) == 50
+    assert SetTimer(MORE, 0) not in effects
 
 
 def test_a_consumer_that_is_slow_holds_the_stream_back():

@@ -11,7 +11,8 @@ from protocols.clock import COUNT_BITS
 from protocols.delivery.messages import FINISHED_US, Batch, Missed, Origin, Position, Publishers
 from protocols.execution.cut import cut
 from protocols.execution.engine import FeedRun, StartRun
-from protocols.execution.run import RunOutput, SubgraphRun, decode_rows, encode_rows
+from protocols.execution.flow_rows import decode_rows, encode_rows
+from protocols.execution.run import RunOutput, SubgraphRun
 from protocols.sharing.part import PART_ROWS_MAX
 from protocols.subgraphs import PATIENCE_MS, Progress
 from queries.catalogue import Stream
