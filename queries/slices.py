@@ -26,6 +26,7 @@ from queries.partials import Part, Partial, is_partial
 from queries.plan import Aggregate, Operator, Project, Restructure, Select, Source, Union, Window, WindowAggregate
 from queries.schema import Row
 
+BLOCKS_FROM: Final = 9  # Of so many slices in a window on, some are put together only once.
 STEP: Final = 500  # Groups taken up, or put together, between two pauses.
 
 Key = tuple[Any, ...]
@@ -40,6 +41,12 @@ class _Span:
 
     size: int
     slide: int
+
+    @property
+    def block_us(self) -> int:
+        """How long a block of slices is; 0: a window has few slices."""
+        slices = self.size // self.slide
+        return math.isqrt(slices) * self.slide if slices >= BLOCKS_FROM else 0
 
     def slice_of(self, time_us: int) -> tuple[int, int]:
         """The edges around a time."""
@@ -78,11 +85,14 @@ class _Layer:
         self.readers = readers
         self.slices: dict[int, dict[Key, Group]] = {}  # By their start.
         self.starts: list[int] = []  # The same, in order.
-        self.rows = 0  # Groups of slices, and values that are kept one by one.
+        # Slices put together for several windows, by the length of a block and its number. All are between two edges.
+        self.blocks: dict[tuple[int, int], dict[Key, Group]] = {}
+        self.rows = 0  # Groups of slices and blocks, and values that are kept one by one.
         parts = dict.fromkeys(Part.of(each) for reader in readers.values() for each in reader.aggregates)
         self.places = {part: place for place, part in enumerate(parts)}  # Where each is in a group.
         self.arguments = [_argument(part, columns) for part in parts]
         self._spans = tuple(dict.fromkeys(reader.span for reader in readers.values()))
+        self._blocks_us = tuple(dict.fromkeys(span.block_us for span in self._spans if span.block_us))
         self._makers = [part.maker for part in parts]
         self._nullable = [part.argument is not None and part.argument.nullable for part in parts]
         self._distinct = [place for part, place in self.places.items() if part.kind == "distinct"]
@@ -100,6 +110,8 @@ class _Layer:
         if groups is None:
             groups = self.slices[start_us] = {}
             insort(self.starts, start_us)
+        for block_us in self._blocks_us:
+            self._drop(self.blocks.pop((block_us, start_us // block_us), {}))
         for key, given in given_by_key.items():
             group = groups.get(key)
             if group is None:
@@ -124,20 +136,52 @@ class _Layer:
                 return end
         return None
 
-    def held_by(self, start_us: int, end_us: int) -> Iterator[dict[Key, Group]]:
-        """The slices in a stretch of time."""
-        places = range(bisect_left(self.starts, start_us), bisect_left(self.starts, end_us))
-        return (self.slices[self.starts[place]] for place in places)
+    def held_by(self, span: _Span, end_us: int) -> Iterator[dict[Key, Group]]:
+        """The groups of the slices and blocks in a window; no groups are a pause."""
+        begin_us, block_us = end_us - span.size, span.block_us
+        place = bisect_left(self.starts, begin_us)
+        while place < len(self.starts) and (start_us := self.starts[place]) < end_us:
+            first_us = start_us // block_us * block_us if block_us else begin_us - 1
+            if begin_us <= first_us and first_us + block_us <= end_us:
+                after = bisect_left(self.starts, first_us + block_us)
+                yield from self._block((block_us, first_us // block_us), self.starts[place:after])
+                place = after
+            else:
+                yield self.slices[start_us]
+                place += 1
+
+    def _block(self, name: tuple[int, int], starts: Sequence[int]) -> Iterator[dict[Key, Group]]:
+        """The slices of a block put together, if that has not been done since rows came to them."""
+        if name not in self.blocks:
+            block: dict[Key, Group] = {}
+            for start_us in starts:
+                for steps, (key, group) in enumerate(self.slices[start_us].items(), 1):
+                    if key not in block:
+                        block[key] = [make() for make in self._makers]
+                    for whole, partial in zip(block[key], group, strict=True):
+                        whole.merge(partial)
+                    if steps % STEP == 0:
+                        yield {}
+                yield {}
+            self.blocks[name] = block
+            self.rows += sum(1 + self._values_in(group) for group in block.values())
+        yield self.blocks[name]
 
     def forget(self) -> Iterator[None]:
         """Let go of the slices that nobody wants any more, a few groups at a time."""
         while self.starts and not any(reader.wants(self.starts[0]) for reader in self.readers.values()):
-            groups = self.slices.pop(self.starts.pop(0))
-            while groups:
-                for _ in range(min(STEP, len(groups))):
-                    _, group = groups.popitem()
-                    self.rows -= 1 + self._values_in(group)
-                yield
+            start_us = self.starts.pop(0)
+            blocks = (self.blocks.pop((block_us, start_us // block_us), {}) for block_us in self._blocks_us)
+            for groups in (self.slices.pop(start_us), *blocks):
+                while groups:
+                    self._drop(groups, STEP)
+                    yield
+
+    def _drop(self, groups: dict[Key, Group], count: int | None = None) -> None:
+        """Let go of so many groups, or of all."""
+        for _ in range(len(groups) if count is None else min(count, len(groups))):
+            _, group = groups.popitem()
+            self.rows -= 1 + self._values_in(group)
 
 
 class Slices:
@@ -230,10 +274,13 @@ class Slices:
     def _results(self, reader: _Reader, layers: list[_Layer], end_us: int) -> Iterator[list[Row]]:
         """The results of one window."""
         found: dict[Key, list[Group]] = {}
+        makers = [Part.of(each).maker for each in reader.aggregates]
         steps = 0
         for layer in layers:
             places = [layer.places[Part.of(each)] for each in reader.aggregates]
-            for groups in layer.held_by(end_us - reader.span.size, end_us):
+            for groups in layer.held_by(reader.span, end_us):
+                if not groups:
+                    yield []
                 for key, group in groups.items():
                     found.setdefault(key, []).append([group[place] for place in places])
                     steps += 1
@@ -243,7 +290,7 @@ class Slices:
         rows: list[Row] = []
         for key, parts in found.items():
             shown = (math.nan if each == _NAN else each for each in key)
-            rows.append((*shown, *map(_value, reader.aggregates, zip(*parts, strict=True)), *bounds))
+            rows.append((*shown, *map(_value, reader.aggregates, makers, zip(*parts, strict=True)), *bounds))
             steps += len(parts)
             if steps >= STEP:
                 yield rows
@@ -251,10 +298,10 @@ class Slices:
         yield rows
 
 
-def _value(aggregate: Aggregate, partials: Sequence[Partial]) -> Any:
+def _value(aggregate: Aggregate, make: Callable[[], Partial], partials: Sequence[Partial]) -> Any:
     if len(partials) == 1:
         return partials[0].value(aggregate)
-    whole = Part.of(aggregate).maker()
+    whole = make()
     for each in partials:
         whole.merge(each)
     return whole.value(aggregate)

@@ -46,8 +46,8 @@ keys = st.sampled_from((None, 1.0, math.nan, -0.0))
 arrivals = st.lists(st.tuples(st.integers(0, 7), st.integers(0, 30), keys, values), max_size=40)
 windows = st.builds(
     lambda size, slide: Window("time", size * SECOND, slide * SECOND if slide else None),
-    st.integers(1, 14),
-    st.integers(0, 9),
+    st.integers(1, 14) | st.just(30),
+    st.integers(0, 9) | st.sampled_from((1, 2)),
 )
 starts = st.sampled_from((-100, 0, 1_700_000_000))  # Seconds since the epoch.
 
