@@ -41,9 +41,10 @@ OPTIONS: Final[dict[str, tuple[str, ...]]] = {
     "within": (),
     "patience": (),
     "durability": ("disk", "replicated"),
+    "takeover": (),
 }
 
-_SPANS: Final = {"within": "120 ms", "patience": "5 minutes"}
+_SPANS: Final = {"within": "120 ms", "patience": "5 minutes", "takeover": "5 minutes"}
 
 
 def plan(text: str, streams: Streams, parameters: Sequence[Any] = ()) -> ParsedQuery:

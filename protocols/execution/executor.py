@@ -36,6 +36,7 @@ from protocols.subgraphs import (
     Spark,
     StreamInput,
     Undeploy,
+    first_proxy,
 )
 
 ROLE: Final = "executor"
@@ -43,6 +44,7 @@ TICK: Final = "executor/tick"
 TICK_MS: Final = 100
 STATUS_MS: Final = 1000
 LEASE_MS: Final = 20_000  # A subgraph whose proxy sends no LEASE for so long is given up.
+LAPSED_MS: Final = 10_000  # After so long without one, another proxy may have its place.
 RESEND_MS: Final = 2000
 FORGET_MS: Final = 10_000  # A proxy that has not sent PREPARE again for so long has stopped waiting.
 RUNS_MAX: Final = 5000
@@ -144,9 +146,11 @@ class Executor:
     def _deploy(self, proxy: PeerId, message: Deploy, now: Millis) -> list[Effect]:
         subgraph = message.subgraph
         key = (message.query, subgraph.number)
-        effects = self._make_way(key, proxy)
-        known = self.hosted.get(key)
         expect(subgraph.consumer is not None or proxy == self.peer_id, "results for a query of this peer")
+        effects = self._make_way(key, proxy, now)
+        known = self.hosted.get(key)
+        if known is not None and known.proxy != proxy:
+            return [self._refusal(proxy, message, f"peer {known.proxy.short} runs a part of this query here")]
         if known is not None and known.run.deploy.attempt >= message.attempt:
             same = known.run.deploy.attempt == message.attempt and known.is_announced
             return [self._announcement(known)] if same else []
@@ -170,13 +174,17 @@ class Executor:
         effects += run.start()
         return [*effects, *(self._started(key, now) if run.is_inline else [])]
 
-    def _make_way(self, key: RunKey, proxy: PeerId) -> list[Effect]:
-        """End what another proxy has put in the place of a subgraph. The stream of a query names its proxy."""
+    def _make_way(self, key: RunKey, proxy: PeerId, now: Millis) -> list[Effect]:
+        """End what another proxy has put in the place of a subgraph.
+
+        The stream of a query names its first proxy. Another one, which has taken the query over, waits until nobody
+        renews the lease.
+        """
         known = self.hosted.get(key)
         if known is None or known.proxy == proxy:
             return []
-        expect(f"-{proxy.short}-" in key[0], "a subgraph of another proxy")
-        return self._end(key)
+        is_first = first_proxy(key[0]) == proxy.short
+        return self._end(key) if is_first or now - known.leased_at > LAPSED_MS else []
 
     def _prepare(self, proxy: PeerId, message: Prepare, now: Millis) -> list[Effect]:
         """Start the engine, and answer once it is ready or has failed."""
