@@ -7,7 +7,7 @@ import pytest
 from overlay.sim.peer import SimPeer
 from protocols.execution.messages import AdoptQuery, QueryAccepted, QueryShown, ShowQuery, StopQuery, SubmitQuery
 from protocols.messages import Done, Refused
-from tests.sim.test_query_directory import TEXT, Asking
+from tests.sim.asking import TEXT, Asking
 
 
 def shown(asking: Asking, peer: SimPeer, query: str = "kept") -> QueryShown:
