@@ -62,7 +62,7 @@ class Custody(msgspec.Struct, frozen=True, array_like=True):
 class CustodyDecided(Event, frozen=True):
     """The answer to a wish for the next link: what holds now, which may be the wish of somebody else.
 
-    None: the stream is gone, or whoever wants to take over is not listed as its backup.
+    None: whoever wishes to take over is not the backup that the publisher listed first, or the stream is gone.
     """
 
     token: Token
@@ -201,7 +201,7 @@ class CustodyBook:
         if last is not None and (last.keeping.is_taken or last.keeping == wish.mine):
             return last
         if wish.voting is None and not wish.is_listed(entries, last):
-            return None
+            return last
         if wish.reads > READS_MAX:
             return "undecided"
         version = last.version + 1 if last is not None else 1

@@ -166,4 +166,7 @@ class Backups:
         if mirror.backup is None and self.nearest(outbox.definition.name):
             effects += self.move(outbox, now)
         effects += mirror.hurry(outbox.durable, now)
+        is_named = mirror.backup is not None and mirror.backup == mirror.listed
+        if outbox.has_custody and outbox.is_open and is_named and not mirror.is_listed:
+            effects += self._look(outbox, now)  # An answer was lost.
         return effects + (self.name_backup(outbox, now) if outbox.has_custody else [])

@@ -32,6 +32,9 @@ ROLE: Final = "adopter"
 TICK: Final = f"{ROLE}/tick"
 TICK_MS: Final = 2000
 ALIVE_WITHIN_MS: Final = 15_000  # A proxy that was heard of so lately is alive: it says so every 5 s.
+TRIES_MAX: Final = 16  # At once: all queries of a dead peer may have the same backup.
+RETRY_MS: Final = 30_000  # When something stood in the way.
+UNDECIDED_MS: Final = 5_000
 FORGOTTEN_MS: Final = 600_000  # After so long without a word, look whether the stream is still there.
 
 
@@ -59,7 +62,8 @@ class Adopter:
     proxy: QueryProxy
     may_publish: Callable[[StreamName], bool] = lambda _stream: True  # The door replaces it.
     _adopting: dict[Origin, tuple[str, RequestId | None]] = field(default_factory=dict)  # Name, and who waits for it.
-    _looking: dict[Origin, Millis] = field(default_factory=dict)
+    _looking: dict[Origin, None] = field(default_factory=dict)
+    _retry_at: dict[Origin, Millis] = field(default_factory=dict)  # Not before: something stood in the way.
     _down: dict[PeerId, Millis] = field(default_factory=dict)
     _read: dict[Origin, tuple[int, QueryInstalled | None]] = field(default_factory=dict)  # Notes that were decoded.
 
@@ -74,12 +78,12 @@ class Adopter:
             case CustodyDecided(token=(_, *place), custody=custody):
                 return self._decided(_origin(place), custody, now)
             case CustodyUndecided(token=(_, *place), reason=reason):
-                return self._undecided(_origin(place), reason)
+                return self._undecided(_origin(place), reason, now)
             case StreamFound(token=(_, *place)):
                 return self._found(_origin(place), event, now)
             case LookupFailed(token=(_, *place), reason=reason):
                 self._looking.pop(_origin(place), None)
-                return self._undecided(_origin(place), reason)
+                return self._undecided(_origin(place), reason, now)
             case PeerDown(peer=peer):
                 self._down[peer] = now
             case Started():
@@ -94,21 +98,34 @@ class Adopter:
 
     def _tick(self, now: Millis) -> list[Effect]:
         effects: list[Effect] = []
+        tries = TRIES_MAX - len(self._adopting)
+        self._retry_at = {origin: at for origin, at in self._retry_at.items() if at > now}
+        if len(self._read) > len(self.keeper.notes):
+            self._read = {origin: read for origin, read in self._read.items() if origin in self.keeper.notes}
         for origin in list(self.keeper.notes):
-            if origin in self._adopting or origin in self._looking:
+            if origin in self._adopting or origin in self._looking or origin in self._retry_at:
                 continue
             installed = self._installed(origin)
             silent_ms = now - self.keeper.heard_at.setdefault(origin, now)
             if self.proxy.registry.of(origin.stream) is not None:  # A crash came before the notes were forgotten.
                 effects += self.keeper.forget_notes(origin)
-            elif origin in self.keeper.frozen:  # It was under way when this peer crashed, or could not be decided.
-                effects += self._begin(origin, None)
-            elif installed is not None and installed.takeover_ms and silent_ms > installed.takeover_ms:
-                effects += self._begin(origin, None) if not self._objection(installed, origin) else []
+            elif installed is not None and self._is_due(installed, origin, silent_ms):
+                tries -= 1
+                if tries < 0:
+                    break
+                if origin not in self.keeper.frozen and self._objection(installed, origin):
+                    self._retry_at[origin] = now + RETRY_MS
+                else:
+                    effects += self._begin(origin, None)
             elif silent_ms > FORGOTTEN_MS:
-                self._looking[origin] = now
+                self._looking[origin] = None
                 effects += self.catalogue.lookup(origin.stream, _token(origin), now)
         return effects
+
+    def _is_due(self, installed: QueryInstalled, origin: Origin, silent_ms: Millis) -> bool:
+        """Whether its proxy is gone for long enough; or it was under way when this peer crashed, or was not decided."""
+        is_gone = bool(installed.takeover_ms) and silent_ms > installed.takeover_ms
+        return is_gone or origin in self.keeper.frozen
 
     def _installed(self, origin: Origin) -> QueryInstalled | None:
         number = self.keeper.noted(origin)
@@ -181,17 +198,26 @@ class Adopter:
     def _decided(self, origin: Origin, custody: Custody | None, now: Millis) -> list[Effect]:
         if custody is not None and custody.keeping.is_taken and custody.keeping.backup == self.peer_id:
             return self.catalogue.lookup(origin.stream, _token(origin), now)  # For its definition.
-        return self._give_up(origin, "another peer is its backup" if custody is not None else "it has ended")
+        if custody is None:  # Not listed, or not found: an earlier wish of ours may still come to hold.
+            return self.catalogue.lookup(origin.stream, _token(origin), now)
+        return self._give_up(origin, "another peer is its backup")
 
     def _found(self, origin: Origin, event: StreamFound, now: Millis) -> list[Effect]:
-        if self._looking.pop(origin, None) is not None:
+        if origin in self._looking:
+            del self._looking[origin]
             self.keeper.heard_at[origin] = now
             is_ours = backup_of(event, origin.publisher, origin.epoch) in (self.peer_id, None)
             return [] if is_ours and not event.is_dropped else self.keeper.forget_notes(origin)
         if origin not in self._adopting:
             return []
-        if event.definition is None:
-            return self._give_up(origin, "it has ended") if event.is_dropped else self._undecided(origin, "not found")
+        if event.is_dropped:
+            return self._give_up(origin, "it has ended")
+        if backup_of(event, origin.publisher, origin.epoch) not in (self.peer_id, None):
+            return self._give_up(origin, "another peer is its backup")
+        place = origin.publisher, origin.epoch, self.peer_id, True
+        links = [(each.publisher, each.epoch, each.keeping.backup, each.keeping.is_taken) for each in event.custodies]
+        if event.definition is None or place not in links:
+            return self._undecided(origin, "no peer answers for who its backup is", now)
         record = successor(self.keeper.notes[origin], self.keeper.feeds[origin].next)
         assert record is not None, "it was whole when it was frozen"
         name, request = self._adopting.pop(origin)
@@ -208,10 +234,11 @@ class Adopter:
         effects = [*self.keeper.thaw(origin), *self.keeper.forget_notes(origin)]
         return [*effects, Reply(request, not_adopted(name, why))] if request is not None else effects
 
-    def _undecided(self, origin: Origin, reason: str) -> list[Effect]:
-        """Perhaps it has come to hold, only the chain can say: the next tick asks again."""
+    def _undecided(self, origin: Origin, reason: str, now: Millis) -> list[Effect]:
+        """Perhaps it has come to hold, only the chain can say: the copy stays frozen, and we ask again."""
         if origin not in self._adopting:
             return []
+        self._retry_at[origin] = now + UNDECIDED_MS
         name, request = self._adopting.pop(origin)
         why = f"the network cannot decide it now, and will try again: {reason}"
         return [Reply(request, not_adopted(name, why))] if request is not None else []

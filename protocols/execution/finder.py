@@ -268,6 +268,9 @@ class QueryFinder:
         asked = self._asked.pop(number)
         if isinstance(asked.then, _Listing):
             return self._settle(asked.then, asked.proxy)
+        if isinstance(asked.command, AdoptQuery):
+            why = f"peer {asked.proxy.short}, its backup, does not answer, or cannot take it over"
+            return [Reply(asked.then, not_adopted(asked.entry.name, why))]
         return [Reply(asked.then, proxy_silent(asked.entry, isinstance(asked.command, StopQuery)))]
 
     # Lists of all queries.

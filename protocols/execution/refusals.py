@@ -141,7 +141,8 @@ def lost_query(entry: QueryEntry) -> Refused:
 
 
 def _at_its_backup(entry: QueryEntry) -> str:
-    return f'A backup keeps its results so far: peer subscribe "{entry.stream}" --since start'
+    goes_on = f'If that peer is gone for good, "peer query adopt {entry.name}" has the query go on.'
+    return f'{goes_on} A backup keeps its results so far: peer subscribe "{entry.stream}" --since start'
 
 
 def proxy_busy(proxy: PeerId) -> Refused:
