@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
+from protocols.catalogue.custody import CustodyDecided, CustodyUndecided
 from protocols.catalogue.events import (
     Advertised,
     AdvertiseFailed,
@@ -31,6 +32,7 @@ from protocols.events import (
     Requested,
     TimerFired,
 )
+from protocols.execution.adopter import Adopter
 from protocols.execution.executor import Executor
 from protocols.execution.explainer import Explainer
 from protocols.execution.finder import QueryFinder
@@ -72,6 +74,7 @@ class Peer:
         self.executor = Executor(peer_id, self.inside, limits)
         self.proxy = QueryProxy(peer_id, self.inside, self.clock, self.publisher, limits)
         self.finder = QueryFinder(peer_id, self.catalogue, self.clock, self.inside)
+        self.adopter = Adopter(peer_id, self.catalogue, self.keeper, self.proxy)
         self.explainer = Explainer(peer_id, self.inside, self.clock)
         self.placement = PlacementMachine(peer_id)
         self.shares: Callable[[PeerId, Family], bool] = lambda _peer, _family: True  # The driver replaces it.
@@ -87,6 +90,7 @@ class Peer:
             self.executor,
             self.proxy,
             self.finder,
+            self.adopter,
             self.explainer,
             self.placement,
             self.joins,
@@ -120,6 +124,7 @@ class Peer:
             self.executor,
             self.proxy,
         )
+        self.adopter.may_publish = door.may_publish
         for planner in (self.proxy.planner, self.explainer.planner):
             planner.objection = door.objection
             planner.may_host, planner.all_may_read = door.may_read, door.all_may_read
@@ -206,7 +211,14 @@ class Peer:
             case StoreRead() | StoreWritten() | StoreFailed():
                 return self._named(str(event.token[0]))
             case (
-                StreamFound() | LookupFailed() | Advertised() | AdvertiseFailed() | QueriesFound() | QueryLookupFailed()
+                StreamFound()
+                | LookupFailed()
+                | Advertised()
+                | AdvertiseFailed()
+                | QueriesFound()
+                | QueryLookupFailed()
+                | CustodyDecided()
+                | CustodyUndecided()
             ):
                 return self._named(str(event.token[0]))
         return self._by_kind.get(type(event), self._everyone)

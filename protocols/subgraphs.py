@@ -380,3 +380,13 @@ def digest_of(schema: Schema, row: Row) -> bytes:
 def digests_of(rows: bytes) -> list[bytes]:
     """`digest_of` each row of an encoded batch, without decoding the rows."""
     return [sha256(_ONE_ROW + row).digest()[:DIGEST_BYTES] for row in _raw_rows.decode(rows)]
+
+
+def first_proxy(query: StreamName) -> str:
+    """Whom the stream of a query's results names: the beginning of the id of the peer that it was submitted at.
+
+    >>> first_proxy("delays.19c8-3f9a77c0-2"), first_proxy("flights")
+    ('3f9a77c0', '')
+    """
+    parts = query.rpartition(".")[2].split("-")
+    return parts[1] if len(parts) == 3 else ""

@@ -43,9 +43,10 @@ OPTIONS: Final[dict[str, tuple[str, ...]]] = {
     "patience": (),
     "durability": ("disk", "replicated"),
     "sharing": ("auto", "off"),
+    "takeover": (),
 }
 
-_SPANS: Final = {"within": "120 ms", "patience": "5 minutes"}
+_SPANS: Final = {"within": "120 ms", "patience": "5 minutes", "takeover": "5 minutes"}
 
 
 def plan(text: str, streams: Streams, parameters: Sequence[Any] = ()) -> ParsedQuery:

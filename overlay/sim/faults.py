@@ -41,10 +41,11 @@ FaultName = Literal[
     "lost-write",  # Crashes lose what was not synced,
     "torn-write",  # or tear it.
     "shift",  # Distances between peers change.
+    "proxy-gone",  # A proxy is down, perhaps without its disk afterwards, or is only cut off.
 ]
 FAULT_NAMES: Final[tuple[FaultName, ...]] = get_args(FaultName)
 _MESSAGE_FAULTS: Final = ("loss", "duplicate", "reorder", "delay")
-_ONLY_WHEN_NAMED: Final = ("shift",)  # It breaks nothing.
+_ONLY_WHEN_NAMED: Final = ("shift", "proxy-gone")  # It breaks nothing; only some queries are taken over.
 _DISK_HABITS: Final = ("lost-write", "torn-write")
 _ON_SHARE: Final = 0.6
 _AWKWARD_SHARE: Final = 0.5  # Share of the strikes that hit a peer in the middle of a write, if there is one.
@@ -76,6 +77,7 @@ class Faults:
         self._rng = world.rng("faults")
         self._separations: list[Separation] = []
         self._healed = False
+        self._proxies_taken = 0
 
     def plan(self) -> None:
         """Decide what happens when, up to the end of the first phase."""
@@ -132,6 +134,8 @@ class Faults:
             self._world.add_peer().start()
         elif rule.name == "leave":
             self._leave(rule, for_ms)
+        elif rule.name == "proxy-gone":
+            self._take_proxy()
         else:
             strike = self._STRIKES[rule.name]
             for peer in self._victims(rule):
@@ -189,6 +193,26 @@ class Faults:
     def _lose_disk(self, peer: SimPeer, for_ms: Millis) -> None:
         peer.crash()
         peer.lose_disk()
+        self._later(for_ms, self._restart, peer)
+
+    def _take_proxy(self) -> None:
+        """Only the first may lose its disk: a second loss is survived once the first has been repaired."""
+        proxies = [peer for peer in self._world.peers if peer.is_up and peer.is_proxy]
+        if not proxies:
+            return
+        peer = self._rng.choice(proxies)
+        how = self._rng.choice(("down", "cut off", "disk lost") if not self._proxies_taken else ("down", "cut off"))
+        self._proxies_taken += 1
+        for_ms = self._rng.randrange(2_000, 40_000)
+        if how == "cut off":
+            side = {each.index: each is peer for each in self._world.peers}
+            separation = self._world.membership.separate(side, one_way=False)
+            self._separations.append(separation)
+            self._later(for_ms, self._world.membership.heal, separation)
+            return
+        peer.crash()
+        if how == "disk lost":
+            peer.lose_disk()
         self._later(for_ms, self._restart, peer)
 
     def _leave(self, rule: FaultRule, for_ms: Millis) -> None:

@@ -109,6 +109,7 @@ class SimPeer:
         "disk_is_low",
         "disks",
         "index",
+        "is_proxy",
         "is_up",
         "life",
         "may_leave",
@@ -127,6 +128,7 @@ class SimPeer:
         self.is_up = False
         self.life = 0
         self.may_leave = True
+        self.is_proxy = False  # Of queries that another peer would take over.
         self.skew_ms: Millis = 0
         self.slow_ms: Millis = 0
         self.paused_until: Millis = 0

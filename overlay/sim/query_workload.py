@@ -88,6 +88,7 @@ class QueriesWorkload(
     splits: bool = False  # with heavy values spread over evaluators, however few tuples they have;
     replicas: IntRange | None = None  # with so many rewriters of each attribute, drawn for each query.
     asked_within_ms: Millis = 6000
+    takeover_s: IntRange | None = None  # Queries are replicated, and taken over after so long (fault proxy-gone).
     alters: bool = False  # The streams are altered between two sets of queries (altering.py).
     shares: bool = False  # Many queries read two streams; some are stopped, and others come in their place.
 
@@ -185,6 +186,9 @@ class _Source:
         self._every_ms = draw(workload.rng, workload.shape.every_ms)
         self._pace_lasts = count // 2 if workload.shape.changes_pace else 0
 
+    def is_at(self, peer: SimPeer) -> bool:
+        return self._peer is peer
+
     def open(self, then: Callable[[], None]) -> None:
         """Have the catalogue list this publisher before there are queries: they will wait for its rows."""
 
@@ -259,6 +263,10 @@ class _Asker:
         self.reads_past = workload.past_rng.random() < PAST_SHARE
         durabilities: tuple[ResultsDurability, ...] = ("disk",) if workload.shape.shares else ("disk", "replicated")
         self._durability = workload.durability_rng.choice(durabilities)
+        self._takeover_ms = 0
+        if workload.shape.takeover_s is not None:
+            self._durability = "replicated"
+            self._takeover_ms = 1000 * draw(workload.durability_rng, workload.shape.takeover_s)
         # Windows run in the daemons, or on what stands for Spark.
         self._engine: Literal["auto", "spark"] = workload.engine_rng.choice(
             ("auto", "spark" if "count(" in text else "auto")
@@ -271,6 +279,7 @@ class _Asker:
         self._schema: Schema | None = None
         self._positions: dict[object, Position] = {}
         self._is_reading = False
+        self._reader = peer
         self._readings = 0
 
     def submit(self) -> None:
@@ -286,6 +295,7 @@ class _Asker:
             placement=self._placement,
             since=since,
             durability=self._durability,
+            takeover_ms=self._takeover_ms,
         )
         self._peer.request(command, self._answered)
 
@@ -295,8 +305,7 @@ class _Asker:
                 return
             case QueryAccepted(stamp=stamp):
                 self._workload.witness(stamp)
-                self.is_acknowledged = True
-                self._workload.acknowledged()
+                self._accept()
                 if self.stays_ms is not None:
                     self._workload.later(self.stays_ms, self._stop)
             case Refused(code="exists") if self._tried:  # An earlier try took effect, or is about to.
@@ -304,6 +313,11 @@ class _Asker:
             case _:
                 self._tried = True
                 self._workload.later(RETRY_MS, self.submit)
+
+    def _accept(self) -> None:
+        self.is_acknowledged = True
+        self._peer.is_proxy = bool(self._takeover_ms)
+        self._workload.acknowledged()
 
     def _look(self) -> None:
         """An earlier try was not answered: find out whether it took effect."""
@@ -314,8 +328,7 @@ class _Asker:
         def answered(answer: Answer | None, last: bool) -> None:
             states = {each.query: each.state for each in answer.queries} if isinstance(answer, QueriesListed) else {}
             if states.get(self.name) == "running":
-                self.is_acknowledged = True
-                self._workload.acknowledged()
+                self._accept()
             elif isinstance(answer, QueriesListed) and states.get(self.name, "ending") == "ending":
                 self.submit()
             else:
@@ -330,21 +343,22 @@ class _Asker:
     # At the end.
 
     def read(self) -> None:
-        """Read all results, from the start, at the query's own peer."""
-        if self._is_reading or not self._peer.is_up:
+        """Read all results, from the start: at the query's own peer, or at any if another may have taken it over."""
+        reader = self._workload.some_peer() if self._takeover_ms and not self._is_reading else self._peer
+        if self._is_reading or reader is None or not reader.is_up:
             return
-        self._is_reading = True
+        self._is_reading, self._reader = True, reader
 
         def listed(answer: Answer | None, last: bool) -> None:
             listing = answer.queries if isinstance(answer, QueriesListed) else ()  # The peer may be gone again.
             found = [each for each in listing if each.query == self.name]
-            if not found:
+            if len(found) != 1:
                 self._is_reading = False
             else:
                 self.inserted_at = 0 if self.reads_past else found[0].inserted_at
                 self._open(found[0].stream)
 
-        self._peer.request(ListQueries(), listed)
+        reader.request(ListQueries(everywhere=bool(self._takeover_ms)), listed)
 
     def _open(self, stream: str) -> None:
         self._schema = self._workload.schema_of(self.text)
@@ -358,14 +372,14 @@ class _Asker:
                     self._rows += self._schema.decode(batch.rows)
                     self._positions[batch.origin] = Position(batch.origin, batch.next)
                 seen = Seen(subscription=subscription, positions=tuple(self._positions.values()))
-                self._peer.tell(seen)
+                self._reader.tell(seen)
             elif last:  # Refused, for now.
                 self._is_reading = False
                 self._rows.clear()
                 self._positions.clear()
 
         command = OpenSubscription(stream=stream, subscription=subscription, since="start")
-        self._peer.request(command, heard)
+        self._reader.request(command, heard)
 
     def complaint(self) -> str | None:
         """What is missing; raises Violation for a result that should not be there."""
@@ -398,7 +412,7 @@ class QueryWorkload:
         self.engine_rng = world.rng("engine")
         self.oracle = QueryOracle(shape.streams)
         if shape.alters:
-            self.oracle.altering = Altering(world.rng("altering"), self._some_peer, self.later, self._ask_more)
+            self.oracle.altering = Altering(world.rng("altering"), self.some_peer, self.later, self._ask_more)
         self.stamp: Stamp = 0
         self._uncreated = dict.fromkeys(shape.streams)
         self._sources: list[_Source] = []
@@ -476,6 +490,8 @@ class QueryWorkload:
 
     def _ask(self) -> None:
         peers = self.world.peers
+        if self.shape.takeover_s is not None:  # The rows of a publisher would be lost with its disk.
+            peers = [peer for peer in peers if not any(source.is_at(peer) for source in self._sources)] or peers
         texts = self.rng.sample(self.shape.texts, draw(self.rng, self.shape.queries))
         if self.shape.alters:
             texts = [altering.BEFORE[0], *(text for text in texts if text != altering.BEFORE[0])]
@@ -502,7 +518,7 @@ class QueryWorkload:
             asker.stays_ms = luck.randrange(6000)
             self._askers.append(asker)
 
-    def _some_peer(self) -> SimPeer | None:
+    def some_peer(self) -> SimPeer | None:
         up = [peer for peer in self.world.peers if peer.is_up]
         return self.rng.choice(up) if up else None
 

@@ -1,4 +1,4 @@
-"""Continuous queries: `peer subscribe QUERY`, and `peer query ls`, `show`, `attach`, `stop`."""
+"""Continuous queries: `peer subscribe QUERY`, and `peer query ls`, `show`, `attach`, `stop`, `adopt`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from peerd.cli.taps import tap_sentences
 from peerd.cli.up import interruptible
 from peerd.cli.watermark import explaining, hold_record, holder_of, lag_ms, shown_time, watermark_sentence
 from peerd.cli.writers import writer_for
-from peerd.words import ago, milliseconds
+from peerd.words import ago, count, milliseconds, span
 from queries.decimals import BOUNDS
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ class SubmitOptions(NamedTuple):
     statistics: str
     since: Literal["now", "start"] | int
     durability: ResultsDurability
+    takeover_ms: float | None
 
 
 def run_query(
@@ -231,6 +232,7 @@ def show(name: str, data_dir: Path | None, number: int | None, form: str | None)
         ("stream", shown.stream),
         *((("proxy", shown.proxy.short),) if shown.proxy is not None else ()),
         ("durability", shown.durability),
+        *((("takeover", _takeover_sentence(shown)),) if shown.takeover_ms or shown.term > 1 else ()),
         ("submitted", ago(time.time() - record["submitted_at"])),
         ("results", f"{shown.results:,}"),
         *((("dropped", f"{shown.dropped:,}; the last: {shown.dropped_for}"),) if shown.dropped else ()),
@@ -312,6 +314,26 @@ def stop(names: tuple[str, ...], data_dir: Path | None, number: int | None) -> N
 # What is shown.
 
 
+@query.command()
+@click.argument("name")
+@target_options
+def adopt(name: str, data_dir: Path | None, number: int | None) -> None:
+    """Have a query go on whose peer is gone: at the backup of its results, if it has durability = replicated.
+
+    \b
+        $ peer query adopt late
+    """
+
+    async def work() -> None:
+        async with client_for(data_dir, number) as client:
+            await client.adopt_query(name)
+            shown = await client.show_query(name)
+            proxy = shown.proxy.short if shown.proxy is not None else "?"
+            click.echo(f'query "{name}" goes on at peer {proxy}', err=True)
+
+    asyncio.run(work())
+
+
 def _query_row(listed: QueryListed) -> Row:
     from protocols.clock import wall_ms
 
@@ -338,6 +360,8 @@ def _shown_record(shown: QueryShown) -> dict[str, Any]:
         "stream": shown.stream,
         "proxy": shown.proxy.hex() if shown.proxy is not None else None,
         "durability": shown.durability,
+        "takeover_s": shown.takeover_ms / 1000 or None,
+        "term": shown.term,
         "submitted_at": wall_ms(shown.inserted_at) / 1000,
         "since": wall_ms(shown.since) / 1000,
         "results": shown.results,
@@ -479,6 +503,12 @@ def _attempt_sentence(record: dict[str, Any]) -> str:
 def _move_sentence(move: dict[str, Any]) -> str:
     way = f"from peer {move['from'][:SHORT_ID]} to {move['to'][:SHORT_ID]}"
     return f"{ago(time.time() - move['at'])} {way}: {move['why']}"
+
+
+def _takeover_sentence(shown: QueryShown) -> str:
+    after = f"once its peer is gone for {span(shown.takeover_ms / 1000)}" if shown.takeover_ms else "when asked for"
+    taken = count(shown.term - 1, "time")
+    return f"{after}; it was taken over {taken}" if shown.term > 1 else after
 
 
 def _number(value: int | None) -> str:

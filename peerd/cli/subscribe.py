@@ -72,6 +72,11 @@ _STAMP_BITS: Final = 16
     help="Where a query's results are kept: on the disk of its peer, or on a second one, too; auto: as its text says.",
 )
 @click.option(
+    "--takeover",
+    metavar="T",
+    help="The backup of a replicated query goes on with it once this peer has been gone for so long, for example 5m.",
+)
+@click.option(
     "--stats",
     type=EXISTING_FILE,
     metavar="FILE",
@@ -94,6 +99,7 @@ def subscribe(
     placement: PlacementName,
     within: str | None,
     durability: ResultsDurability,
+    takeover: str | None,
     stats: Path | None,
     parameters: tuple[str, ...],
     form: str | None,
@@ -116,14 +122,12 @@ def subscribe(
     """
     query = query_text(text, file)
     if query is not None:
-        if last is not None:
-            hint = "--since lets a query begin in the past, with what its streams have kept."
-            raise PeerError("--last goes with a stream, not with a query", hint=hint, exit_code=Exit.MISUSE)
+        _check_last(last)
         from peerd.cli.query import SubmitOptions, run_query
 
         known = stats.read_text() if stats is not None else ""
-        runs, begins, within_ms = runs_by(engine, join), since_of(since), _within_ms(within)
-        how = SubmitOptions(name or "", runs, placement, within_ms, known, begins, durability)
+        runs, begins, bound_ms = runs_by(engine, join), since_of(since), _milliseconds(within)
+        how = SubmitOptions(name or "", runs, placement, bound_ms, known, begins, durability, _milliseconds(takeover))
         run_query(with_parameters(query, parameters), data_dir, number, how, limit, detach, form)
         return
     assert text is not None
@@ -133,6 +137,7 @@ def subscribe(
         "--stats": stats,
         "--placement": placement != "auto",
         "--durability": durability != "auto",
+        "--takeover": takeover,
         "--join": join != "auto",
         "--engine": engine != "auto",
     }
@@ -176,7 +181,13 @@ def _check_flags(of_queries: Mapping[str, object], without_last: Mapping[str, ob
         raise PeerError(f"--last and {other} do not go together", exit_code=Exit.MISUSE)
 
 
-def _within_ms(text: str | None) -> float | None:
+def _check_last(last: int | None) -> None:
+    if last is not None:
+        hint = "--since lets a query begin in the past, with what its streams have kept."
+        raise PeerError("--last goes with a stream, not with a query", hint=hint, exit_code=Exit.MISUSE)
+
+
+def _milliseconds(text: str | None) -> float | None:
     try:
         return None if text is None else parse_span(text) * 1000
     except ValueError as error:

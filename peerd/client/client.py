@@ -48,6 +48,7 @@ from protocols.delivery.messages import (
     SubscriptionLetters,
 )
 from protocols.execution.messages import (
+    AdoptQuery,
     ListQueries,
     PlacementName,
     PlanQuery,
@@ -370,6 +371,7 @@ class Client:
         statistics: str = "",
         since: Literal["now", "start"] | Stamp = "now",
         durability: ResultsDurability = "auto",
+        takeover_ms: float | None = None,
         detached: bool = False,
         on_starting: Callable[[QueryStarting], None] | None = None,
     ) -> RunningQuery:
@@ -379,7 +381,8 @@ class Client:
         at the peer, and attach() reads it. Parameters replace the question marks of SQL. `placement` says how its
         operators are placed, `within_ms` bounds the delay of a tuple to this peer. `statistics` describe streams that
         nobody publishes to yet, as `peer history --stats -o json` prints them. `since` lets it begin in the past, with
-        what its streams have kept from then on. `durability="replicated"` keeps the results on a second disk, too.
+        what its streams have kept from then on. `durability="replicated"` keeps the results on a second disk, too; with
+        `takeover_ms` the peer that has it goes on with the query once this one has been gone for so long.
         """
         return RunningQuery(
             self,
@@ -393,6 +396,7 @@ class Client:
                 statistics=statistics,
                 since=since,
                 durability=durability,
+                takeover_ms=takeover_ms,
                 on_starting=on_starting,
             ),
             ends=not detached,
@@ -420,6 +424,7 @@ class Client:
         statistics: str = "",
         since: Literal["now", "start"] | Stamp = "now",
         durability: ResultsDurability = "auto",
+        takeover_ms: float | None = None,
         on_starting: Callable[[QueryStarting], None] | None = None,
     ) -> QueryAccepted:
         """Start a query that runs until it is stopped. `on_starting` hears what it waits for meanwhile."""
@@ -438,6 +443,7 @@ class Client:
             statistics=statistics,
             since=since,
             durability=durability,
+            takeover_ms=None if takeover_ms is None else round(takeover_ms),
         )
         answer = await self._session.ask(command, "never", hear)
         assert isinstance(answer, QueryAccepted)
@@ -474,6 +480,10 @@ class Client:
     async def stop_query(self, query: QueryId) -> None:
         """End a query, and drop its results. The name is as in show_query()."""
         await self._ask(StopQuery(query=query), Done)
+
+    async def adopt_query(self, query: QueryId) -> None:
+        """Have the backup of its results go on with a query whose peer is gone. The name is as in show_query()."""
+        await self._ask(AdoptQuery(query=query), Done)
 
     # Between us and the peer.
 

@@ -1,23 +1,19 @@
-"""How the next version of a stream is decided: by Disk Paxos over the store, whose entries serve as the blocks.
+"""How the next version of a stream is decided, whoever asks for it at once (`voting.py`).
 
-Each peer has a claim of its own for each version, which only it writes. It begins a ballot, reads the claims of all,
-backs an alteration, and reads again. If nobody has begun a later ballot meanwhile, the alteration is decided: whoever
-comes later finds it backed and backs the same. So two peers that alter a stream at once never both write version 2; the
+Each peer has a claim of its own for each version. Two peers that alter a stream at once never both write version 2: the
 one that is behind tries for version 3 next, if what it wants still fits.
-
-Paper: Gafni and Lamport, Disk Paxos, 2003. The store stands for the disks: a write is on W owners, a read asks enough
-of them to meet it. A peer's own claim is read back from the store, as a restart forgets it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
-from protocols.catalogue.entries import Ballot, Claim, Claims, claims_in, has_list, stream_in
+from protocols.catalogue.entries import Claim, claims_in, has_list, stream_in
 from protocols.catalogue.events import StreamFound, SubscriberEntry
 from protocols.catalogue.refusals import altering_already
 from protocols.catalogue.streams import Alteration, StreamDefinition
+from protocols.catalogue.voting import Vote, Voting
 from protocols.clock import HybridClock, Stamp
 from protocols.ids import Millis, PeerId, StreamName
 from protocols.messages import Refused
@@ -46,9 +42,8 @@ class Altering:
     mine: Alteration
     replicas: int = 1
     created_at: Stamp | None = None
-    _ballot: Ballot | None = None
-    _version: int = 0  # The version that the ballot is for.
-    _phase: Literal["begun", "backed"] = "begun"
+    _voting: Voting[Alteration] | None = None
+    _version: int = 0  # The version that it is about.
     _reads: int = 0
 
     def read(self, entries: tuple[Entry, ...], now: Millis) -> Outcome:
@@ -65,39 +60,20 @@ class Altering:
             return altering_already(self.name)
         version = definition.version + 1
         claims = claims_in(entries, definition).get(version, {})
-        if self._ballot is None or version != self._version or _latest(claims) > self._ballot:
-            return objection(found, self.mine) or self._begin(version, claims, now)
-        own = claims.get(self.peer_id)
-        if own is None or own.begun != self._ballot:  # Another life of this peer has claimed it since.
-            return self._begin(version, claims, now)
-        if self._phase == "begun":
-            return self._back(found, version, claims)
-        assert own.backs is not None
-        return version, Claim(
-            stream=self.name, begun=self._ballot, backed_in=self._ballot, backs=own.backs, is_decided=True
-        )
-
-    def _begin(self, version: int, claims: Claims, now: Millis) -> Outcome:
-        self.clock.witness(_latest(claims)[0])
-        self._ballot, self._version, self._phase = (self.clock.tick(now), self.peer_id), version, "begun"
-        own = claims.get(self.peer_id)
-        if own is None:
-            return version, Claim(stream=self.name, begun=self._ballot)
-        return version, Claim(stream=self.name, begun=self._ballot, backed_in=own.backed_in, backs=own.backs)
-
-    def _back(self, found: StreamFound, version: int, claims: Claims) -> Outcome:
-        """Nobody has begun a later ballot: back what was backed last, or else our own."""
-        assert self._ballot is not None
-        backed = [(each.backed_in, each.backs) for each in claims.values() if each.backed_in is not None]
-        _, alteration = max(backed, key=lambda each: each[0], default=(None, self.mine))
+        if self._voting is None or version != self._version:
+            self._voting, self._version = Voting(self.peer_id, self.clock), version
+        voting = self._voting
+        if voting.must_begin(claims):
+            return objection(found, self.mine) or self._claim(voting.begin(claims, now))
+        if voting.phase == "backed":
+            return self._claim(voting.decide(claims))
+        alteration = voting.likely(claims) or self.mine
         if alteration == self.mine and (refusal := objection(found, self.mine)):
             return refusal
-        self._phase = "backed"
-        return version, Claim(stream=self.name, begun=self._ballot, backed_in=self._ballot, backs=alteration)
+        return self._claim(voting.back(alteration))
 
-
-def _latest(claims: Claims) -> Ballot:
-    return max((each.begun for each in claims.values()), default=(0, PeerId(bytes(20))))
+    def _claim(self, vote: Vote[Alteration]) -> tuple[int, Claim]:
+        return self._version, Claim(stream=self.name, **vote._asdict())
 
 
 def objection(found: StreamFound, mine: Alteration) -> Refused | None:

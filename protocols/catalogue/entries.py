@@ -9,8 +9,10 @@ from typing import Final
 
 import msgspec
 
+from protocols.catalogue.custody import custodies_in
 from protocols.catalogue.events import DerivedEntry, PublisherEntry, StreamFound, SubscriberEntry
 from protocols.catalogue.streams import Alteration, StreamDefinition
+from protocols.catalogue.voting import Ballot
 from protocols.clock import Stamp
 from protocols.ids import Millis, PeerId, StreamName
 from protocols.store.entries import Entry
@@ -21,14 +23,9 @@ DEFINITION: Final = "definition"
 ALTERATION: Final = "alteration/"
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,126}")
 
-Ballot = tuple[Stamp, PeerId]
-
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """What one peer has said about one version of a stream: a block of Disk Paxos (Gafni and Lamport, 2003).
-
-    Each peer writes its own claim and reads those of all; `altering.py` says how they come to one alteration.
-    """
+    """What one peer has said about one version of a stream: a block of `voting.py`."""
 
     stream: StreamName
     begun: Ballot  # It takes no part in earlier ballots.
@@ -79,8 +76,15 @@ def stream_in(entries: tuple[Entry, ...], name: StreamName, token: Token) -> Str
             subscribers += [subscriber] if isinstance(subscriber, SubscriberEntry) else []
     if definition is not None:
         definition = composed(definition, claims_in(entries, definition))
+    custodies = custodies_in(entries, name) if definition is not None and definition.query else ()
     return StreamFound(
-        token, name, definition, tuple(publishers), tuple(subscribers), nearest_name=None, is_dropped=is_dropped
+        token,
+        name,
+        definition,
+        tuple(publishers),
+        tuple(subscribers),
+        is_dropped=is_dropped,
+        custodies=custodies,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from protocols.catalogue.custody import Custody
 from protocols.catalogue.shares import WHOLE, PublisherShare
 from protocols.catalogue.statistics import StreamStatistics
 from protocols.catalogue.streams import READS_ALL, Reads, StreamDefinition
@@ -82,6 +83,7 @@ class StreamFound(Event, frozen=True):
     nearest_name: StreamName | None = None  # If the stream does not exist: the name that was probably meant.
     # If the stream does not exist: whether somebody removed it, rather than nobody ever having made it.
     is_dropped: bool = False
+    custodies: tuple[Custody, ...] = ()  # What was decided about the second copies of a query's results.
 
 
 class LookupFailed(Event, frozen=True):

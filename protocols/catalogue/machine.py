@@ -14,6 +14,7 @@ from typing import ClassVar, Final
 import msgspec
 
 from protocols.catalogue.altering import Altering
+from protocols.catalogue.custody import CUSTODY, CustodyBook
 from protocols.catalogue.entries import (
     ALTERATION,
     DEFINITION,
@@ -86,12 +87,14 @@ class CatalogueMachine:
     store: StoreMachine
     clock: HybridClock
     queries: QueryDirectory = field(init=False)
+    custody: CustodyBook = field(init=False)
     _steps: dict[int, Step] = field(default_factory=dict)
     _next_step: int = 0
     _altering: dict[StreamName, Altering] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.queries = QueryDirectory(self._read, self._write)
+        self.custody = CustodyBook(self.peer_id, self.clock, self._read, self._write)
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:
         match event:
@@ -294,7 +297,7 @@ class CatalogueMachine:
                     lambda _, now: self._refuse_unknown(request, name, now),
                     now,
                 )
-            claims = [entry.item for entry in event.entries if entry.item.startswith(ALTERATION)]
+            claims = [each.item for each in event.entries if each.item.startswith((ALTERATION, CUSTODY))]
             if command.force:
                 return remove(claims, now)
             return self.queries.each(lambda found, now: checked(there, claims, found, now), now)

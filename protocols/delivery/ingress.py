@@ -7,19 +7,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
+from protocols.catalogue.custody import CustodyDecided
 from protocols.catalogue.events import (
     Advertised,
     AdvertiseFailed,
     LookupFailed,
-    PublisherEntry,
     StreamFound,
     SubscriberEntry,
 )
 from protocols.catalogue.machine import CatalogueMachine
 from protocols.catalogue.refusals import clock_is_off, unknown_stream
-from protocols.catalogue.statistics import has_moved
 from protocols.catalogue.streams import StreamDefinition
 from protocols.clock import COUNT_BITS, HybridClock
+from protocols.delivery.advertising import ROLE, Advertising
+from protocols.delivery.backups import Backups, StreamClosed, StreamTaken
 from protocols.delivery.feed import Feed
 from protocols.delivery.messages import (
     Ack,
@@ -38,12 +39,14 @@ from protocols.delivery.messages import (
     Subscribed,
     Unsubscribe,
 )
+from protocols.delivery.mirror import Mirror
 from protocols.delivery.outbox import RETURN_MS, Greeting, Outbox, WaitingPublish, logs_kept
 from protocols.delivery.refusals import (
     busy,
     disk_is_low,
     invalid,
     of_results,
+    taken_over,
     too_many,
     unavailable,
     without_event_time,
@@ -72,7 +75,6 @@ from protocols.role import Owned
 from protocols.store.messages import Leave
 from queries.schema import RowError
 
-ROLE: Final = "publisher"
 TICK: Final = "publisher/tick"
 BEAT: Final = "publisher/beat"
 
@@ -100,7 +102,7 @@ class Ingress:
         ROLE,
         messages=(Subscribe, Ack, Unsubscribe, Backed),
         commands=(Publish, Punctuate, Leave),
-        events=(NearestPeers, LogSynced),
+        events=(NearestPeers, LogSynced, StreamTaken),
         records=(OutboxOpened, OutboxClosed, OutboxPunctuated, PublishNoted),
     )
 
@@ -108,12 +110,13 @@ class Ingress:
     catalogue: CatalogueMachine
     clock: HybridClock
     limits: Limits
+    advertising: Advertising = field(init=False)
+    backups: Backups = field(init=False)
     outboxes: dict[StreamName, Outbox] = field(default_factory=dict)
     _streams_of_logs: dict[LogId, StreamName] = field(default_factory=dict)
     # Their outbox is not open yet.
     _early: dict[StreamName, deque[tuple[RequestId, Publish]]] = field(default_factory=dict)
     _sessions: Sessions = field(default_factory=Sessions)
-    _near: tuple[PeerId, ...] = ()
     # Whether we ever met another peer. If we did, and see none now, the network may be cut in two.
     _has_met: bool = False
     _is_alone: bool = False
@@ -121,6 +124,10 @@ class Ingress:
     _unsafe_bytes: int = 0
     _disk_is_low: bool = False
     _is_beating: bool = False  # A reader wants heartbeats, or a greeting is under way.
+
+    def __post_init__(self) -> None:
+        self.advertising = Advertising(self.catalogue, self.limits)
+        self.backups = Backups(self.peer_id, self.catalogue, self.advertising)
 
     def restore(self, record: Record, logs: Mapping[LogId, LogBounds]) -> None:
         match record:
@@ -186,11 +193,15 @@ class Ingress:
                     outbox.quiet_from = now + RETURN_MS
                 return [SetTimer(TICK, self.limits.tick_ms)]
             case NearestPeers():
-                self._near = event.peers
+                self.backups.near = event.peers
                 self._has_met = self._has_met or bool(event.peers)
                 self._is_alone = not self._has_met
             case PeerDown(peer=peer) | Unreachable(peer=peer):
                 return self._lost(peer, now)
+            case CustodyDecided():
+                return self._decided(event, now)
+            case StreamTaken():
+                return self._taken(event, now)
             case DiskSpace():
                 self._disk_is_low = event.is_low
             case Requested(request=request, command=Leave()):
@@ -232,6 +243,8 @@ class Ingress:
             return [Reply(request, Published(first=feed.next, count=0, stamp=self.clock.latest))]
         batch = StoredBatch(feed.next, command.count, self.clock.tick(now), command.rows)
         feed.append(batch)
+        if outbox.mirror is not None:
+            outbox.mirror.appended()
         outbox.note_statistics(batch, self._lively, now)
         effects: list[Effect] = []
         if command.session:
@@ -252,6 +265,8 @@ class Ingress:
         name, feed, size = command.stream, outbox.feed, len(command.rows)
         if self.clock.is_off:
             return clock_is_off(name, self.clock)
+        if outbox.mirror is not None and outbox.mirror.is_over:
+            return taken_over(name)
         if command.session and not self._sessions.has_room_for(command):
             return busy(name, "too many clients have published here in the last minutes")
         if size > self.limits.publish_bytes_max:
@@ -304,6 +319,8 @@ class Ingress:
             return effects + (self._open_found(event, definition, now) if purpose in ("open", "renew") else [])
         if outbox.adopt(definition) and outbox.feed.is_logged:
             effects.append(Append(outbox.opened()))
+        if outbox.has_custody:
+            effects += [*self.backups.found(outbox, event, now), *self._commit(outbox, now)]
         ours = tuple(entry for entry in event.subscribers if entry.share.has(self.peer_id))
         match purpose:
             case "check":
@@ -320,7 +337,7 @@ class Ingress:
                 effects += self._accept_early(outbox, now)
             case "open":
                 outbox.readers = _peers(event.subscribers)
-                effects.append(AfterSync(tuple(self._advertise(outbox, "open", now))))
+                effects.append(AfterSync(tuple(self.advertising.advertise(outbox, "open", now))))
         return effects
 
     def _open_found(self, event: StreamFound, definition: StreamDefinition, now: Millis) -> list[Effect]:
@@ -329,17 +346,19 @@ class Ingress:
             return self._refuse_early(event.name, of_results(definition))
         if len(self.outboxes) >= self.limits.streams_max:
             return self._refuse_early(event.name, too_many(event.name, self.limits.streams_max))
-        outbox = self._open(definition, now, self._nearest_other(), LogBounds(0, 0))
+        outbox = self._open(definition, now, self.backups.nearest(), LogBounds(0, 0))
         outbox.quiet_from, outbox.greeting = now, Greeting(now + self.limits.greet_ms)
         outbox.readers = _peers(event.subscribers)
         opened: list[Effect] = [Append(outbox.opened())] if outbox.feed.is_logged else []
-        return [*opened, AfterSync(tuple(self._advertise(outbox, "open", now)))]
+        return [*opened, AfterSync(tuple(self.advertising.advertise(outbox, "open", now)))]
 
     def open_own(self, definition: StreamDefinition, now: Millis) -> list[Effect]:
         """Get ready to publish to a stream that a role of this peer creates and nobody else publishes to."""
-        outbox = self._open(definition, now, self._nearest_other(), LogBounds(0, 0))
+        outbox = self._open(definition, now, self.backups.nearest(), LogBounds(0, 0))
         outbox.is_open, outbox.quiet_from = True, now
-        return [Append(outbox.opened()), AfterSync(tuple(self._advertise(outbox, "open", now)))]
+        if outbox.mirror is not None:
+            outbox.mirror.is_checked = True  # Nobody can have taken it over yet.
+        return [Append(outbox.opened()), AfterSync(tuple(self.advertising.advertise(outbox, "open", now)))]
 
     def close_own(self, stream: StreamName, now: Millis) -> list[Effect]:
         """The stream was never created, so the catalogue would never report it removed."""
@@ -400,10 +419,11 @@ class Ingress:
         self._unsafe_bytes -= sum(waiting.size for waiting in outbox.waiting)
         self._forget(stream)
         feed = outbox.feed
+        if outbox.definition.query:
+            effects.append(Tell(StreamClosed(stream)))
         if feed.is_logged:
             effects += [ReleaseLog(feed.log, feed.next), Append(OutboxClosed(stream=stream)), ForgetLog(feed.log)]
-        token, life = (ROLE, "end", stream), self.limits.advertisement_life_ms
-        return effects + self.catalogue.withdraw_publisher(stream, self.peer_id, feed.origin.epoch, life, token, now)
+        return effects + self.advertising.withdraw(outbox, now)
 
     def _forget(self, stream: StreamName) -> None:
         outbox = self.outboxes.pop(stream, None)
@@ -498,44 +518,44 @@ class Ingress:
 
     def _backed(self, sender: PeerId, message: Backed, now: Millis) -> list[Effect]:
         outbox = self.outboxes.get(message.origin.stream)
-        if outbox is None or outbox.mirror is None or outbox.feed.origin != message.origin:
+        if outbox is None or outbox.feed.origin != message.origin:
             return []
-        effects = outbox.mirror.confirmed(sender, message.next, outbox.durable, now)
-        return [*effects, *self._list_backup(outbox, now), *self._commit(outbox, now)]
+        return [*self.backups.backed(outbox, sender, message, now), *self._commit(outbox, now)]
 
     def _listed(self, stream: StreamName, backup: str, now: Millis) -> list[Effect]:
-        """The catalogue now names our backup: from here on its confirmations count."""
         outbox = self.outboxes.get(stream)
-        if outbox is None or outbox.mirror is None or outbox.mirror.backup is None:
-            return []
-        current = outbox.mirror.backup
-        outbox.mirror.is_listed = outbox.mirror.listed == current and current.hex() == backup
-        return self._commit(outbox, now)
+        return [*self.backups.listed(outbox, backup, now), *self._commit(outbox, now)] if outbox is not None else []
 
-    def _list_backup(self, outbox: Outbox, now: Millis) -> list[Effect]:
-        """Have the catalogue name a new backup once it holds everything promised. Our own journal is written first."""
-        if outbox.mirror is None or not outbox.mirror.wants_listing:
+    def _decided(self, event: CustodyDecided, now: Millis) -> list[Effect]:
+        _, _, stream, epoch = event.token
+        outbox = self.outboxes.get(str(stream))
+        if outbox is None or outbox.feed.origin.epoch != epoch:
             return []
-        outbox.mirror.listed = outbox.mirror.backup
-        return [Append(outbox.opened()), AfterSync(tuple(self._advertise(outbox, "news", now)))]
+        return [*self.backups.decided(outbox, event, now), *self._commit(outbox, now)]
+
+    def _taken(self, event: StreamTaken, now: Millis) -> list[Effect]:
+        """Another peer goes on with these results: what it has not got of them nobody will."""
+        outbox = self.outboxes[event.stream]
+        effects = self._commit(outbox, now)
+        self._unsafe_bytes -= sum(waiting.size for waiting in outbox.waiting)
+        effects += [Reply(waiting.request, taken_over(event.stream)) for waiting in outbox.waiting]
+        outbox.waiting.clear()
+        return effects
+
+    def copied(self, stream: StreamName) -> Mirror | None:
+        """The second copy of the results of a query, for notes beside it; None where there is none."""
+        outbox = self.outboxes.get(stream)
+        mirror = outbox.mirror if outbox is not None and outbox.has_custody else None
+        return mirror if mirror is not None and not mirror.is_over else None
 
     def _lost(self, peer: PeerId, now: Millis) -> list[Effect]:
         effects: list[Effect] = []
-        self._near = tuple(near for near in self._near if near != peer)
+        self.backups.lost(peer)
         for outbox in self.outboxes.values():
             outbox.feed.unreachable(peer)
             if outbox.mirror and outbox.mirror.backup == peer:
-                effects += self._move_backup(outbox, now)
+                effects += [*self.backups.move(outbox, now), *self._commit(outbox, now)]
         return effects
-
-    def _move_backup(self, outbox: Outbox, now: Millis) -> list[Effect]:
-        assert outbox.mirror is not None
-        outbox.mirror.move_to(self._nearest_other())
-        effects = outbox.mirror.feed_on(outbox.durable, now)
-        return [*effects, *self._list_backup(outbox, now), *self._commit(outbox, now)]
-
-    def _nearest_other(self) -> PeerId | None:
-        return next((peer for peer in self._near if peer != self.peer_id), None)
 
     # From time to time.
 
@@ -548,39 +568,14 @@ class Ingress:
             effects += outbox.feed.expire((now - outbox.definition.retention_ms) << COUNT_BITS)
             effects += outbox.feed.resend(now)
             if outbox.mirror:
-                if outbox.mirror.backup is None and self._nearest_other():
-                    effects += self._move_backup(outbox, now)
-                effects += outbox.mirror.hurry(outbox.durable, now)
+                effects += self.backups.tend(outbox, now)
                 effects += self._commit(outbox, now)  # A peer alone has nobody to confirm what it had before a restart.
-            if outbox.advertised is None or now - outbox.advertised_at >= self.limits.advertise_every_ms:
-                effects += self._advertise_changes(outbox, now)
-            elif outbox.feed.next > outbox.weighed and now - outbox.advertised_at >= self.limits.advertise_soonest_ms:
-                effects += self._advertise_news(outbox, outbox.advertised, now)
+            effects += self.advertising.renew(outbox, now)
             if now - outbox.checked_at >= self.limits.advertise_every_ms:
                 outbox.checked_at = now
                 effects += self.catalogue.lookup(name, (ROLE, "check", name), now)
         self._lively = max(lively, 1)
         return effects
-
-    def _advertise_changes(self, outbox: Outbox, now: Millis) -> list[Effect]:
-        if outbox.is_open and outbox.entry(now) == outbox.advertised:
-            outbox.advertised_at = now
-            return []
-        return self._advertise(outbox, "news" if outbox.is_open else "open", now)
-
-    def _advertise_news(self, outbox: Outbox, advertised: PublisherEntry, now: Millis) -> list[Effect]:
-        """Advertise changed statistics early: a query posed meanwhile is planned by them."""
-        outbox.weighed = outbox.feed.next
-        if not outbox.is_open or not has_moved(advertised.statistics, outbox.statistics.summary(now)):
-            return []
-        return self._advertise(outbox, "news", now)
-
-    def _advertise(self, outbox: Outbox, purpose: str, now: Millis) -> list[Effect]:
-        entry = outbox.advertised = outbox.entry(now)
-        outbox.advertised_at = now
-        name, life = outbox.definition.name, self.limits.advertisement_life_ms
-        token = (ROLE, purpose, name, entry.backup.hex() if entry.backup else "")
-        return self.catalogue.advertise_publisher(name, entry, life, token, now)
 
     def validate(self) -> None:
         unsafe = sum(waiting.size for outbox in self.outboxes.values() for waiting in outbox.waiting)

@@ -169,6 +169,15 @@ class PublisherNews(Message, frozen=True, kw_only=True, tag="PUBLISHER_NEWS"):
     stream: StreamName
 
 
+class Note(msgspec.Struct, frozen=True, array_like=True):
+    """What the publisher of results keeps beside them; it means something only to whoever makes them go on."""
+
+    number: Stamp  # Later ones have higher numbers.
+    next: Count  # It speaks of the tuples below, and is void without them.
+    after: Stamp  # The note that it adds to; 0: it stands for all earlier ones.
+    parts: tuple[bytes, ...]
+
+
 class Backup(Message, frozen=True, kw_only=True, tag="BACKUP"):
     """The ingress peer of a `replicated` stream asks its backup to keep these too, and to forget below `first`."""
 
@@ -176,6 +185,8 @@ class Backup(Message, frozen=True, kw_only=True, tag="BACKUP"):
     batches: tuple[Batch, ...]
     first: Count  # Where the ingress peer's log begins; what lies below is kept nowhere any more.
     retention_ms: Millis
+    notes: tuple[Note, ...] = ()
+    noted: Stamp = 0  # The last note that speaks of these batches: they are of no use without it.
 
     def check(self) -> None:
         expect(len(self.origin.stream) <= STREAM_NAME_MAX, "the name of the stream is too long")
@@ -189,6 +200,8 @@ class Backed(Message, frozen=True, kw_only=True, tag="BACKED"):
 
     origin: Origin
     next: Count
+    noted: Stamp | None = None  # The last note on its disk. None: it keeps no notes, as a peer of 0.2.
+    is_over: bool = False  # It takes no more: it takes the stream over.
 
 
 # In the journal.
@@ -232,6 +245,20 @@ class BackupOpened(Record, frozen=True, kw_only=True, tag="BACKUP_LOG"):
 
     origin: Origin
     retention_ms: Millis
+
+
+class BackupNoted(Record, frozen=True, kw_only=True, tag="BACKUP_NOTE"):
+    """A note beside the copy of another's tuples."""
+
+    origin: Origin
+    note: Note
+
+
+class BackupFrozen(Record, frozen=True, kw_only=True, tag="BACKUP_FROZEN"):
+    """This peer takes a stream over: from here on its copy stays as it is, unless it has not come to that."""
+
+    origin: Origin
+    is_frozen: bool
 
 
 class SubscriptionOpened(Record, frozen=True, kw_only=True, tag="SUBSCRIPTION"):

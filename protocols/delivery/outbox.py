@@ -95,6 +95,11 @@ class Outbox:
             mirror.confirmed_next = mirror.sent = feed.committed = feed.first
         return cls(definition, feed, mirror, _sketch(definition), durable=durable)
 
+    @property
+    def has_custody(self) -> bool:
+        """Whether its backup may take the stream over: it has the results of a query, with their notes."""
+        return self.mirror is not None and bool(self.definition.query)
+
     def adopt(self, definition: StreamDefinition) -> bool:
         """The stream may have been altered. Rows before keep their places; their columns are counted anew."""
         if definition.version <= self.definition.version:

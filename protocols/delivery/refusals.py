@@ -47,6 +47,11 @@ def invalid(name: StreamName, what: str, detail: str) -> Refused:
     return Refused(code="invalid", error=f'stream "{name}": {what}', detail=detail)
 
 
+def taken_over(name: StreamName) -> Refused:
+    """Another peer publishes the results of the query now."""
+    return Refused(code="unavailable", error=f'stream "{name}" was taken over by another peer')
+
+
 def busy(name: StreamName, detail: str) -> Refused:
     """The peer cannot take more for now."""
     return Refused(

@@ -14,6 +14,7 @@ from protocols.errors import expect
 from protocols.events import Answered, Event, Received, Requested, TimerFired
 from protocols.execution.engine import EngineTried, RunFailed, RunResults, RunStarted, RunState, StopRun, WarmEngine
 from protocols.execution.flow_rows import chunks, encode_rows
+from protocols.execution.hosted import Heard, Hosted
 from protocols.execution.run import RunOutput, SubgraphRun
 from protocols.execution.soundness import unsound_subgraph
 from protocols.ids import Millis, PeerId, StreamName
@@ -42,6 +43,7 @@ from protocols.subgraphs import (
     Spark,
     StreamInput,
     Undeploy,
+    first_proxy,
 )
 
 ROLE: Final = "executor"
@@ -51,6 +53,7 @@ TICK_MS: Final = 100
 WORK: Final = "executor/work"
 STATUS_MS: Final = 1000
 LEASE_MS: Final = 20_000  # A subgraph whose proxy sends no LEASE for so long is given up.
+LAPSED_MS: Final = 10_000  # After so long without one, another proxy may have its place.
 RESEND_MS: Final = 2000
 FLOWED_MS: Final = 500  # Flows are acknowledged together: at the latest after so long,
 FLOWED_MAX: Final = 16  # or when so many have come. Their maker waits only beyond IN_FLIGHT_MAX.
@@ -62,39 +65,8 @@ IN_FLIGHT_MAX: Final = 64  # Back-pressure: with more flows unacknowledged, inpu
 
 WORK_MAX: Final = 400  # In one event, in portions of rows for one subgraph; the rest waits for the next event.
 ROWS_OF_WORK: Final = 100  # So many rows are as much work as one more portion.
-TIMED_MS: Final = 200  # How often a tap is told how far its stream is, if what is behind it goes by time,
-UNTIMED_MS: Final = 1000  # or if not.
 
-_Heard = What | Flow
-"""What comes in for a subgraph."""
 RunKey = tuple[StreamName, int]  # The stream of a query's results, and the number of one of its subgraphs.
-
-
-@dataclass(slots=True)
-class _Hosted:
-    """A subgraph at this host: its run, its inputs, and its output that is not acknowledged."""
-
-    run: SubgraphRun
-    proxy: PeerId
-    life: Millis
-    leased_at: Millis
-    is_started: bool = False  # The engine takes rows.
-    is_announced: bool = False
-    unopened: dict[str, None] = field(default_factory=dict)  # Streams that are not open yet.
-    taps: dict[str, Tap] = field(default_factory=dict)  # By alias.
-    caught_up_at: Millis = 0
-    early: list[tuple[str, _Heard]] = field(default_factory=list)  # Before the engine had started.
-    expected: dict[int, int] = field(default_factory=dict)  # Next sequence of each flow that comes in.
-    flows: deque[tuple[Flow, Millis]] = field(default_factory=deque)  # Sent and not acknowledged.
-    next_sequence: int = 0
-    lives: dict[int, Millis] = field(default_factory=dict)  # Incarnations of the subgraphs whose flows come in.
-    makers: dict[int, PeerId] = field(default_factory=dict)  # Who sends each flow.
-    acked: dict[int, int] = field(default_factory=dict)  # The sequence up to which each flow has had its effect,
-    flowed: dict[int, int] = field(default_factory=dict)  # and that which its maker was told last.
-    flowed_at: Millis = 0
-    unsafe: int = 0  # ResultsReady without their ResultsSafe.
-    status_at: Millis = 0
-    said: Progress | None = None  # The last progress that the proxy was told without results.
 
 
 @dataclass(slots=True)
@@ -119,7 +91,7 @@ class Executor:
     limits: Limits = field(default_factory=Limits)
     has_spark: bool = True
     trouble: str = ""  # Why Spark did not start when it was last tried.
-    hosted: dict[RunKey, _Hosted] = field(default_factory=dict)
+    hosted: dict[RunKey, Hosted] = field(default_factory=dict)
     streams: StreamHost = field(init=False)
     _consumers: dict[RunKey, tuple[RunKey, FlowInput]] = field(default_factory=dict)  # By the maker of a flow.
     _inputs: dict[Tap, tuple[RunKey, str]] = field(default_factory=dict)  # What each tap is for: an alias of a run.
@@ -176,9 +148,11 @@ class Executor:
     def _deploy(self, proxy: PeerId, message: Deploy, now: Millis) -> list[Effect]:
         subgraph = message.subgraph
         key = (message.query, subgraph.number)
+        expect(subgraph.consumer is not None or proxy == self.peer_id, "results for a query of this peer")
         effects = self._make_way(key, proxy, now)
         known = self.hosted.get(key)
-        expect(subgraph.consumer is not None or proxy == self.peer_id, "results for a query of this peer")
+        if known is not None and known.proxy != proxy:
+            return [self._refusal(proxy, message, f"peer {known.proxy.short} runs a part of this query here")]
         if known is not None and known.run.deploy.attempt >= message.attempt:
             same = known.run.deploy.attempt == message.attempt and known.is_announced
             return [self._announcement(known)] if same else []
@@ -188,7 +162,7 @@ class Executor:
             return [*effects, self._refusal(proxy, message, reason)]
         whose = "" if proxy == self.peer_id else f"@{proxy.hex()}"
         run = SubgraphRun(message, f"{message.query}.{subgraph.number}~{message.attempt}{whose}", now)
-        hosted = self.hosted[key] = _Hosted(run, proxy, now, now)
+        hosted = self.hosted[key] = Hosted(run, proxy, now, now)
         self._runs[run.run_id] = key
         for each in subgraph.inputs:
             match each:
@@ -204,12 +178,16 @@ class Executor:
         return [*effects, *(self._started(key, now) if run.is_inline else [])]
 
     def _make_way(self, key: RunKey, proxy: PeerId, now: Millis) -> list[Effect]:
-        """End what another proxy has put in the place of a subgraph. The stream of a query names its proxy."""
+        """End what another proxy has put in the place of a subgraph.
+
+        The stream of a query names its first proxy. Another one, which has taken the query over, waits until nobody
+        renews the lease.
+        """
         known = self.hosted.get(key)
         if known is None or known.proxy == proxy:
             return []
-        expect(f"-{proxy.short}-" in key[0], "a subgraph of another proxy")
-        return self._end(key, now)
+        is_first = first_proxy(key[0]) == proxy.short
+        return self._end(key, now) if is_first or now - known.leased_at > LAPSED_MS else []
 
     def _prepare(self, proxy: PeerId, message: Prepare, now: Millis) -> list[Effect]:
         """Start the engine, and answer once it is ready or has failed."""
@@ -243,7 +221,7 @@ class Executor:
             return f"this peer runs {RUNS_MAX} subgraphs already"
         return ""
 
-    def _tap(self, key: RunKey, hosted: _Hosted, each: StreamInput, now: Millis) -> list[Effect]:
+    def _tap(self, key: RunKey, hosted: Hosted, each: StreamInput, now: Millis) -> list[Effect]:
         run = hosted.run
         tap = Tap(
             name=f"{run.run_id}/{each.alias}",
@@ -316,13 +294,13 @@ class Executor:
                 effects += self._take(key, alias, what, now)
         return effects
 
-    def _announce(self, hosted: _Hosted) -> list[Effect]:
+    def _announce(self, hosted: Hosted) -> list[Effect]:
         if hosted.is_announced or hosted.unopened or not hosted.is_started:
             return []
         hosted.is_announced = True
         return [self._announcement(hosted)]
 
-    def _announcement(self, hosted: _Hosted) -> Effect:
+    def _announcement(self, hosted: Hosted) -> Effect:
         deploy = hosted.run.deploy
         message = Deployed(query=deploy.query, attempt=deploy.attempt, number=deploy.subgraph.number, life=hosted.life)
         return self._send(hosted.proxy, message)
@@ -379,13 +357,13 @@ class Executor:
         hosted.expected[message.subgraph] += 1
         return self._take(key, each.alias, message, now)
 
-    def _flowed_message(self, hosted: _Hosted, subgraph: int, maker: PeerId) -> Effect:
+    def _flowed_message(self, hosted: Hosted, subgraph: int, maker: PeerId) -> Effect:
         deploy, upto = hosted.run.deploy, hosted.acked.get(subgraph, 0)
         hosted.flowed[subgraph] = upto
         message = Flowed(query=deploy.query, attempt=deploy.attempt, subgraph=subgraph, sequence=upto)
         return self._send(maker, message)
 
-    def _say_flowed(self, hosted: _Hosted, now: Millis) -> list[Effect]:
+    def _say_flowed(self, hosted: Hosted, now: Millis) -> list[Effect]:
         """Acknowledge the flows that have come lately."""
         hosted.flowed_at = now
         return [
@@ -394,7 +372,7 @@ class Executor:
             if upto > hosted.flowed.get(subgraph, 0)
         ]
 
-    def _take(self, key: RunKey, alias: str, what: _Heard, now: Millis) -> list[Effect]:
+    def _take(self, key: RunKey, alias: str, what: Heard, now: Millis) -> list[Effect]:
         hosted = self.hosted[key]
         if not hosted.is_started:
             hosted.early.append((alias, what))
@@ -467,7 +445,7 @@ class Executor:
                 effects.append(Tell(ResultsReady(deploy.query, deploy.attempt, each.rows, each.reached)))
         return effects + self._acknowledge_inputs(hosted)
 
-    def _send_flows(self, hosted: _Hosted, results: RunOutput, now: Millis) -> list[Effect]:
+    def _send_flows(self, hosted: Hosted, results: RunOutput, now: Millis) -> list[Effect]:
         deploy = hosted.run.deploy
         assert deploy.consumer_host is not None
         columns = hosted.run.columns
@@ -506,7 +484,7 @@ class Executor:
         hosted.unsafe -= 1
         return self._acknowledge_inputs(hosted)
 
-    def _acknowledge_inputs(self, hosted: _Hosted) -> list[Effect]:
+    def _acknowledge_inputs(self, hosted: Hosted) -> list[Effect]:
         """Acknowledge inputs whose results are out, unless too many results are still in flight."""
         run = hosted.run
         if len(hosted.flows) > IN_FLIGHT_MAX or hosted.unsafe > IN_FLIGHT_MAX:
@@ -532,7 +510,7 @@ class Executor:
     def _tick(self, now: Millis) -> list[Effect]:
         effects = [*self._bound_state(now), *self._to_serve(self.streams.tick(now))]
         for key, hosted in list(self.hosted.items()):
-            if hosted.taps and now - hosted.caught_up_at >= _catch_up_ms(hosted):
+            if hosted.taps and now - hosted.caught_up_at >= hosted.catch_up_ms:
                 hosted.caught_up_at = now
                 effects += self._catch_up(hosted, now)
             if hosted.acked and now - hosted.flowed_at >= FLOWED_MS:
@@ -556,13 +534,13 @@ class Executor:
         self._is_ticking = bool(self.hosted) or self.streams.is_reading
         return [*effects, SetTimer(TICK, TICK_MS)] if self._is_ticking else effects
 
-    def _catch_up(self, hosted: _Hosted, now: Millis) -> list[Effect]:
+    def _catch_up(self, hosted: Hosted, now: Millis) -> list[Effect]:
         """Tell a subgraph how far its streams are, though they had no rows for it."""
         for tap in hosted.taps.values():
             self._due += self.streams.catch_up(tap)
         return self._serve(now)
 
-    def _say_how_far(self, hosted: _Hosted) -> list[Effect]:
+    def _say_how_far(self, hosted: Hosted) -> list[Effect]:
         """Report progress without results: the next attempt would otherwise replay from rows that may have expired."""
         deploy, reached = hosted.run.deploy, hosted.run.said()
         if deploy.subgraph.consumer is not None or reached is None or reached == hosted.said:
@@ -571,7 +549,7 @@ class Executor:
         hosted.unsafe += 1
         return [Tell(ResultsReady(deploy.query, deploy.attempt, (), reached))]
 
-    def _resend(self, hosted: _Hosted, now: Millis) -> list[Effect]:
+    def _resend(self, hosted: Hosted, now: Millis) -> list[Effect]:
         if not hosted.flows or now - hosted.flows[0][1] < RESEND_MS:
             return []
         host = hosted.run.deploy.consumer_host
@@ -587,7 +565,3 @@ class Executor:
             assert self.hosted[key].taps[alias] is tap
         assert all(self.hosted[key].run.has_work for key in self._busy)
         self.streams.validate()
-
-
-def _catch_up_ms(hosted: _Hosted) -> Millis:
-    return TIMED_MS if hosted.run.deploy.subgraph.is_timed else UNTIMED_MS

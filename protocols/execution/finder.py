@@ -14,14 +14,16 @@ from typing import ClassVar, Final
 
 import msgspec
 
-from protocols.catalogue.events import QueriesFound, QueryEntry, QueryLookupFailed
+from protocols.catalogue.events import LookupFailed, QueriesFound, QueryEntry, QueryLookupFailed, StreamFound
 from protocols.catalogue.machine import CatalogueMachine
 from protocols.catalogue.queries import TEXT_LISTED, shortened
 from protocols.clock import HybridClock, Stamp
 from protocols.effects import Effect, Reply, Send, SetTimer
 from protocols.errors import expect
 from protocols.events import Answered, Event, PeerDown, Received, TimerFired, Unreachable
+from protocols.execution.adopter import backup_of
 from protocols.execution.messages import (
+    AdoptQuery,
     AskProxy,
     ListQueries,
     NotHere,
@@ -36,6 +38,7 @@ from protocols.execution.refusals import (
     ambiguous_query,
     directory_silent,
     lost_query,
+    not_adopted,
     proxy_busy,
     proxy_silent,
     too_large_to_show,
@@ -52,6 +55,7 @@ TICK_MS: Final = 500
 ASK_AGAIN_MS: Final = 1000
 LISTED_WITHIN_MS: Final = 3000
 SHOWN_WITHIN_MS: Final = 5000
+ADOPTED_WITHIN_MS: Final = 20_000  # The network decides who goes on.
 STOPPED_WITHIN_MS: Final = 20_000  # The proxy drops the stream of the results first.
 PROXIES_ASKED_MAX: Final = 256
 ASKED_MAX: Final = 256  # Questions of other peers that are open here.
@@ -60,7 +64,8 @@ ANSWER_BYTES_MAX: Final = 1 << 20
 PROXY_DOWN: Final = "proxy is down"  # In place of a query's state.
 NOT_ASKED: Final = "not asked"
 OWN: Final = "own"  # Purposes of questions inside this peer: our own queries, for a list,
-HERE: Final = "here"  # and what another peer asked for.
+HERE: Final = "here"  # what another peer asked for,
+ADOPT: Final = "adopt"  # and that our backup of a query takes it over.
 
 _encode: Final = msgspec.msgpack.Encoder(enc_hook=bytes).encode
 
@@ -70,7 +75,7 @@ class _Asked:
     """A question to a proxy."""
 
     proxy: PeerId
-    command: ShowQuery | StopQuery | ListQueries
+    command: ShowQuery | StopQuery | ListQueries | AdoptQuery
     entry: QueryEntry
     then: RequestId | _Listing  # Who waits for the answer.
     until: Millis
@@ -126,6 +131,7 @@ class QueryFinder:
     inside: Inside
     _lookups: dict[Stamp, NotHere] = field(default_factory=dict)  # Waiting for the directory.
     _listings: dict[Stamp, _Listing] = field(default_factory=dict)
+    _adoptions: dict[Stamp, tuple[RequestId, QueryEntry]] = field(default_factory=dict)  # Waiting for the catalogue.
     _asked: dict[Stamp, _Asked] = field(default_factory=dict)
     _questions: Questions = field(init=False)
     _open: dict[str, tuple[PeerId, Stamp]] = field(default_factory=dict)  # What other peers asked, by name of question.
@@ -139,6 +145,8 @@ class QueryFinder:
         match event:
             case NotHere():
                 return self._look_up(event, now)
+            case StreamFound() | LookupFailed():
+                return self._backup_found(event, now)
             case QueriesFound() | QueryLookupFailed():
                 return self._looked_up(event, now)
             case Received(sender=sender, message=ProxyAnswer() as message):
@@ -147,8 +155,12 @@ class QueryFinder:
                 return self._ask_here(sender, message)
             case Answered(request=request, answer=answer):
                 owner = self._questions.owner_of(request)
-                is_own = self._questions.take(request) == OWN
-                return self._listed_own(owner, answer) if is_own else self._answer(owner, answer)
+                match self._questions.take(request):
+                    case "own":
+                        return self._listed_own(owner, answer)
+                    case "adopt":
+                        return [Reply(int(owner), answer)]
+                return self._answer(owner, answer)
             case Unreachable(peer=peer, message=AskProxy(number=number)):
                 asked = self._asked.get(number)
                 return self._give_up(number, now) if asked is not None and asked.proxy == peer else []
@@ -184,7 +196,8 @@ class QueryFinder:
         if isinstance(event, QueryLookupFailed):
             return [Reply(request, directory_silent(command.query, event.reason))]
         meant = {each.proxy: each for each in event.entries if _is_meant(each, command)}
-        there = {proxy: each for proxy, each in meant.items() if proxy != self.peer_id}
+        is_adoption = isinstance(command, AdoptQuery)  # A proxy that has lost its disk may be this very peer.
+        there = {proxy: each for proxy, each in meant.items() if proxy != self.peer_id or is_adoption}
         if not there:  # The proxy of this peer has been asked before: what it does not know is gone.
             ours = meant.get(self.peer_id)
             refusal = lost_query(ours) if ours is not None else unknown_query(command.query, waiting.known)
@@ -192,14 +205,37 @@ class QueryFinder:
         if len(there) > 1:
             return [Reply(request, ambiguous_query(command.query, list(there)))]
         (entry,) = there.values()
+        if is_adoption:
+            return self._find_backup(number, entry, request, now)
         within_ms = STOPPED_WITHIN_MS if isinstance(command, StopQuery) else SHOWN_WITHIN_MS
         exact = msgspec.structs.replace(command, query=f"{entry.name}@{entry.proxy.hex()}")
         return self._ask(entry, exact, request, within_ms, now)
 
+    def _find_backup(self, number: Stamp, entry: QueryEntry, request: RequestId, now: Millis) -> list[Effect]:
+        if entry.durability != "replicated":
+            hint = "Its results were on the disk of its proxy alone. Submit it again."
+            return [Reply(request, not_adopted(entry.name, "it is not replicated", hint))]
+        self._adoptions[number] = request, entry
+        return self.catalogue.lookup(entry.stream, (ROLE, number), now)
+
+    def _backup_found(self, event: StreamFound | LookupFailed, now: Millis) -> list[Effect]:
+        """Ask the backup of a query's results to take the query over."""
+        request, entry = self._adoptions.pop(int(event.token[1]))
+        if isinstance(event, LookupFailed):
+            return [Reply(request, directory_silent(entry.name, event.reason))]
+        backup = backup_of(event, entry.proxy)
+        if backup is None:
+            return [Reply(request, not_adopted(entry.name, "no backup of its results is listed"))]
+        command = AdoptQuery(query=f"{entry.name}@{entry.proxy.hex()}")
+        if backup == self.peer_id:
+            return self._questions.ask(str(request), ADOPT, command)
+        asked = msgspec.structs.replace(entry, proxy=backup)
+        return self._ask(asked, command, request, ADOPTED_WITHIN_MS, now)
+
     def _ask(
         self,
         entry: QueryEntry,
-        command: ShowQuery | StopQuery | ListQueries,
+        command: ShowQuery | StopQuery | ListQueries | AdoptQuery,
         then: RequestId | _Listing,
         within_ms: Millis,
         now: Millis,
@@ -219,7 +255,7 @@ class QueryFinder:
             if isinstance(answer, QueriesListed):
                 asked.then.found[sender] = answer
             return self._settle(asked.then, sender)
-        if isinstance(answer, Refused) and answer.code == "unknown":
+        if isinstance(answer, Refused) and answer.code == "unknown" and not isinstance(asked.command, AdoptQuery):
             answer = lost_query(asked.entry)
         if isinstance(answer, QueryShown):
             answer = msgspec.structs.replace(answer, proxy=sender)
@@ -232,6 +268,9 @@ class QueryFinder:
         asked = self._asked.pop(number)
         if isinstance(asked.then, _Listing):
             return self._settle(asked.then, asked.proxy)
+        if isinstance(asked.command, AdoptQuery):
+            why = f"peer {asked.proxy.short}, its backup, does not answer, or cannot take it over"
+            return [Reply(asked.then, not_adopted(asked.entry.name, why))]
         return [Reply(asked.then, proxy_silent(asked.entry, isinstance(asked.command, StopQuery)))]
 
     # Lists of all queries.
@@ -326,6 +365,7 @@ class QueryFinder:
 _ANSWERS: Final[dict[type, tuple[type[Answer], ...]]] = {
     ShowQuery: (QueryShown,),
     StopQuery: (Done,),
+    AdoptQuery: (Done,),
     ListQueries: (QueriesListed,),
 }
 
@@ -341,7 +381,7 @@ def _fitting(listed: QueriesListed) -> QueriesListed:
     return QueriesListed(queries=tuple(rows[:fitting]), is_whole=fitting == len(rows))
 
 
-def _is_meant(entry: QueryEntry, command: ShowQuery | StopQuery) -> bool:
+def _is_meant(entry: QueryEntry, command: ShowQuery | StopQuery | AdoptQuery) -> bool:
     """Whether a name, perhaps with the beginning of a peer's id, means this query."""
     name, _, peer = command.query.partition("@")
     return entry.name == name and entry.proxy.hex().startswith(peer)

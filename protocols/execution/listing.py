@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from protocols.catalogue.events import Advertised, AdvertiseFailed, QueryEntry
 from protocols.catalogue.queries import LIFE_MS, QueryDirectory
 from protocols.effects import Effect
@@ -63,6 +65,13 @@ class Listings:
         self._writing.pop(query.stream, None)
         return self._remove(self._entry(query), now)
 
+    def hand_over(self, query: SubmittedQuery, proxy: PeerId, now: Millis) -> list[Effect]:
+        """Another peer is its proxy now: leave an entry that says so, whatever we wrote meanwhile."""
+        self._due_at.pop(query.stream, None)
+        self._writing.pop(query.stream, None)
+        entry = msgspec.structs.replace(self._entry(query), proxy=proxy, term=query.term + 1)
+        return self.directory.advertise(entry, (self.role, "handed", query.stream), now)
+
     def _remove(self, entry: QueryEntry, now: Millis) -> list[Effect]:
         self._leaving[entry.stream] = entry, now + 4 * RETRY_MS  # The store itself tries for 15 s.
         return self.directory.withdraw(entry, (self.role, "withdrawn", entry.stream), now)
@@ -98,6 +107,7 @@ class Listings:
             within_ms=planning.placing.within_ms,
             since=query.since,
             durability=query.durability,
+            term=query.term,
         )
 
     def validate(self) -> None:

@@ -16,7 +16,7 @@ from protocols.clock import Stamp
 from protocols.delivery.messages import Origin
 from protocols.errors import expect
 from protocols.events import Event
-from protocols.ids import COUNT_MAX, MILLIS_MAX, Millis, PeerId, RequestId, StreamName
+from protocols.ids import COUNT_MAX, MILLIS_MAX, Count, Millis, PeerId, RequestId, StreamName
 from protocols.messages import Answer, Command, Done, Message, Record, Refused
 from protocols.subgraphs import Algorithm, Progress, Subgraph, SubgraphStatus
 from queries.schema import Schema
@@ -56,6 +56,10 @@ class QueryInstalled(Record, frozen=True, kw_only=True, tag="QUERY"):
     since: Stamp | None = None  # It reads what was published from then on; None: from its insertion on.
     owner: str = ""  # Who submitted it, and with whose right it reads; empty for the peer's own user.
     versions: tuple[StreamVersion, ...] | None = None  # Of its streams; None: written by 0.2, which knew no other.
+    takeover_ms: Millis = 0  # Its backup takes it over once its proxy has been gone for so long; 0: only when asked to.
+    term: Count = 1  # Which of its proxies this is, counted from the first.
+    before: Count = 0  # Results that earlier proxies have published.
+    base: ResultsNoted | None = None  # What those cover, until a note of this proxy says more.
 
 
 class ResultsNoted(Record, frozen=True, kw_only=True, tag="RESULTS"):
@@ -66,6 +70,7 @@ class ResultsNoted(Record, frozen=True, kw_only=True, tag="RESULTS"):
     progress: Progress
     beyond: tuple[bytes, ...] = ()  # Digests of those results that `progress` does not cover.
     adds_to: int | None = None  # If set, `beyond` only adds to that of the note with this `next`.
+    number: Stamp = 0  # Later notes have higher numbers.
 
 
 # Between a client and its peer.
@@ -83,6 +88,7 @@ class SubmitQuery(Command, frozen=True, kw_only=True, tag="SUBMIT"):
     statistics: str = ""  # Of its streams, as queries/statistics.py writes them. Publishers' own override them.
     since: Literal["now", "start"] | Stamp = "now"  # It reads what its streams have kept from then on, then all new.
     durability: ResultsDurability = "auto"
+    takeover_ms: Millis | None = None  # As in QueryInstalled; None: as the text says.
 
 
 class QueryStarting(Answer, frozen=True, kw_only=True, tag="STARTING"):
@@ -107,6 +113,12 @@ class StopQuery(Command, frozen=True, kw_only=True, tag="STOP"):
     """End a query and drop its results. Answered with Done."""
 
     query: QueryId  # The name of one of this peer, else of another; or NAME@PEER, with the beginning of a peer's id.
+
+
+class AdoptQuery(Command, frozen=True, kw_only=True, tag="ADOPT"):
+    """Have a query go on at the backup of its results, because its proxy is gone. Answered with Done."""
+
+    query: QueryId  # As in StopQuery.
 
 
 class ListQueries(Command, frozen=True, kw_only=True, tag="LIST_QUERIES"):
@@ -189,6 +201,8 @@ class QueryShown(Answer, frozen=True, kw_only=True, tag="QUERY_SHOWN"):
     since: Stamp = 0  # It reads what was published from then on.
     proxy: PeerId | None = None
     durability: str = "disk"  # Of the stream of the results.
+    takeover_ms: Millis = 0
+    term: Count = 1  # Which of its proxies this is, counted from the first.
 
 
 class PlanQuery(Command, frozen=True, kw_only=True, tag="PLAN_QUERY"):
@@ -243,7 +257,7 @@ class AskProxy(Message, frozen=True, kw_only=True, tag="ASK_PROXY"):
     """A client of mine asks this of your queries. Repeated until it is answered."""
 
     number: Stamp  # Given once by the peer that asks.
-    command: ShowQuery | StopQuery | ListQueries
+    command: ShowQuery | StopQuery | ListQueries | AdoptQuery
 
     def check(self) -> None:
         if isinstance(self.command, ListQueries):
@@ -279,5 +293,5 @@ class NotHere(Event, frozen=True):
     """A client asks about a query that this peer does not have, or about those of all peers."""
 
     request: RequestId
-    command: ShowQuery | StopQuery | ListQueries
+    command: ShowQuery | StopQuery | ListQueries | AdoptQuery
     known: tuple[QueryId, ...]  # The queries of this peer.

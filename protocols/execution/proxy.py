@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from protocols.catalogue.events import Advertised, AdvertiseFailed
+from protocols.catalogue.streams import StreamDefinition
 from protocols.clock import HybridClock
+from protocols.delivery.backups import StreamClosed, StreamTaken
 from protocols.delivery.ingress import Ingress
 from protocols.effects import Effect, Reply, Send, SetTimer, Tell
 from protocols.errors import expect
@@ -82,7 +84,7 @@ class QueryProxy:
         ROLE,
         messages=(Deployed, DeployRefused, Prepared, SubgraphStatus),
         commands=(SubmitQuery, StopQuery, ListQueries, ShowQuery),
-        events=(ResultsReady, AttemptLost, OperatorsPlaced, NetworkSeen, EngineTried),
+        events=(ResultsReady, AttemptLost, OperatorsPlaced, NetworkSeen, EngineTried, StreamTaken, StreamClosed),
         records=(QueryInstalled, ResultsNoted),
     )
 
@@ -153,6 +155,8 @@ class QueryProxy:
                 return self._hand_to_query_of(message.query, event, now)
             case Received(message=Prepared() as message):
                 return self._hand_to_query_of(message.query, event, now)
+            case StreamTaken(stream=stream) | StreamClosed(stream=stream):
+                return self._hand_to_query_of(stream, event, now)
             case ResultsReady() | AttemptLost():
                 return self._hand_to_query_of(event.query, event, now)
             case NetworkSeen() | OperatorsPlaced():
@@ -186,18 +190,26 @@ class QueryProxy:
         inserted_at = self.clock.tick(now)
         name = command.name or f"q-{Key.of('query', self.peer_id, str(inserted_at)).hex()[:8]}"
         self.registry.make_way(name)
-        if refusal := objection(name, command.statistics, list(self.queries), self.clock, self.publisher):
+        taken = [*self.queries, *self.registry.reserved]
+        if refusal := objection(name, command.statistics, taken, self.clock, self.publisher):
             return [Reply(request, refusal)]
         stream = results_stream(name, inserted_at, self.peer_id, self.publisher.catalogue.store.is_nearest)
         query = self.registry.add(name, command, inserted_at, stream, request)
         query.owner = owner
-        query.wanted_durability = command.durability
+        query.wanted_durability, query.takeover_ms = command.durability, command.takeover_ms
         match command.since:
             case "start":
                 query.since = 0
             case int():
                 query.since = min(command.since, inserted_at)
         return [*query.begin(now), *self._start_ticking()]
+
+    def adopt(self, record: QueryInstalled, results: StreamDefinition, proxy: PeerId, now: Millis) -> list[Effect]:
+        """Go on with a query of another proxy, which is gone."""
+        self.registry.restore(record)
+        query = self.registry.of(record.stream)
+        assert query is not None
+        return [*query.take_over(results, proxy, now), *self._start_ticking()]
 
     def _hand_to_query_of(self, stream: StreamName, event: Event, now: Millis) -> list[Effect]:
         """Hand an event to the query of a stream, if there is one still."""

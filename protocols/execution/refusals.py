@@ -24,6 +24,7 @@ from queries.spark_able import formless
 from queries.statistics import from_json
 
 QUERIES_MAX: Final = 5000
+TAKEOVER_MIN_MS: Final = 15_000
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
@@ -69,6 +70,26 @@ def unreadable(statistics: str) -> Refused | None:
     except ValueError as error:
         return Refused(code="invalid", error="the statistics of its streams cannot be read", detail=f"{error}.")
     return None
+
+
+def no_takeover(name: QueryId, takeover_ms: Millis, durability: str) -> Refused | None:
+    """Only results that are on two disks leave something to go on from."""
+    if takeover_ms and takeover_ms < TAKEOVER_MIN_MS:
+        error = f'query "{name}" cannot be taken over after {takeover_ms / 1000:g} s'
+        hint = f"The shortest takeover is {TAKEOVER_MIN_MS // 1000} s: a peer says every 5 s that it is alive."
+        return Refused(code="invalid", error=error, hint=hint)
+    if not takeover_ms or durability == "replicated":
+        return None
+    return Refused(
+        code="invalid",
+        error=f'query "{name}" cannot be taken over: its results are on one disk',
+        hint="Add durability = replicated (--durability replicated), or leave takeover out.",
+    )
+
+
+def not_adopted(name: QueryId, why: str, hint: str = "") -> Refused:
+    """A query stays without its proxy for now."""
+    return Refused(code="unavailable", error=f'query "{name}" is not taken over: {why}', hint=hint)
 
 
 def unknown_query(name: QueryId, known: Sequence[QueryId]) -> Refused:
@@ -120,7 +141,8 @@ def lost_query(entry: QueryEntry) -> Refused:
 
 
 def _at_its_backup(entry: QueryEntry) -> str:
-    return f'A backup keeps its results so far: peer subscribe "{entry.stream}" --since start'
+    goes_on = f'If that peer is gone for good, "peer query adopt {entry.name}" has the query go on.'
+    return f'{goes_on} A backup keeps its results so far: peer subscribe "{entry.stream}" --since start'
 
 
 def proxy_busy(proxy: PeerId) -> Refused:

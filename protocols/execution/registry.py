@@ -41,6 +41,7 @@ class Registry:
 
     services: Services
     queries: dict[QueryId, SubmittedQuery] = field(default_factory=dict)
+    reserved: dict[QueryId, None] = field(default_factory=dict)  # For queries that this peer is taking over.
 
     def add(
         self,
@@ -85,9 +86,12 @@ class Registry:
                     self.forget(ended)
             case QueryInstalled(state="begun" | "acknowledged" as state):
                 self.make_way(record.query, record.stream)
-                query = self.queries.get(record.query) or self.add(
-                    record.query, record, record.inserted_at, record.stream
-                )
+                known = self.queries.get(record.query)
+                query = known or self.add(record.query, record, record.inserted_at, record.stream)
+                if known is None and record.base is not None:
+                    query.base = record.base
+                    query.results.notes.append(record.base)
+                query.takeover_ms, query.term, query.before = record.takeover_ms, record.term, record.before
                 query.journalled, query.owner = state, record.owner
                 query.planning.versions = {each.stream: each for each in record.versions or ()}
                 query.since = record.inserted_at if record.since is None else record.since
@@ -104,7 +108,7 @@ class Registry:
 
 def _listed(query: SubmittedQuery) -> QueryListed:
     number = query.attempt.number if query.attempt is not None else 0
-    text, count = query.planning.text, query.results.count
+    text, count = query.planning.text, query.before + query.results.count
     proxy = query.services.peer_id
     return QueryListed(query.name, query.stream, text, query.state, number, count, query.inserted_at, proxy)
 
@@ -120,7 +124,7 @@ def shown(query: SubmittedQuery) -> QueryShown:
         attempt=attempt.number if attempt is not None else 0,
         reason=query.reason,
         inserted_at=query.inserted_at,
-        results=results.count,
+        results=query.before + results.count,
         subgraphs=attempt.shown() if attempt is not None else (),
         envelope=query.envelope,
         dropped=results.dropped,
@@ -133,6 +137,8 @@ def shown(query: SubmittedQuery) -> QueryShown:
         since=query.since,
         proxy=query.services.peer_id,
         durability=query.durability,
+        takeover_ms=query.takeover_ms or 0,
+        term=query.term,
     )
 
 

@@ -55,6 +55,7 @@ class QueryResults:
     in_flight: ResultsNoted | None = None  # The note of the rows that the stream has not taken yet.
     dropped: int = 0  # Results that no stream takes.
     dropped_for: str = ""  # Why the last of them was dropped.
+    numbered: Stamp = 0  # The last note.
     publish_at: Millis = 0  # Not before this time: the stream has refused results.
     _reached: ResultsNoted | None = None  # The note that `resume` and `beyond` come from.
     _waiting: deque[_Group] = field(default_factory=deque)
@@ -64,16 +65,27 @@ class QueryResults:
     def restart(self, count: int) -> None:
         """After a restart: resume from the last notes whose results are in the stream, which has `count` of them."""
         self.count = count
-        safe: list[ResultsNoted] = []
-        for note in self.notes:
-            if note.next <= count:
-                while note.adds_to is not None and safe and safe[-1].next > note.adds_to:
-                    safe.pop()  # Its results were refused, and others came in their place.
-                safe.append(note)
+        safe = self.safe(count)
+        self.numbered = max(self.numbered, *(note.number for note in safe), 0)
         whole = [place for place, note in enumerate(safe) if note.adds_to is None]
         self.notes = safe[whole[-1] :] if whole else []
         for note in self.notes:
             self.go_on_from(note)
+
+    def safe(self, count: int) -> list[ResultsNoted]:
+        """The notes whose results are in the stream, if it has so many."""
+        safe: list[ResultsNoted] = []
+        for note in self.notes:
+            if note.next <= count:
+                while safe and safe[-1].next > (note.next if note.adds_to is None else note.adds_to):
+                    safe.pop()  # Its results were refused, and others came in their place.
+                safe.append(note)
+        return safe
+
+    def number_from(self, number: Stamp) -> Stamp:
+        """A number for something that is noted beside the results; later notes have higher ones."""
+        self.numbered = max(self.numbered + 1, number)
+        return self.numbered
 
     def begin_attempt(self) -> Progress:
         """The progress that an attempt resumes from. It makes the results beyond that again; `add` leaves them out."""
@@ -168,6 +180,7 @@ class QueryResults:
             progress=progress,
             beyond=tuple(beyond),
             adds_to=None if is_whole else self.count,
+            number=self.number_from(0),
         )
         if rows:
             self.in_flight = note

@@ -14,10 +14,12 @@ import msgspec
 from protocols.catalogue.messages import CreateStream, DropStream
 from protocols.catalogue.streams import Durability, StreamDefinition
 from protocols.clock import HybridClock, Stamp
+from protocols.delivery.backups import StreamClosed, StreamTaken
 from protocols.delivery.ingress import Ingress
 from protocols.delivery.messages import Published
 from protocols.effects import AfterSync, Append, Effect, Reply, Send, Tell
 from protocols.events import Abandoned, Answered, Event, Received, Requested, Started, TimerFired
+from protocols.execution.adopting import may_be_taken, note_beside, takeover_asked
 from protocols.execution.attempt import SILENT_MS, Attempt, Letters
 from protocols.execution.decision import BETTER_PLACED, Decision
 from protocols.execution.derived import DerivedStreams
@@ -29,10 +31,11 @@ from protocols.execution.messages import (
     QueryInstalled,
     QueryStarting,
     ResultsDurability,
+    ResultsNoted,
     StopQuery,
 )
 from protocols.execution.planning import PURPOSES, Outcome, Planner, Planning
-from protocols.execution.refusals import cannot_run, not_running, without_form
+from protocols.execution.refusals import cannot_run, no_takeover, not_running, without_form
 from protocols.execution.results import QueryResults
 from protocols.ids import Millis, PeerId, RequestId, StreamName
 from protocols.inside import Questions
@@ -106,6 +109,10 @@ class SubmittedQuery:
     is_creating: bool = False  # The stream of its results was asked for, and the catalogue has not answered.
     wanted_durability: ResultsDurability = "auto"  # As asked for; its text may say it, too.
     since: Stamp = field(init=False)  # It reads what was published from then on.
+    takeover_ms: Millis | None = None  # Its backup takes it over after so long; None: as its text says.
+    term: int = 1  # Which of its proxies this is, counted from the first.
+    before: int = 0  # Results that earlier proxies have published.
+    base: ResultsNoted | None = None  # What those cover.
 
     def __post_init__(self) -> None:
         self.since = self.inserted_at
@@ -165,6 +172,10 @@ class SubmittedQuery:
                 return self._tick(now)
             case Started():
                 self._restart(now)
+            case StreamTaken():
+                return self._retire(event.by, now)
+            case StreamClosed():
+                return self._closed(now)
         return []
 
     def _attempt(self, number: Stamp) -> Attempt | None:
@@ -227,7 +238,11 @@ class SubmittedQuery:
         schema, outbox = output_schema(parsed.plan), self.services.publisher.outboxes.get(self.stream)
         effects: list[Effect] = []
         if self.journalled == "nothing":
-            effects = self._create(self._definition(parsed, schema), now)
+            definition = self._definition(parsed, schema)
+            self.takeover_ms = takeover_asked(parsed.options) if self.takeover_ms is None else self.takeover_ms
+            if refusal := no_takeover(self.name, self.takeover_ms, definition.durability):
+                return self._give_up(refusal, now)
+            effects = self._create(definition, now)
         else:
             known = outbox.definition.schema if outbox is not None else self.results.schema or schema
             if not schema.is_like(known):
@@ -249,6 +264,7 @@ class SubmittedQuery:
         self.journalled, self.is_creating = "begun", True
         create = self.services.questions.ask(self.stream, "results", CreateStream(definition=definition))
         opened = self.services.publisher.open_own(definition, now)
+        note_beside(self, now, is_whole=True)
         return [Append(self.record("begun")), AfterSync(tuple(create)), *opened]
 
     def _created(self, answer: Answer, now: Millis) -> list[Effect]:
@@ -295,6 +311,7 @@ class SubmittedQuery:
         if not self.is_acknowledged:
             self.journalled = "acknowledged"
             effects.append(Append(self.record("acknowledged")))
+            note_beside(self, now)
         if self.client is not None:
             effects.append(AfterSync((Reply(self.client, self._accepted(self.services.clock.tick(now))),)))
             self.client = None
@@ -385,7 +402,7 @@ class SubmittedQuery:
 
     def _go_on(self, now: Millis) -> list[Effect]:
         """Begin the next attempt, unless it is too early or results of the last one are still in flight."""
-        if now < self.retry_at or self.results.in_flight is not None:
+        if now < self.retry_at or self.results.in_flight is not None or may_be_taken(self):
             return []
         self.lifecycle.change("begins again", now)
         is_hasty, self.is_hasty = self.is_hasty, False
@@ -398,12 +415,19 @@ class SubmittedQuery:
         self.retry_at, self.is_hasty = now, True
         return self._go_on(now)
 
-    def _restart(self, now: Millis) -> None:
-        """This peer has restarted: resume an acknowledged query from what its stream has; end any other."""
+    def _restart(self, now: Millis, why: str = "this peer was restarted") -> None:
+        """Begin anew here: resume an acknowledged query from what its stream has; end any other."""
         outbox = self.services.publisher.outboxes.get(self.stream)
-        self.results.restart(outbox.feed.next if outbox is not None else 0)
+        count = outbox.feed.next if outbox is not None else 0
+        noted = self.results.safe(count)
+        self.results.restart(count)
+        for note in noted:
+            note_beside(self, now, note)
+        if not noted:
+            note_beside(self, now, is_whole=True)
         self.services.listings.note_restored(self, now)
-        self.retry_at, self.reason = now, "this peer was restarted"
+        self.results.number_from(self.services.clock.tick(now))
+        self.retry_at, self.reason = now, why
         self.lifecycle.change("loses its attempt" if self.is_acknowledged else "ends", now, self.reason)
 
     def _tick(self, now: Millis) -> list[Effect]:
@@ -412,7 +436,7 @@ class SubmittedQuery:
                 return []
             self.retry_at = now + RETRY_MAX_MS
             return self.services.questions.ask(self.stream, "drop", DropStream(name=self.stream, force=True))
-        listed = self.services.listings.keep(self, now) if self.is_acknowledged else []
+        listed = self.services.listings.keep(self, now) if self.is_acknowledged and not may_be_taken(self) else []
         if self.state == "waiting":
             return listed + self._go_on(now)
         effects, attempt, planning = listed + self._publish(now), self.attempt, self.planning
@@ -441,6 +465,9 @@ class SubmittedQuery:
             return []
         limits, number = self.services.limits, self.attempt.number if self.attempt is not None else 0
         effects, command = self.results.publish(number, limits.publish_bytes_max, now)
+        for each in effects:
+            if isinstance(each, Append) and isinstance(each.record, ResultsNoted):
+                note_beside(self, now, each.record)
         return effects + (self.services.questions.ask(self.stream, "publish", command) if command is not None else [])
 
     def _published(self, now: Millis) -> list[Effect]:
@@ -449,6 +476,31 @@ class SubmittedQuery:
             return self.results.settled(note, self.attempt.number) + self._publish(now)
         self.results.go_on_from(note)  # The attempt that made them is over.
         return self._go_on(now) if self.state == "waiting" else []
+
+    # From one proxy to the next.
+
+    def take_over(self, definition: StreamDefinition, proxy: PeerId, now: Millis) -> list[Effect]:
+        """Go on with a query whose proxy is gone, from the copy of its results that this peer has."""
+        opened = self.services.publisher.open_own(definition, now)
+        self._restart(now, f"its proxy {proxy.short} is gone, and this peer has taken it over")
+        return [Append(self.record("acknowledged")), *opened]
+
+    def _retire(self, adopter: PeerId, now: Millis) -> list[Effect]:
+        """Another peer has taken it over, and goes on with it."""
+        if self.state == "ending":  # Whoever wanted it stopped was told, or will be: its stream goes.
+            return []
+        effects = self._let_go(now)
+        gone = Refused(code="unavailable", error=f'query "{self.name}" was taken over by peer {adopter.short}')
+        effects += [Reply(self.client, gone)] if self.client is not None else []
+        self.client = None
+        self.lifecycle.change("is gone", now, f"peer {adopter.short} has taken it over")
+        return [*effects, Append(self.record("ended")), *self.services.listings.hand_over(self, adopter, now)]
+
+    def _closed(self, now: Millis) -> list[Effect]:
+        """Somebody has removed its results."""
+        if not self.is_acknowledged or self.is_creating or self.state in ("ending", "ended"):
+            return []
+        return [*self._let_go(now), *self._gone(now)]
 
     # Its end.
 
@@ -531,6 +583,10 @@ class SubmittedQuery:
             since=self.since,
             owner=self.owner,
             versions=tuple(self.planning.versions.values()) if self.planning.versions is not None else None,
+            takeover_ms=self.takeover_ms or 0,
+            term=self.term,
+            before=self.before,
+            base=self.base if self.results.notes[:1] == [self.base] else None,
         )
 
     def records(self) -> list[Record]:

@@ -57,6 +57,7 @@ from protocols.subgraphs import (
     StreamInput,
     SubgraphStatus,
     Undeploy,
+    first_proxy,
 )
 from queries.catalogue import DAY_MS
 from queries.schema import Row
@@ -102,7 +103,7 @@ class Subscriber:
     def deploy(self, message: Deploy, now: Millis) -> list[Effect]:
         subgraph = message.subgraph
         assert isinstance(subgraph.engine, Indexed)
-        name = f"{message.query}~{message.attempt}"
+        name = self._join_id(message.query, message.attempt)
         if name in self.attempts:
             return []
         query = JoinQuery(
@@ -128,6 +129,11 @@ class Subscriber:
             self._asked[request] = attempt
             effects.append(effect)
         return effects
+
+    def _join_id(self, query: StreamName, attempt: int) -> JoinId:
+        """What the index calls an attempt. The stream of a query names its first proxy; any other says who it is."""
+        is_first = first_proxy(query) in ("", self.peer_id.short)
+        return f"{query}~{attempt}" if is_first else f"{query}~{self.peer_id.short}~{attempt}"
 
     def _late_ms(self, query: StreamName, now: Millis) -> Millis:
         """How late tuples may be: twice as much as in an attempt that ended because one was later."""
@@ -316,7 +322,7 @@ class Subscriber:
 
     def safe(self, event: ResultsSafe) -> list[Effect]:
         """The proxy has put a group of results into the query's stream: more may come."""
-        attempt = self.attempts.get(f"{event.query}~{event.attempt}")
+        attempt = self.attempts.get(self._join_id(event.query, event.attempt))
         if attempt is not None and attempt.unsafe:
             self._unsafe -= attempt.unsafe.popleft()
         return self._notify()

@@ -65,6 +65,7 @@ from protocols.subgraphs import (
     Prepared,
     StreamInput,
     Undeploy,
+    first_proxy,
 )
 from queries.plan import sources
 
@@ -148,6 +149,10 @@ class Door:
     def may_read(self, peer: PeerId, stream: StreamName) -> bool:
         """Whether a peer may host what reads a stream."""
         return self.table.is_open or self.table.may(peer_principal(peer), "read", object_of(stream))
+
+    def may_publish(self, results: StreamName) -> bool:
+        """Whether this peer may be the proxy of a query that makes these results."""
+        return self.rights.is_known and self.table.may(self.own, "create", object_of(results))
 
     def all_may_read(self, stream: StreamName) -> bool:
         """Whether every peer may: the join index meets its tuples at any of them."""
@@ -304,10 +309,10 @@ class Door:
                     return event
                 needs: Iterable[PeerNeed] = (PeerNeed(sender, "stop", object_of(query)),)
             case RemoveQuery(query=query):
-                proxy = query.rpartition("~")[0].rpartition(".")[2].split("-")
-                if len(proxy) > 1 and proxy[1] == sender.short:
+                stream, *proxies = query.split("~")[:-1] or [query]  # It names its proxy, unless that is the first.
+                if sender.short in (proxies or [first_proxy(stream)]):
                     return event
-                needs = (PeerNeed(sender, "stop", object_of(query.rpartition("~")[0])),)
+                needs = (PeerNeed(sender, "stop", object_of(stream)),)
             case _:
                 wanted = OF_MESSAGE.get(type(message))
                 if wanted is None:

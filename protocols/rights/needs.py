@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from protocols.catalogue.custody import CUSTODY, claimed_keeping
 from protocols.catalogue.entries import ALTERATION, claimed
 from protocols.catalogue.messages import (
     AlterStream,
@@ -38,6 +39,7 @@ from protocols.delivery.messages import (
     Unsubscribe,
 )
 from protocols.execution.messages import (
+    AdoptQuery,
     AskProxy,
     ListQueries,
     PlanQuery,
@@ -117,6 +119,7 @@ OF_COMMAND: Final[dict[type[Command], Callable[[Any], Need]]] = {
     DropStream: lambda command: Need("create", object_of(command.name)),
     SubmitQuery: lambda command: Need("create", query_object(command.name)),
     StopQuery: lambda command: Need("stop", query_object(command.query)),
+    AdoptQuery: lambda command: Need("create", query_object(command.query)),
     SetPolicy: _admin,
     Grant: _admin,
     Revoke: _admin,
@@ -190,7 +193,7 @@ def _of_proxy(sender: PeerId, _own: PeerId, message: Lease | Prepare) -> Iterato
 
 
 def _index(sender: PeerId, own: PeerId, message: IndexQuery) -> Iterator[PeerNeed]:
-    yield PeerNeed(sender, "create", object_of(message.query.id.rpartition("~")[0]))
+    yield PeerNeed(sender, "create", object_of(message.query.id.partition("~")[0]))
     for source in sources(message.query.plan):
         yield PeerNeed(sender, "read", object_of(source.stream))
         yield PeerNeed(own, "read", object_of(source.stream))
@@ -206,6 +209,8 @@ def _parcel(sender: PeerId, own: PeerId, message: Parcel) -> Iterator[PeerNeed]:
 def _ask_proxy(sender: PeerId, _own: PeerId, message: AskProxy) -> Iterator[PeerNeed]:
     if isinstance(message.command, StopQuery):
         yield PeerNeed(sender, "stop", query_object(message.command.query))
+    if isinstance(message.command, AdoptQuery):
+        yield PeerNeed(sender, "create", query_object(message.command.query))
 
 
 OF_MESSAGE: Final[dict[type[Message], Callable[[PeerId, PeerId, Any], Iterator[PeerNeed]]]] = {
@@ -224,7 +229,8 @@ OF_MESSAGE: Final[dict[type[Message], Callable[[PeerId, PeerId, Any], Iterator[P
     AskProxy: _ask_proxy,
 }
 
-# What peers have the store keep: rights, the definitions of streams, and claims on their next versions.
+# What peers have the store keep: rights, the definitions of streams, claims on their next versions, and on who takes a
+# query over.
 
 DEFINITION: Final = "definition"  # The name of a definition under the key of its stream.
 _definitions: Final = msgspec.msgpack.Decoder(
@@ -236,10 +242,15 @@ def of_entry(entry: Entry, before: Entry | None) -> Need | None:
     """The right that its writer needs; `before` is the version that this peer holds, if it does."""
     if entry.key == KEY:
         return Need("admin", ALL)
-    if entry.item != DEFINITION and not entry.item.startswith(ALTERATION):
+    named = _defined
+    if entry.item.startswith(ALTERATION):
+        named = claimed
+    elif entry.item.startswith(CUSTODY):
+        named = claimed_keeping
+    elif entry.item != DEFINITION:
         return None
     for each in (entry, before):
-        name = _defined(each) if entry.item == DEFINITION else claimed(each)
+        name = named(each)
         if name is not None and stream_key(name) == entry.key:
             return Need("create", object_of(name))
     return None

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from overlay.sim.run import Verdict
-from tests.sim import planted, planted_queries, planted_sharing  # noqa: F401 - the bugs they plant
+from tests.sim import planted, planted_queries, planted_sharing, planted_takeover  # noqa: F401 - the bugs they plant
 from tests.sim.bugs import BUGS
 from tests.sim.series import play
 

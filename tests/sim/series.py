@@ -82,6 +82,7 @@ def _all() -> list[Series]:
         Series("churn", 200, 1000),
         Series("moves", 30, moves_least=1 / 2),
         Series("queries", 60),
+        Series("takeover", 15),
         Series("placement", 60),
         Series("sharing", 15),
         *(Series(f"join-{each}", 50) for each in ALGORITHMS),

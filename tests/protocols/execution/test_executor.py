@@ -12,7 +12,6 @@ from protocols.events import Abandoned, Answered, Received, Requested, TimerFire
 from protocols.execution.cut import introduced
 from protocols.execution.engine import FeedRun, RunFailed, RunResults, RunStarted, RunState, StartRun, StopRun
 from protocols.execution.executor import (
-    FLOW_BYTES,
     FLOWED_MAX,
     FLOWED_MS,
     IN_FLIGHT_MAX,
@@ -22,10 +21,10 @@ from protocols.execution.executor import (
     STATUS_MS,
     TICK,
     TICK_MS,
-    TIMED_MS,
     WORK_MAX,
 )
-from protocols.execution.flow_rows import encode_rows
+from protocols.execution.flow_rows import FLOW_BYTES, encode_rows
+from protocols.execution.hosted import TIMED_MS
 from protocols.messages import Message, Refused
 from protocols.sharing.host import LINGER_MS
 from protocols.subgraphs import (

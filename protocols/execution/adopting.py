@@ -1,0 +1,94 @@
+"""What goes from the proxy of a query to whoever takes it over: notes beside the copy of its results, and back.
+
+A note has the query as it was installed, and perhaps a checkpoint of what its results are made of. The copy and its
+notes are what the proxy's own disk has of the query; so taking over is a restart elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from protocols.delivery.messages import Note
+from protocols.execution.messages import QueryInstalled, ResultsNoted
+from protocols.execution.results import QueryResults
+from protocols.ids import Millis
+from queries.casts import read_interval
+
+if TYPE_CHECKING:
+    from protocols.execution.submitted import SubmittedQuery
+
+
+_encode: Final = msgspec.msgpack.Encoder(enc_hook=bytes).encode
+_decoder: Final = msgspec.msgpack.Decoder(
+    QueryInstalled | ResultsNoted,
+    dec_hook=lambda wanted, raw: wanted(raw),
+)
+
+
+def takeover_asked(options: Iterable[tuple[str, str]]) -> Millis:
+    """After how long a text wants its query taken over; 0: only when somebody asks for it."""
+    asked = read_interval(dict(options).get("takeover", ""))
+    return asked // timedelta(milliseconds=1) if asked is not None else 0
+
+
+def note_beside(
+    query: SubmittedQuery, now: Millis, note: ResultsNoted | None = None, *, is_whole: bool = False
+) -> None:
+    """Have the backup of the results keep what another proxy needs to go on with the query."""
+    mirror = query.services.publisher.copied(query.stream)
+    if mirror is None:
+        return
+    state = _encode(query.record("acknowledged" if query.is_acknowledged else "begun"))
+    if note is not None:
+        parts, is_whole = (state, _encode(note)), note.adds_to is None
+        mirror.keep(note.number or query.results.number_from(0), note.next, parts, is_whole=is_whole)
+    elif not mirror.amend((state,)):
+        number = query.results.number_from(query.services.clock.tick(now))
+        mirror.keep(number, mirror.feed.next, (state,), is_whole=is_whole)
+
+
+def may_be_taken(query: SubmittedQuery) -> bool:
+    """Whether another peer may have taken it over: this one was away, and does not know yet."""
+    mirror = query.services.publisher.copied(query.stream)
+    return mirror is not None and not mirror.is_checked
+
+
+def installed_in(notes: tuple[Note, ...]) -> QueryInstalled | None:
+    """The query that notes are about, if they can be read."""
+    found = [each for each in _records(notes) if isinstance(each, QueryInstalled)]
+    return found[-1] if found else None
+
+
+def successor(notes: tuple[Note, ...], count: int) -> QueryInstalled | None:
+    """The query as its next proxy installs it, by the notes beside `count` results.
+
+    None where the notes cannot be read, or do not say what the last of these results are made of.
+    """
+    installed = installed_in(notes)
+    if installed is None:
+        return None
+    results = QueryResults(installed.query, installed.stream)
+    results.notes = [installed.base] if installed.base is not None else []
+    results.notes += [each for each in _records(notes) if isinstance(each, ResultsNoted)]
+    results.restart(count)
+    if (results.notes[-1].next if results.notes else 0) != count:
+        return None
+    base = ResultsNoted(query=installed.query, next=0, progress=results.resume, beyond=tuple(results.beyond), number=1)
+    return msgspec.structs.replace(
+        installed,
+        state="acknowledged",
+        term=installed.term + 1,
+        before=installed.before + count,
+        base=base,
+    )
+
+
+def _records(notes: tuple[Note, ...]) -> list[QueryInstalled | ResultsNoted]:
+    try:
+        return [_decoder.decode(part) for note in notes for part in note.parts]
+    except (msgspec.DecodeError, ValueError):
+        return []

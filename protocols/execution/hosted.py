@@ -1,0 +1,49 @@
+"""A subgraph at its host, between what comes in for it and what of its results is not acknowledged."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+from protocols.execution.run import SubgraphRun
+from protocols.ids import Millis, PeerId
+from protocols.sharing.tap import Tap, What
+from protocols.subgraphs import Flow, Progress
+
+TIMED_MS: Final = 200  # How often a tap is told how far its stream is, if what is behind it goes by time,
+UNTIMED_MS: Final = 1000  # or if not.
+
+Heard = What | Flow
+"""What comes in for a subgraph."""
+
+
+@dataclass(slots=True)
+class Hosted:
+    """A subgraph at this host: its run, its inputs, and its output that is not acknowledged."""
+
+    run: SubgraphRun
+    proxy: PeerId
+    life: Millis
+    leased_at: Millis
+    is_started: bool = False  # The engine takes rows.
+    is_announced: bool = False
+    unopened: dict[str, None] = field(default_factory=dict)  # Streams that are not open yet.
+    taps: dict[str, Tap] = field(default_factory=dict)  # By alias.
+    caught_up_at: Millis = 0
+    early: list[tuple[str, Heard]] = field(default_factory=list)  # Before the engine had started.
+    expected: dict[int, int] = field(default_factory=dict)  # Next sequence of each flow that comes in.
+    flows: deque[tuple[Flow, Millis]] = field(default_factory=deque)  # Sent and not acknowledged.
+    next_sequence: int = 0
+    lives: dict[int, Millis] = field(default_factory=dict)  # Incarnations of the subgraphs whose flows come in.
+    makers: dict[int, PeerId] = field(default_factory=dict)  # Who sends each flow.
+    acked: dict[int, int] = field(default_factory=dict)  # The sequence up to which each flow has had its effect,
+    flowed: dict[int, int] = field(default_factory=dict)  # and that which its maker was told last.
+    flowed_at: Millis = 0
+    unsafe: int = 0  # ResultsReady without their ResultsSafe.
+    status_at: Millis = 0
+    said: Progress | None = None  # The last progress that the proxy was told without results.
+
+    @property
+    def catch_up_ms(self) -> Millis:
+        return TIMED_MS if self.run.deploy.subgraph.is_timed else UNTIMED_MS
