@@ -50,9 +50,8 @@ from spark_jobs.retention import Retention
 from spark_jobs.room import WORKER, resident_bytes
 from spark_jobs.scratch import private_folder
 from spark_jobs.session import SessionSettings
-from spark_jobs.spool import Fed, Spool
+from spark_jobs.spool import Fed, Job, Spool, Writer
 from spark_jobs.stages import Mode, joins, mode
-from spark_jobs.writer import Job, Writer
 
 ROOT: Final = str(Path(__file__).resolve().parents[__name__.count(".")])  # Where the worker finds our packages.
 ASK_S: Final = 1.0

@@ -1,16 +1,18 @@
 """The spool of one run: files of Arrow in a folder per source, counted by HEAD, read by the source in spark_jobs/jvm.
 
 A file is complete before HEAD counts it. Inputs that wait together are written as one file, so a burst costs little
-more than one input. A file is removed once all its rows have had their effect.
+more than one input. A file is removed once all its rows have had their effect. A thread writes the spools of all runs.
 """
 
 from __future__ import annotations
 
 import os
 import struct
+import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Final, NamedTuple
 
 from queries.plan import Source
@@ -19,6 +21,8 @@ from spark_jobs.retention import Retention
 
 FILE_ROWS_MAX: Final = 16_384  # A result waits for its whole file, so further inputs go into another one.
 _HEAD: Final = struct.Struct("<q")
+
+Job = Callable[[], None]
 
 
 class Fed(NamedTuple):
@@ -114,3 +118,36 @@ class Spool:
             os.pwrite(head, _HEAD.pack(files), 0)
         finally:
             os.close(head)
+
+
+class Writer:
+    """The thread that writes spools, so that the daemon's event loop never waits for Arrow or for files.
+
+    Jobs run in the order in which they come. A failed one is reported from the thread, with the name of its run.
+    Whoever feeds bounds the queue: an input counts as in flight until its results are out, and the credit of a stream
+    or flow limits what is in flight.
+    """
+
+    def __init__(self, failed: Callable[[str, str], None]) -> None:
+        self._failed = failed
+        self._jobs: SimpleQueue[tuple[str, Job] | None] = SimpleQueue()
+        self._thread = threading.Thread(target=self._work, daemon=True, name="spool")
+        self._thread.start()
+
+    def do(self, run: str, job: Job) -> None:
+        self._jobs.put((run, job))
+
+    def close(self) -> None:
+        """Do what is left, then end."""
+        self._jobs.put(None)
+        self._thread.join()
+
+    def _work(self) -> None:
+        from spark_jobs import bridge  # noqa: F401  It brings Arrow, which takes longer to load than the loop can wait.
+
+        while (work := self._jobs.get()) is not None:
+            run, job = work
+            try:
+                job()
+            except Exception as error:  # noqa: BLE001  A full disk, or rows that are not what the plan says.
+                self._failed(run, f"rows could not be handed to Spark: {error}")

@@ -144,7 +144,6 @@ class Neighbourhood:
         Once it is done, all new owners have what it had, and it leaves no ghost.
         """
         is_new = self._went(peer, now)
-        self._caught_up.clear()
         if is_new or peer in self._leaving:
             self._leaving[peer] = now + self.limits.heard_ms
         if is_done:
@@ -167,8 +166,7 @@ class Neighbourhood:
     def hear(self, peer: PeerId, now: Millis) -> bool:
         """A peer counts us among its neighbours, so it is one of ours for a while. Tells whether that is new."""
         is_new = peer not in self._others
-        if self._leaving.pop(peer, None) is not None:
-            self._caught_up.clear()
+        self._leaving.pop(peer, None)
         self._heard[peer] = now + self.limits.heard_ms
         if is_new:
             self._add(peer)

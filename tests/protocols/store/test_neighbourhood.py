@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +13,7 @@ from protocols.ids import Key, PeerId, distance
 from protocols.store.limits import StoreLimits
 from protocols.store.messages import Sighting
 from protocols.store.neighbourhood import Neighbourhood
+from tests.seeds import draw_seed
 
 LIMITS = StoreLimits()
 START = 1_000_000
@@ -229,3 +233,35 @@ def test_a_peer_that_nobody_joins_is_alone_in_the_end(has_company: bool, after_m
     assert (neighbourhood.is_alone(START + after_ms), neighbourhood.needed(START + after_ms)) == (True, 1)
     neighbourhood.up(B, START + after_ms)
     assert neighbourhood.needed(START + after_ms) == 2
+
+
+def test_what_it_remembers_of_keys_is_what_it_would_find_anew():
+    rng = random.Random(draw_seed())
+    others = [PeerId(rng.randbytes(20)) for _ in range(9)]
+    keys = [Key(rng.randbytes(20)) for _ in range(8)]
+    here, now = around(PeerId(rng.randbytes(20)), *others[:5]), NOW
+    for step in range(400):
+        other, now = rng.choice(others), now + rng.randrange(3_000)
+        doubts = (Sighting(rng.choice(others), rng.choice((0, 500)), rng.random() < 0.5),)
+        match rng.choice(("up", "down", "leaves", "done", "hear", "met", "doubts", "fade", "told")):
+            case "leaves":
+                here.leaves(other, now)
+            case "done":
+                here.leaves(other, now, is_done=True)
+            case "doubts":
+                here.met(other, doubts)
+            case "met":
+                here.met(other)
+            case "fade":
+                here.fade(now)
+            case "told":
+                here.told(doubts, now)
+            case name:
+                getattr(here, name)(other, now)
+        anew = copy.deepcopy(here)
+        for known in (anew._owned, anew._owners, anew._caught_up):
+            known.clear()
+        for key in keys:
+            assert here.owners(key) == anew.owners(key), step  # It remembers since an earlier step, unless it forgot.
+            assert here.is_owner(key) == anew.is_owner(key), step
+            assert here.answers_for(key, now) == anew.answers_for(key, now), step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from spark_jobs.writer import Writer
+from spark_jobs.spool import Writer
 
 
 def test_jobs_are_done_in_order_and_one_that_fails_is_told_with_its_run():
