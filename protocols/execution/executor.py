@@ -50,7 +50,7 @@ TICK_MS: Final = 100
 STATUS_MS: Final = 1000
 LEASE_MS: Final = 20_000  # A subgraph whose proxy sends no LEASE for so long is given up.
 RESEND_MS: Final = 2000
-FLOWED_MS: Final = 500  # Flows are acknowledged together: at the latest after so long,
+FLOWED_MS: Final = 200  # Flows are acknowledged together: at the latest after so long,
 FLOWED_MAX: Final = 16  # or when so many have come. Their maker waits only beyond IN_FLIGHT_MAX.
 FORGET_MS: Final = 10_000  # A proxy that has not sent PREPARE again for so long has stopped waiting.
 RUNS_MAX: Final = 5000
@@ -138,7 +138,7 @@ class Executor:
                 is_ours = not isinstance(message.subgraph.engine, Indexed)
                 return self._deploy(sender, message, now) if is_ours else []
             case Received(sender=sender, message=Undeploy() as message):
-                return self._undeploy(sender, message, now)
+                return self._undeploy(sender, message)
             case Received(sender=sender, message=Lease() as message):
                 self._renew(sender, message, now)
             case Received(sender=sender, message=Flow() as message):
@@ -155,7 +155,7 @@ class Executor:
             case RunState(run=run) if run in self._runs:
                 self.hosted[self._runs[run]].run.state_rows = event.rows
             case RunFailed(run=run) if run in self._runs:
-                return self._fail(self._runs[run], event.reason, now)
+                return self._fail(self._runs[run], event.reason)
             case Received(sender=sender, message=Prepare() as message):
                 return self._prepare(sender, message, now)
             case Requested(request=request, command=ListShared()):
@@ -173,13 +173,13 @@ class Executor:
     def _deploy(self, proxy: PeerId, message: Deploy, now: Millis) -> list[Effect]:
         subgraph = message.subgraph
         key = (message.query, subgraph.number)
-        effects = self._make_way(key, proxy, now)
+        effects = self._make_way(key, proxy)
         known = self.hosted.get(key)
         expect(subgraph.consumer is not None or proxy == self.peer_id, "results for a query of this peer")
         if known is not None and known.run.deploy.attempt >= message.attempt:
             same = known.run.deploy.attempt == message.attempt and known.is_announced
             return [self._announcement(known)] if same else []
-        effects += self._end(key, now) if known is not None else []
+        effects += self._end(key) if known is not None else []
         reason = self._objection(message)
         if reason:
             return [*effects, self._refusal(proxy, message, reason)]
@@ -200,13 +200,13 @@ class Executor:
         effects += run.start()
         return [*effects, *(self._started(key, now) if run.is_inline else [])]
 
-    def _make_way(self, key: RunKey, proxy: PeerId, now: Millis) -> list[Effect]:
+    def _make_way(self, key: RunKey, proxy: PeerId) -> list[Effect]:
         """End what another proxy has put in the place of a subgraph. The stream of a query names its proxy."""
         known = self.hosted.get(key)
         if known is None or known.proxy == proxy:
             return []
         expect(f"-{proxy.short}-" in key[0], "a subgraph of another proxy")
-        return self._end(key, now)
+        return self._end(key)
 
     def _prepare(self, proxy: PeerId, message: Prepare, now: Millis) -> list[Effect]:
         """Start the engine, and answer once it is ready or has failed."""
@@ -259,15 +259,15 @@ class Executor:
         self._inputs[tap] = (key, each.alias)
         return self._to_serve(self.streams.attach(tap, now))
 
-    def _undeploy(self, proxy: PeerId, message: Undeploy, now: Millis) -> list[Effect]:
+    def _undeploy(self, proxy: PeerId, message: Undeploy) -> list[Effect]:
         over = [
             key
             for key, hosted in self.hosted.items()
             if key[0] == message.query and hosted.proxy == proxy and hosted.run.deploy.attempt <= message.attempt
         ]
-        return [effect for key in over for effect in self._end(key, now)]
+        return [effect for key in over for effect in self._end(key)]
 
-    def _end(self, key: RunKey, now: Millis) -> list[Effect]:
+    def _end(self, key: RunKey) -> list[Effect]:
         hosted = self.hosted.pop(key)
         self._runs.pop(hosted.run.run_id, None)
         effects: list[Effect] = [] if hosted.run.is_inline else [StopRun(hosted.run.run_id)]
@@ -275,13 +275,13 @@ class Executor:
             self._consumers.pop((key[0], subgraph), None)
         for tap in hosted.taps.values():
             del self._inputs[tap]
-            effects += self.streams.detach(tap, now)
+            effects += self.streams.detach(tap)
         return effects
 
-    def _fail(self, key: RunKey, reason: str, now: Millis) -> list[Effect]:
+    def _fail(self, key: RunKey, reason: str) -> list[Effect]:
         hosted = self.hosted[key]
         refusal = self._refusal(hosted.proxy, hosted.run.deploy, reason)
-        return [*self._end(key, now), refusal]
+        return [*self._end(key), refusal]
 
     def _refusal(self, proxy: PeerId, deploy: Deploy, reason: str) -> Effect:
         number = deploy.subgraph.number
@@ -343,13 +343,13 @@ class Executor:
                 self.hosted[key].unopened.pop(alias, None)
                 return self._announce(self.hosted[key])
             case Refused():
-                return self._fail(key, f"{what.error}. {what.detail}".strip(), now)
+                return self._fail(key, f"{what.error}. {what.detail}".strip())
             case Broken(reason=reason):
-                return self._broken(key, alias, reason, now)
+                return self._broken(key, alias, reason)
         return self._take(key, alias, what, now)
 
-    def _broken(self, key: RunKey, alias: str, reason: str, now: Millis) -> list[Effect]:
-        return self._fail(key, f"rows of {alias} do not have the columns they had: {reason}", now)
+    def _broken(self, key: RunKey, alias: str, reason: str) -> list[Effect]:
+        return self._fail(key, f"rows of {alias} do not have the columns they had: {reason}")
 
     def _flow(self, sender: PeerId, message: Flow, now: Millis) -> list[Effect]:
         found = self._consumers.get((message.query, message.subgraph))
@@ -362,7 +362,7 @@ class Executor:
         if not hosted.is_started and len(hosted.early) >= EARLY_MAX:
             return []
         if hosted.lives.setdefault(message.subgraph, message.life) != message.life:
-            return self._fail(key, f"subgraph {message.subgraph} began anew at peer {sender.short}", now)
+            return self._fail(key, f"subgraph {message.subgraph} began anew at peer {sender.short}")
         if message.sequence < hosted.expected[message.subgraph]:
             return [self._flowed_message(hosted, message.subgraph, sender)]
         if message.sequence > hosted.expected[message.subgraph]:
@@ -414,7 +414,7 @@ class Executor:
                 case _:
                     raise AssertionError(f"no rule for {what}")
         except msgspec.MsgspecError as error:
-            return self._broken(key, alias, str(error), now)
+            return self._broken(key, alias, str(error))
         return effects + self._hand_on(key, results, now)
 
     # Results out.
@@ -504,7 +504,7 @@ class Executor:
             if now - hosted.status_at < STATUS_MS and not hosted.run.goes_by_time and not hosted.flows:
                 continue  # Nothing to do, for most of thousands of subgraphs.
             if now - hosted.leased_at > LEASE_MS and hosted.proxy != self.peer_id:
-                effects += self._end(key, now)
+                effects += self._end(key)
                 continue
             if hosted.is_started and hosted.run.goes_by_time:
                 more, results = hosted.run.tick(now)
@@ -516,7 +516,7 @@ class Executor:
                 effects += self._say_how_far(hosted)
                 status = hosted.run.status(hosted.life, now, self.streams.others(hosted.taps))
                 effects.append(self._send(hosted.proxy, status))
-        self._is_ticking = bool(self.hosted) or self.streams.is_reading
+        self._is_ticking = bool(self.hosted)
         return [*effects, SetTimer(TICK, TICK_MS)] if self._is_ticking else effects
 
     def _catch_up(self, hosted: _Hosted, now: Millis) -> list[Effect]:
