@@ -55,7 +55,7 @@ STATUS_MS: Final = 1000
 LEASE_MS: Final = 20_000  # A subgraph whose proxy sends no LEASE for so long is given up.
 LAPSED_MS: Final = 10_000  # After so long without one, another proxy may have its place.
 RESEND_MS: Final = 2000
-FLOWED_MS: Final = 500  # Flows are acknowledged together: at the latest after so long,
+FLOWED_MS: Final = 200  # Flows are acknowledged together: at the latest after so long,
 FLOWED_MAX: Final = 16  # or when so many have come. Their maker waits only beyond IN_FLIGHT_MAX.
 FORGET_MS: Final = 10_000  # A proxy that has not sent PREPARE again for so long has stopped waiting.
 RUNS_MAX: Final = 5000
@@ -113,7 +113,7 @@ class Executor:
                 is_ours = not isinstance(message.subgraph.engine, Indexed)
                 return self._deploy(sender, message, now) if is_ours else []
             case Received(sender=sender, message=Undeploy() as message):
-                return self._undeploy(sender, message, now)
+                return self._undeploy(sender, message)
             case Received(sender=sender, message=Lease() as message):
                 self._renew(sender, message, now)
             case Received(sender=sender, message=Flow() as message):
@@ -130,7 +130,7 @@ class Executor:
             case RunState(run=run) if run in self._runs:
                 self.hosted[self._runs[run]].run.state_rows = event.rows
             case RunFailed(run=run) if run in self._runs:
-                return self._fail(self._runs[run], event.reason, now)
+                return self._fail(self._runs[run], event.reason)
             case Received(sender=sender, message=Prepare() as message):
                 return self._prepare(sender, message, now)
             case Requested(request=request, command=ListShared()):
@@ -156,7 +156,7 @@ class Executor:
         if known is not None and known.run.deploy.attempt >= message.attempt:
             same = known.run.deploy.attempt == message.attempt and known.is_announced
             return [self._announcement(known)] if same else []
-        effects += self._end(key, now) if known is not None else []
+        effects += self._end(key) if known is not None else []
         reason = self._objection(message)
         if reason:
             return [*effects, self._refusal(proxy, message, reason)]
@@ -187,7 +187,7 @@ class Executor:
         if known is None or known.proxy == proxy:
             return []
         is_first = first_proxy(key[0]) == proxy.short
-        return self._end(key, now) if is_first or now - known.leased_at > LAPSED_MS else []
+        return self._end(key) if is_first or now - known.leased_at > LAPSED_MS else []
 
     def _prepare(self, proxy: PeerId, message: Prepare, now: Millis) -> list[Effect]:
         """Start the engine, and answer once it is ready or has failed."""
@@ -240,15 +240,15 @@ class Executor:
         self._inputs[tap] = (key, each.alias)
         return self._to_serve(self.streams.attach(tap, now))
 
-    def _undeploy(self, proxy: PeerId, message: Undeploy, now: Millis) -> list[Effect]:
+    def _undeploy(self, proxy: PeerId, message: Undeploy) -> list[Effect]:
         over = [
             key
             for key, hosted in self.hosted.items()
             if key[0] == message.query and hosted.proxy == proxy and hosted.run.deploy.attempt <= message.attempt
         ]
-        return [effect for key in over for effect in self._end(key, now)]
+        return [effect for key in over for effect in self._end(key)]
 
-    def _end(self, key: RunKey, now: Millis) -> list[Effect]:
+    def _end(self, key: RunKey) -> list[Effect]:
         hosted = self.hosted.pop(key)
         self._runs.pop(hosted.run.run_id, None)
         self._busy.pop(key, None)
@@ -257,13 +257,13 @@ class Executor:
             self._consumers.pop((key[0], subgraph), None)
         for tap in hosted.taps.values():
             del self._inputs[tap]
-            effects += self.streams.detach(tap, now)
+            effects += self.streams.detach(tap)
         return effects
 
-    def _fail(self, key: RunKey, reason: str, now: Millis, *, is_too_large: bool = False) -> list[Effect]:
+    def _fail(self, key: RunKey, reason: str, *, is_too_large: bool = False) -> list[Effect]:
         hosted = self.hosted[key]
         refusal = self._refusal(hosted.proxy, hosted.run.deploy, reason, is_too_large=is_too_large)
-        return [*self._end(key, now), refusal]
+        return [*self._end(key), refusal]
 
     def _refusal(self, proxy: PeerId, deploy: Deploy, reason: str, *, is_too_large: bool = False) -> Effect:
         message = DeployRefused(
@@ -330,13 +330,13 @@ class Executor:
                 self.hosted[key].unopened.pop(alias, None)
                 return self._announce(self.hosted[key])
             case Refused():
-                return self._fail(key, f"{what.error}. {what.detail}".strip(), now)
+                return self._fail(key, f"{what.error}. {what.detail}".strip())
             case Broken(reason=reason):
-                return self._broken(key, alias, reason, now)
+                return self._broken(key, alias, reason)
         return self._take(key, alias, what, now)
 
-    def _broken(self, key: RunKey, alias: str, reason: str, now: Millis) -> list[Effect]:
-        return self._fail(key, f"rows of {alias} do not have the columns they had: {reason}", now)
+    def _broken(self, key: RunKey, alias: str, reason: str) -> list[Effect]:
+        return self._fail(key, f"rows of {alias} do not have the columns they had: {reason}")
 
     def _flow(self, sender: PeerId, message: Flow, now: Millis) -> list[Effect]:
         found = self._consumers.get((message.query, message.subgraph))
@@ -349,7 +349,7 @@ class Executor:
         if not hosted.is_started and len(hosted.early) >= EARLY_MAX:
             return []
         if hosted.lives.setdefault(message.subgraph, message.life) != message.life:
-            return self._fail(key, f"subgraph {message.subgraph} began anew at peer {sender.short}", now)
+            return self._fail(key, f"subgraph {message.subgraph} began anew at peer {sender.short}")
         if message.sequence < hosted.expected[message.subgraph]:
             return [self._flowed_message(hosted, message.subgraph, sender)]
         if message.sequence > hosted.expected[message.subgraph]:
@@ -401,7 +401,7 @@ class Executor:
                 case _:
                     raise AssertionError(f"no rule for {what}")
         except msgspec.MsgspecError as error:
-            return self._broken(key, alias, str(error), now)
+            return self._broken(key, alias, str(error))
         self._note_work(key)
         return effects + self._hand_on(key, results, now)
 
@@ -422,14 +422,14 @@ class Executor:
         self._note_work(key)
         return [*effects, SetTimer(WORK, 0)] if self._busy else effects
 
-    def _bound_state(self, now: Millis) -> list[Effect]:
+    def _bound_state(self) -> list[Effect]:
         """Give up the windows that keep most when all together keep too much."""
         kept = {key: hosted.run.state_rows or 0 for key, hosted in self.hosted.items() if hosted.run.is_inline}
         if sum(kept.values()) <= STATE_ROWS_MAX:
             return []
         key = max(kept, key=lambda each: kept[each])
         reason = f"its windows keep {kept[key]} partial aggregates, and all here may keep {STATE_ROWS_MAX}"
-        return self._fail(key, reason, now, is_too_large=True)
+        return self._fail(key, reason, is_too_large=True)
 
     # Results out.
 
@@ -508,7 +508,7 @@ class Executor:
     # Time.
 
     def _tick(self, now: Millis) -> list[Effect]:
-        effects = [*self._bound_state(now), *self._to_serve(self.streams.tick(now))]
+        effects = [*self._bound_state(), *self._to_serve(self.streams.tick(now))]
         for key, hosted in list(self.hosted.items()):
             if hosted.taps and now - hosted.caught_up_at >= hosted.catch_up_ms:
                 hosted.caught_up_at = now
@@ -518,7 +518,7 @@ class Executor:
             if now - hosted.status_at < STATUS_MS and not hosted.run.goes_by_time and not hosted.flows:
                 continue  # Nothing to do, for most of thousands of subgraphs.
             if now - hosted.leased_at > LEASE_MS and hosted.proxy != self.peer_id:
-                effects += self._end(key, now)
+                effects += self._end(key)
                 continue
             if hosted.is_started and hosted.run.goes_by_time:
                 more, results = hosted.run.tick(now)
@@ -531,7 +531,7 @@ class Executor:
                 effects += self._say_how_far(hosted)
                 status = hosted.run.status(hosted.life, now, self.streams.others(hosted.taps))
                 effects.append(self._send(hosted.proxy, status))
-        self._is_ticking = bool(self.hosted) or self.streams.is_reading
+        self._is_ticking = bool(self.hosted)
         return [*effects, SetTimer(TICK, TICK_MS)] if self._is_ticking else effects
 
     def _catch_up(self, hosted: Hosted, now: Millis) -> list[Effect]:

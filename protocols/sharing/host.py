@@ -32,7 +32,6 @@ from protocols.sharing.messages import SharedListed, SharedShown
 from protocols.sharing.shared import SharedStream
 from protocols.sharing.tap import Due, Opened, Tap
 
-LINGER_MS: Final = 2000  # A stream without taps is read on for so long: the next attempt of its readers may come.
 REST_MS: Final = 10_000  # A tap that was too slow reads alone for so long; twice as long the next time.
 REST_MAX_MS: Final = 300_000
 NEAR_MS: Final = 10_000  # A stream is read for all from the insertion of its first query on, if that is so recent.
@@ -65,6 +64,7 @@ class StreamHost:
         default_factory=Counter
     )  # Taps that share and have a subscription of their own.
     _ticked_at: Millis = 0
+    _openings: int = 0
     _saved: int = 0  # By streams that are read no more.
 
     # Taps come and go.
@@ -96,7 +96,8 @@ class StreamHost:
     def _open(self, tap: Tap, now: Millis, effects: list[Effect]) -> SharedStream:
         begins_ms = wall_ms(tap.since) if wall_ms(tap.since) > now - NEAR_MS else now
         since = max(0, begins_ms - SLACK_MS) << COUNT_BITS
-        name = f"{tap.stream}~{now}@{self.peer_id.hex()}"
+        self._openings += 1
+        name = f"{tap.stream}~{now}-{self._openings}@{self.peer_id.hex()}"
         command = OpenSubscription(
             stream=tap.stream,
             subscription=name,
@@ -130,16 +131,15 @@ class StreamHost:
         self._taps[request] = tap
         return [effect]
 
-    def detach(self, tap: Tap, now: Millis) -> list[Effect]:
+    def detach(self, tap: Tap) -> list[Effect]:
         """A reader is over."""
         tap.is_over = True
         effects = self._close_own(tap)
         stream = self.shared.get(tap.stream)
         if stream is not None and tap in stream.taps:
             stream.remove(tap)
-            stream.empty_since = now
             self._dirty[stream] = None
-            effects += self._relist(stream)
+            effects += self._relist(stream) if stream.taps else self._close(stream)
         return effects
 
     def _close_own(self, tap: Tap) -> list[Effect]:
@@ -155,6 +155,7 @@ class StreamHost:
 
     def _close(self, stream: SharedStream) -> list[Effect]:
         del self._streams[stream.request], self.shared[stream.stream]
+        self._dirty.pop(stream, None)
         self._saved += stream.bytes_saved
         self.inside.forget(stream.request)
         return [Tell(Abandoned(stream.request))]
@@ -382,20 +383,14 @@ class StreamHost:
         stream = self._stream_of(tap)
         return [] if stream is None else stream.catch_up(tap)
 
-    @property
-    def is_reading(self) -> bool:
-        return bool(self.shared)
-
     def tick(self, now: Millis) -> Outcome:
-        """Let taps share again, and streams go that nobody reads any more."""
+        """Let taps share again, and those leave that others wait for."""
         effects: list[Effect] = []
         due: list[Due] = []
         if now - self._ticked_at < TICK_MS:
             return effects, due
         self._ticked_at = now
         for stream in list(self.shared.values()):
-            if not stream.taps and now - stream.empty_since >= LINGER_MS:
-                effects += self._close(stream)
             more, some = self._relieve(stream, now)
             effects += more
             due += some

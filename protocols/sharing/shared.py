@@ -13,7 +13,7 @@ from protocols.catalogue.streams import Reads
 from protocols.clock import Stamp
 from protocols.delivery.feed import BATCH_OVERHEAD_BYTES
 from protocols.delivery.messages import Batch, Missed, Origin, Position, Publishers, Silence
-from protocols.ids import Millis, RequestId, StreamName, SubscriptionId
+from protocols.ids import RequestId, StreamName, SubscriptionId
 from protocols.limits import Limits
 from protocols.sharing.part import Part, parts_of
 from protocols.sharing.sieve import Sieve
@@ -160,7 +160,6 @@ class SharedStream:
     publishers: Publishers | None = None
     taps: dict[Tap, None] = field(default_factory=dict)
     origins: dict[Origin, Reading] = field(default_factory=dict)
-    empty_since: Millis = 0
     bytes_read: int = 0
     bytes_saved: int = 0  # What its taps would have read, each for itself, besides.
     _views: dict[Source, _View] = field(default_factory=dict)

@@ -26,7 +26,6 @@ from protocols.execution.executor import (
 from protocols.execution.flow_rows import FLOW_BYTES, encode_rows
 from protocols.execution.hosted import TIMED_MS
 from protocols.messages import Message, Refused
-from protocols.sharing.host import LINGER_MS
 from protocols.subgraphs import (
     PATIENCE_MS,
     Deploy,
@@ -89,7 +88,7 @@ def test_a_subgraph_is_announced_once_its_streams_are_open():
     host, deploy = Host(), maker()
     opened, timer = host.hear(deploy)
     reads = Reads(columns=("number", "part", "at"), version=1, reader='query "q"')
-    name = f"left~1000@{NORTH.hex()}"
+    name = f"left~1000-1@{NORTH.hex()}"
     command = OpenSubscription(stream="left", subscription=name, since=0, reads=reads, places=True)
     assert opened == Tell(Requested(-1, command))
     assert timer == SetTimer(TICK, TICK_MS)
@@ -330,7 +329,6 @@ def test_what_is_over_leaves_nothing_behind(how: str):
             effects = host.hear(deploy_of(deploy.subgraph, attempt=2))
     assert [each for each in effects if isinstance(each, StopRun)] == [StopRun(THEIRS)]
     assert host.executor.hosted == {}
-    effects += host.tick(LINGER_MS)
     gone = [each.event for each in effects if isinstance(each, Tell) and isinstance(each.event, Abandoned)]
     assert sorted(each.request for each in gone if each.request in requests) == sorted(requests)
     assert host.inside.roles == {}, "no question is waited for"

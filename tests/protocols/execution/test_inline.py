@@ -162,7 +162,7 @@ def test_two_busy_subgraphs_take_turns_and_one_that_ends_is_forgotten():
             assert SetTimer(WORK, 0) in effects
             break
     key = next(iter(host.executor.hosted))
-    host.executor._end(key, host.now)
+    host.executor._end(key)
     assert SetTimer(WORK, 0) not in host.happen(TimerFired(WORK))
     assert not host.executor._busy
 

@@ -213,7 +213,7 @@ class World:
     def leave(self, reader: Reader) -> None:
         self.readers.remove(reader)
         self.gone.append(reader)
-        self.perform((self.host.detach(reader.tap, self.now), []))
+        self.perform((self.host.detach(reader.tap), []))
 
     def restart(self) -> None:
         """The host crashes. Its readers go on behind what they had processed."""
