@@ -23,7 +23,7 @@ from queries.aggregates import same
 from queries.compile import on_batch
 from queries.expressions import EPOCH, MICROSECOND, TIME, Column, Expression
 from queries.partials import Part, Partial, is_partial
-from queries.plan import Aggregate, Operator, Project, Restructure, Select, Source, Union, Window, WindowAggregate
+from queries.plan import Aggregate, Operator, Project, Restructure, Select, Source, Union, Window, WindowAggregate, walk
 from queries.schema import Row
 
 BLOCKS_FROM: Final = 9  # Of so many slices in a window on, some are put together only once.
@@ -332,8 +332,11 @@ def is_sliceable(plan: Operator) -> bool:
     match plan:
         case Union(branches=branches):
             return all(map(is_sliceable, branches))
-        case Select() | Project() | Restructure():
+        case Restructure():
             return is_sliceable(plan.input)
+        case Select() | Project():
+            parts = [type(each) for each in walk(plan)]
+            return is_sliceable(plan.input) and not (Union in parts and WindowAggregate in parts)
         case WindowAggregate(window=window, aggregates=parts):
             return window.kind == "time" and all(map(is_partial, parts)) and _is_selection(plan.input)
     return isinstance(plan, Source)

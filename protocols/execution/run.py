@@ -123,7 +123,7 @@ class SubgraphRun:
         self.missed = dict.fromkeys(self.clocks, 0)
         self.unfit = dict.fromkeys(self.clocks, 0)
         self.rows_out = 0
-        self.state_rows: int | None = 0 if self.is_inline else None
+        self.state_rows: int | None = None if self.is_stateful and not self.is_inline else 0
         self.watermark_us: int | None = None
         self.floor_us: int | None = None
         self.was_idle = self.had_finished = False

@@ -19,10 +19,11 @@ from protocols.execution.cut import cut, is_stateful
 from protocols.execution.executor import WORK
 from protocols.execution.inline import RESULTS_MAX, WindowRun
 from protocols.execution.run import RunOutput, SubgraphRun
-from protocols.subgraphs import DeployRefused, Progress, ResultsReady, merged
+from protocols.execution.soundness import unsound_subgraph
+from protocols.subgraphs import DeployRefused, Inline, Progress, ResultsReady, Subgraph, merged
 from queries.catalogue import Stream
-from queries.expressions import EPOCH, MICROSECOND
-from queries.plan import Operator, sources
+from queries.expressions import EPOCH, MICROSECOND, Named
+from queries.plan import Operator, Project, sources
 from queries.query import parse
 from queries.reference import Tuple, evaluate, same_rows
 from queries.schema import Row, Schema
@@ -197,6 +198,16 @@ def test_what_the_daemon_runs_itself(text: str, is_inline: bool):
     assert is_sliceable(parse(text, STREAMS).plan) is is_inline
     (engine,) = {each.engine.name for each in cut_of(text).subgraphs}
     assert engine == ("inline" if is_inline else "spark")
+
+
+def test_a_plan_that_no_text_means_is_refused_and_ends_nothing():
+    """A member may send it: something above a union, of which a branch has windows."""
+    union = parse(f"{WINDOWS} UNION ALL SELECT number FROM right", STREAMS).plan
+    plan = Project(union, tuple(Named("n", each) for each in union.columns))
+    inputs = cut_of(f"{WINDOWS} UNION ALL SELECT number FROM right").subgraphs[0].inputs
+    assert unsound_subgraph(Subgraph(0, plan, inputs, Inline())) == (
+        "its plan has state, which only an engine of its own can keep"
+    )
 
 
 TEXTS = (
