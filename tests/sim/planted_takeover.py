@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from unittest.mock import patch
 
 import msgspec
@@ -46,21 +45,6 @@ def what_was_told_beyond_is_forgotten_at_a_takeover() -> Patch:
         return msgspec.structs.replace(found, base=msgspec.structs.replace(found.base, beyond=()))
 
     return patch.object(adopter, "successor", forget)
-
-
-@bug("takeover", seeds=100)
-def results_arrive_at_the_backup_before_their_note() -> Patch:
-    """BACKUP has the notes of the tuples before; who takes over tells the last results again, or cannot go on."""
-    appended = Mirror.appended
-    kept: dict[int, Any] = {}
-
-    def late(mirror: Mirror) -> None:
-        before = kept.pop(id(mirror), None)
-        pending, mirror._pending = mirror._pending, before
-        appended(mirror)
-        kept[id(mirror)] = pending
-
-    return patch.object(Mirror, "appended", late)
 
 
 @bug("takeover", seeds=100)
