@@ -42,8 +42,8 @@ class HybridClock:
 
     def witness(self, stamp: Stamp) -> None:
         """Note the stamp of another peer or of a client. One that no clock can have given is not heeded."""
-        if not self.now or wall_ms(stamp) <= self.now + AHEAD_MAX_MS:
-            self.latest = max(self.latest, stamp)
+        if stamp > self.latest and (not self.now or wall_ms(stamp) <= self.now + AHEAD_MAX_MS):
+            self.latest = stamp
 
 
 def wall_ms(stamp: Stamp) -> Millis:

@@ -80,6 +80,9 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
 Amount = Annotated[float, msgspec.Meta(ge=0.0, le=1e300)]
 """A delay, a rate or a cost. What is not a number is none."""
 
+Measured = Annotated[float, msgspec.Meta(ge=0.0, le=1e15)]
+"""What somebody has counted, measured or estimated: sums and products of a few of them are numbers, too."""
+
 Micros = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=(1 << 63) - 1)]
 """A point of time since 1970 in microseconds, or before it."""
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from typing import Final, assert_never
 
@@ -64,6 +64,7 @@ class StreamRates(msgspec.Struct, frozen=True, kw_only=True):
     retention_s: float = DAY_S  # How long a row without a window can find partners.
 
 
+MOST: Final = 1e15  # Rows per second, or bytes in a row: products of a few of these are still numbers.
 UNKNOWN: Final = StreamRates(rate_per_s=100.0, row_bytes=100.0)
 
 
@@ -91,7 +92,12 @@ class Rates:
     unknown: StreamRates = UNKNOWN
 
     def estimate(self, plan: Operator) -> Estimate:
-        """What flows out of a plan."""
+        """What flows out of a plan. Nobody knows so much of the results of many joins that a bound would mislead."""
+        found = self._estimate(plan)
+        rate, arrivals = min(found.rate_per_s, MOST), min(found.arrivals_per_s, MOST)
+        return replace(found, rate_per_s=rate, row_bytes=min(found.row_bytes, MOST), arrivals_per_s=arrivals)
+
+    def _estimate(self, plan: Operator) -> Estimate:
         match plan:
             case Source():
                 return self._of_source(plan)

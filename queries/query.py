@@ -43,7 +43,7 @@ _NAMED: Final = re.compile(r"""\bstream\s*\(\s*["']([^"']+)["']""", re.IGNORECAS
 _FROM: Final = re.compile(
     r"\bfrom\b(.*?)(?=\b(?:where|group|having|union|with|from)\b|\)|;|$)", re.IGNORECASE | re.DOTALL
 )
-_WINDOW: Final = re.compile(r"\[[^\]]*\]")
+_WINDOW: Final = re.compile(r"\[[^][]*\]")
 _FIRST: Final = re.compile(r"""\s*"?([A-Za-z_][A-Za-z0-9_.-]*)""")
 LIKELY_MAX: Final = 32
 REPLICAS_MAX: Final = 16  # How many rewriters may share an attribute in the join index.

@@ -469,7 +469,9 @@ def _shown(window: Window, bounds: _Bounds) -> tuple[Any, Any]:
 
 def _field(column: Column, row: Row, columns: Sequence[Column]) -> Any:
     """The value of a column in a row; null below a record that is null."""
-    at = next(place for place, each in enumerate(columns) if (each.input, each.path) == (column.input, column.path[:1]))
+    at, path = 0, column.path[:1]
+    while columns[at].input != column.input or columns[at].path != path:
+        at += 1
     found, fields = row[at], columns[at].fields
     for name in column.path[1:]:
         if found is None:

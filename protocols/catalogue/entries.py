@@ -60,7 +60,7 @@ _PEER: Final = re.compile(r"[0-9a-f]{40}")
 
 
 def stream_in(entries: tuple[Entry, ...], name: StreamName, token: Token) -> StreamFound:
-    """Read the entries under a stream's key; an entry that cannot be decoded counts as absent."""
+    """Read the entries under a stream's key; an entry that makes no sense counts as absent."""
     definition: StreamDefinition | None = None
     is_dropped = False
     publishers: list[PublisherEntry] = []
@@ -68,7 +68,8 @@ def stream_in(entries: tuple[Entry, ...], name: StreamName, token: Token) -> Str
     for entry in sorted(entries, key=lambda each: each.item):
         if entry.item == DEFINITION:
             decoded = value_of(DEFINITIONS, entry)
-            definition = decoded if isinstance(decoded, StreamDefinition) else None
+            if isinstance(decoded, StreamDefinition) and _makes_sense(decoded, name):
+                definition = decoded
             is_dropped = entry.value is None
         elif entry.item.startswith("publisher/"):
             publisher = value_of(_PUBLISHERS, entry)
@@ -110,7 +111,7 @@ def composed(definition: StreamDefinition, claims: dict[int, Claims]) -> StreamD
     alterations: list[Alteration] = []
     schema = definition.schema
     while decided := [each.backs for each in claims.get(schema.version + 1, {}).values() if each.is_decided]:
-        if decided[0] is None:
+        if decided[0] is None or decided[0].drops == definition.event_time:
             break
         try:
             schema = schema.altered(decided[0].adds, decided[0].drops)
@@ -129,6 +130,13 @@ def value_of(decoder: msgspec.msgpack.Decoder[object], entry: Entry) -> object |
 
 def has_list(fields: tuple[Field, ...]) -> bool:
     return any(field.type == "list" or has_list(field.fields) for field in fields)
+
+
+def _makes_sense(definition: StreamDefinition, name: StreamName) -> bool:
+    """Whether whoever wrote this is a peer of some release, and not one that errs."""
+    columns = {column.name: column.type for column in definition.schema.fields}
+    is_timed = definition.event_time is None or columns.get(definition.event_time) == "timestamp"
+    return definition.name == name and bool(columns) and is_timed and definition.retention_ms > 0
 
 
 def problem_with(definition: StreamDefinition) -> str | None:

@@ -9,7 +9,7 @@ from protocols.catalogue.statistics import StreamStatistics
 from protocols.catalogue.streams import READS_ALL, Reads, StreamDefinition
 from protocols.clock import Stamp
 from protocols.events import Event
-from protocols.ids import Count, Millis, PeerId, StreamName, SubscriptionId
+from protocols.ids import Count, Measured, Millis, PeerId, StreamName, SubscriptionId
 from protocols.store.events import Token
 from queries.schema import Schema
 
@@ -24,11 +24,11 @@ class PublisherEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True)
     peer: PeerId
     epoch: Millis
     backup: PeerId | None = None
-    accepted: int = 0
-    processed: int = 0
-    pending: int = 0
-    dead_lettered: int = 0
-    expired: int = 0
+    accepted: Count = 0
+    processed: Count = 0
+    pending: Count = 0
+    dead_lettered: Count = 0
+    expired: Count = 0
     statistics: StreamStatistics | None = None
 
 
@@ -50,8 +50,8 @@ class DerivedEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     schema: Schema
     host: PeerId
     query: StreamName  # The result stream of the query that has it made.
-    number: int  # The subgraph that makes it.
-    rate_per_s: float
+    number: Count  # The subgraph that makes it.
+    rate_per_s: Measured
 
 
 class QueryEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):

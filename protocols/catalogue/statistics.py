@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from protocols.ids import Millis
+from protocols.ids import Measured, Millis
 from queries.schema import Field
 from queries.selectivity import is_ascending
 
@@ -41,8 +41,8 @@ class FieldStatistics(msgspec.Struct, frozen=True, kw_only=True, array_like=True
     """One field, as advertised."""
 
     name: str
-    distinct: float
-    frequent: tuple[tuple[str, float], ...]  # Values as text, with their share of the tuples, most frequent first.
+    distinct: Measured
+    frequent: tuple[tuple[str, Measured], ...]  # Values as text, with their share of the tuples, most frequent first.
 
 
 class NumberStatistics(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -61,8 +61,8 @@ class NumberStatistics(msgspec.Struct, frozen=True, kw_only=True, array_like=Tru
 class StreamStatistics(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """One stream at one publishing peer, as advertised."""
 
-    rate_per_s: float
-    row_bytes: float
+    rate_per_s: Measured
+    row_bytes: Measured
     fields: tuple[FieldStatistics, ...]
     numbers: tuple[NumberStatistics, ...] = ()  # Peers before 0.3 neither tell nor read them.
 

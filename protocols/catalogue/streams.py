@@ -10,7 +10,7 @@ from typing import Final, Literal
 import msgspec
 
 from protocols.clock import Stamp
-from protocols.ids import Key, Millis, PeerId, StreamName
+from protocols.ids import Count, Key, Millis, PeerId, StreamName
 from queries.catalogue import DAY_MS, Stream
 from queries.schema import Field, Schema
 
@@ -34,7 +34,7 @@ class Reads(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """What of a stream's columns a reader needs."""
 
     columns: tuple[str, ...] | None = None  # None: all, or it does not say.
-    version: int = 0  # Of the stream it was planned for; 0: whichever there is.
+    version: Count = 0  # Of the stream it was planned for; 0: whichever there is.
     reader: str = ""  # What people know it by: a query.
 
 

@@ -17,6 +17,7 @@ from protocols.delivery.messages import Batch, Missed, Position, Publishers, Sil
 from protocols.effects import Effect
 from protocols.execution.cut import is_stateful
 from protocols.execution.engine import FeedRun, RunId, StartRun
+from protocols.execution.late_values import LateValues, windowed_by_value
 from protocols.execution.progress import InputClock
 from protocols.ids import Millis
 from protocols.subgraphs import (
@@ -109,6 +110,8 @@ class SubgraphRun:
         self._steps = pipelines(self.plan) if self.is_inline else {}
         self._horizon_us = horizon_us(self.plan) if self.is_stateful else None
         self._has_lists = any(isinstance(each, Nest) for each in walk(self.plan))
+        by_value = windowed_by_value(self.plan)
+        self._late_values = LateValues(by_value, pipelines(by_value.input)) if by_value is not None else None
         self._closes_windows = self._has_lists or any(isinstance(each, WindowAggregate) for each in walk(self.plan))
         self.clocks = {each.alias: _clock(each, self._horizon_us, deploy.resume, now) for each in subgraph.inputs}
         self.rows_in = dict.fromkeys(self.clocks, 0)
@@ -219,6 +222,9 @@ class SubgraphRun:
         fit = self.sources[alias].schema.held(rows)
         self.unfit[alias] += len(rows) - len(fit)
         rows = self._in_time(alias, fit, is_new=is_new)
+        if self._late_values is not None:
+            rows = self._late_values.in_time(alias, rows)
+        self.late[alias] += len(fit) - len(rows)
         self.rows_in[alias] += len(rows)
         self._advance(now)
         self.was_idle, self.had_finished = self.is_idle(now), self.has_finished(now)
@@ -247,7 +253,7 @@ class SubgraphRun:
         return not missing or now >= self._patient_until
 
     def _in_time(self, alias: str, rows: Sequence[Row], *, is_new: bool) -> Sequence[Row]:
-        """Drop rows that are too late for every window they belong to, and count them.
+        """The rows that are not too late for every window of time they belong to.
 
         Of old rows none is dropped by the watermark that an earlier attempt has reached: they were in time then.
         """
@@ -260,9 +266,7 @@ class SubgraphRun:
         if closed_us is None:
             return rows
         time_at, closed = len(self.sources[alias].schema.fields), EPOCH + timedelta(microseconds=closed_us)
-        kept = [row for row in rows if row[time_at] >= closed or not self._is_late(alias, row[time_at], closed_us)]
-        self.late[alias] += len(rows) - len(kept)
-        return kept
+        return [row for row in rows if row[time_at] >= closed or not self._is_late(alias, row[time_at], closed_us)]
 
     def _is_late(self, alias: str, time: datetime, closed_us: int) -> bool:
         """Whether no window that a row of this time belongs to is open any more."""

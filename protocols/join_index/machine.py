@@ -35,8 +35,11 @@ from protocols.role import Owned, messages_in
 from protocols.subgraphs import Deploy, Indexed, ResultsSafe, Undeploy
 from queries.catalogue import DAY_MS
 
+_FOR_EVALUATOR: Final = (Parcel, Notified)
+_FOR_REWRITER: Final = (AskEvaluators, IndexQuery, KeepQueries, RemoveQuery, Receipt)
 SWEEP: Final = f"{ROLE}/sweep"
 WORK: Final = f"{ROLE}/work"
+_Part = Rewriter | Evaluator | Subscriber
 LIMITS: Final = JoinLimits(late_ms=DAY_MS)  # Without windows: a publisher may be away this long.
 
 
@@ -62,6 +65,7 @@ class JoinIndex:
     subscriber: Subscriber = field(init=False)
     _is_ticking: bool = False
     _is_working: bool = False
+    _busy: dict[str, _Part] = field(default_factory=dict)  # The parts that took an event since the last validate().
 
     def __post_init__(self) -> None:
         self.rewriter = Rewriter(self.peer_id, self.limits, self.inside, self.neighbours)
@@ -79,6 +83,9 @@ class JoinIndex:
         return effects
 
     def _handle(self, event: Event, now: Millis) -> list[Effect]:
+        if type(event) is Received:
+            return self._received(event.sender, event.message, now)
+        self._busy = {"rewriter": self.rewriter, "evaluator": self.evaluator, "subscriber": self.subscriber}
         match event:
             case Started():
                 self.rewriter.begin(now)
@@ -94,11 +101,17 @@ class JoinIndex:
                 return self.subscriber.safe(event)
             case Answered(request=request, answer=answer):
                 return self.rewriter.answered(request, answer, now) + self.subscriber.answered(request, answer, now)
-            case Received(sender=sender, message=message):
-                return self._received(sender, message, now)
         return []
 
-    def _received(self, sender: PeerId, message: Message, now: Millis) -> list[Effect]:  # noqa: C901 - one for each kind
+    def _received(self, sender: PeerId, message: Message, now: Millis) -> list[Effect]:
+        if type(message) in _FOR_EVALUATOR:
+            return self._for_evaluator(sender, message, now)
+        if type(message) in _FOR_REWRITER:
+            return self._for_rewriter(sender, message, now)
+        return self._for_subscriber(sender, message, now)
+
+    def _for_subscriber(self, sender: PeerId, message: Message, now: Millis) -> list[Effect]:
+        self._busy["subscriber"] = self.subscriber
         match message:
             case Deploy() if isinstance(message.subgraph.engine, Indexed) and sender == self.peer_id:
                 return self.subscriber.deploy(message, now)
@@ -106,8 +119,6 @@ class JoinIndex:
                 return self.subscriber.undeploy(message)
             case Evaluators():
                 return self.subscriber.named(message, now)
-            case AskEvaluators():
-                return self.rewriter.name_evaluators(sender, message, now)
             case QueryIndexed():
                 return self.subscriber.indexed(sender, message, now)
             case QueryRefused():
@@ -118,6 +129,13 @@ class JoinIndex:
                 return self.subscriber.covered(sender, message, now)
             case JoinResults():
                 return self.subscriber.results(sender, message, now)
+        return []
+
+    def _for_rewriter(self, sender: PeerId, message: Message, now: Millis) -> list[Effect]:
+        self._busy["rewriter"] = self.rewriter
+        match message:
+            case AskEvaluators():
+                return self.rewriter.name_evaluators(sender, message, now)
             case IndexQuery():
                 return self.rewriter.index(sender, message, now)
             case KeepQueries():
@@ -126,6 +144,11 @@ class JoinIndex:
                 return self.rewriter.remove(sender, message, now)
             case Receipt():
                 return self.rewriter.receipt(sender, message, now)
+        return []
+
+    def _for_evaluator(self, sender: PeerId, message: Message, now: Millis) -> list[Effect]:
+        self._busy["evaluator"] = self.evaluator
+        match message:
             case Parcel():
                 return self.evaluator.unpack(sender, message, now)
             case Notified():
@@ -143,6 +166,6 @@ class JoinIndex:
         return self.rewriter.is_empty() and self.evaluator.is_empty() and self.subscriber.is_empty()
 
     def validate(self) -> None:
-        self.rewriter.validate()
-        self.evaluator.validate()
-        self.subscriber.validate()
+        for part in self._busy.values():
+            part.validate()
+        self._busy.clear()

@@ -94,17 +94,18 @@ def carried(costs: Numbers, beta: float, distances: Numbers) -> Numbers:
     """For each peer, the cost of having the output there, made wherever that is cheapest."""
     import numpy as np
 
-    if beta <= 0:
+    scale = costs.dtype.type(beta)
+    if scale <= 0:
         return np.full_like(costs, costs.min())
     count = len(costs)
-    scaled = (costs / costs.dtype.type(beta))[:, None]
+    scaled = (costs / scale)[:, None]
     room = np.empty((min(_BLOCK, count), count), costs.dtype)
     best = np.full(count, np.inf, costs.dtype)
     for first in range(0, count, _BLOCK):
         after = min(first + _BLOCK, count)
         sums = np.add(distances[first:after], scaled[first:after], out=room[: after - first])
         np.minimum(best, sums.min(axis=0), out=best)
-    return best * costs.dtype.type(beta)
+    return best * scale
 
 
 def _candidates(tree: ProcessingTree, view: NetworkView, rough: list[Numbers | None]) -> list[Places]:

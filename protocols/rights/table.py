@@ -228,7 +228,10 @@ class RightsTable:
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(".*".join(map(re.escape, pattern.split("*"))))
+    """Atomic groups never backtrack: whoever may write a pattern must not be able to make it expensive."""
+    first, *rest = map(re.escape, pattern.split("*"))
+    middle = "".join(f"(?>.*?{piece})" for piece in rest[:-1])
+    return re.compile(f"{first}{middle}.*{rest[-1]}" if rest else first)
 
 
 def _decoded(decoder: msgspec.msgpack.Decoder[Kind], kept: RightKept | None, otherwise: Kind) -> Kind:

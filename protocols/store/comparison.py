@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 from protocols.clock import HybridClock
 from protocols.effects import Effect, Send
@@ -13,7 +14,9 @@ from protocols.ids import Key, Millis, PeerId
 from protocols.store.entries import OLDEST
 from protocols.store.messages import ItemName, Round, Sighting, StoreDigest, StoreOffer, StorePull, Version
 from protocols.store.neighbourhood import Neighbourhood
-from protocols.store.table import BUCKETS, EntryTable
+from protocols.store.table import BUCKETS, EntryTable, digests_of, versions_in
+
+ENTRIES_PER_EVENT: Final = 20_000  # Looked at for digests: with more, comparisons are begun one after the other.
 
 
 @dataclass(slots=True)
@@ -49,25 +52,34 @@ class Comparisons:
     def __len__(self) -> int:
         return len(self._open)
 
-    def begin(self, peer: PeerId, now: Millis) -> list[Effect]:
-        """Compare from the first bucket on; a running comparison starts anew. A peer that leaves has nothing to catch
-        up.
+    def begin(self, *peers: PeerId, now: Millis) -> list[Effect]:
+        """Compare with these from the first bucket on; a running comparison starts anew. A peer that leaves has nothing
+        to catch up.
+
+        Each takes a look at every entry. So of a large table some wait for the next retry().
         """
         if self.neighbourhood.is_leaving:
             return []
+        retry_ms = self.table.limits.retry_ms
         neighbours = self.neighbourhood.witnesses
-        self._open[peer] = _Comparison(
-            round=self.clock.tick(now),
-            neighbours=neighbours,
-            is_meant=self.neighbourhood.both_own(peer, neighbours),
-            next_at=now + self.table.limits.retry_ms,
-            wait_ms=self.table.limits.retry_ms,
-        )
-        return [self._ask(peer, now)]
+        for place, peer in enumerate(peers):
+            self._open[peer] = _Comparison(
+                round=self.clock.tick(now),
+                neighbours=neighbours,
+                is_meant=self.neighbourhood.both_own(peer, neighbours),
+                next_at=now + retry_ms if place < self._at_once else now,
+                wait_ms=retry_ms,
+            )
+        return [self._ask(peer, now) for peer in peers[: self._at_once]]
 
     def begin_missing(self, peers: list[PeerId], now: Millis) -> list[Effect]:
         """Compare with those with whom no comparison runs."""
-        return [effect for peer in peers if peer not in self._open for effect in self.begin(peer, now)]
+        return self.begin(*(peer for peer in peers if peer not in self._open), now=now)
+
+    @property
+    def _at_once(self) -> int:
+        """How many comparisons one event may begin."""
+        return max(1, ENTRIES_PER_EVENT // max(1, len(self.table)))
 
     def end(self, peer: PeerId) -> None:
         self._open.pop(peer, None)
@@ -77,22 +89,24 @@ class Comparisons:
 
     def retry(self, now: Millis) -> list[Effect]:
         effects: list[Effect] = []
+        due = self._at_once
         for peer, comparison in list(self._open.items()):
             if not self.neighbourhood.is_present(peer):
                 self.end(peer)
-            elif comparison.next_at <= now:
+            elif comparison.next_at <= now and due:
+                due -= 1
                 wait_ms = min(2 * comparison.wait_ms, self.table.limits.retry_ms_max)
-                effects += self.begin(peer, now)
+                effects += self.begin(peer, now=now)
                 self._open[peer].wait_ms = wait_ms
                 self._open[peer].next_at = now + wait_ms
         return effects
 
     def compare(self, sender: PeerId, message: StoreDigest, now: Millis) -> list[Effect]:
         """Another peer compares with us: list what we hold in the buckets that differ."""
-        is_meant = self.neighbourhood.both_own(sender, message.neighbours)
-        ours, theirs = self.table.digests(is_meant, message.start), dict(message.digests)
+        meant = self.table.meant(self.neighbourhood.both_own(sender, message.neighbours))
+        ours, theirs = digests_of(meant, message.start), dict(message.digests)
         differing = [bucket for bucket in sorted(ours | theirs) if ours.get(bucket) != theirs.get(bucket)]
-        held = self.table.buckets(is_meant) if differing else {}
+        held = versions_in(meant, differing)
         listed, versions, end = list[int](), list[Version](), BUCKETS
         for bucket in differing:
             if len(versions) >= self.table.limits.versions_max:
@@ -144,7 +158,7 @@ class Comparisons:
 
     def _ask(self, peer: PeerId, now: Millis) -> Effect:
         comparison = self._open[peer]
-        digests = tuple(sorted(self.table.digests(comparison.is_meant, comparison.start).items()))
+        digests = tuple(sorted(digests_of(self.table.meant(comparison.is_meant), comparison.start).items()))
         message = StoreDigest(
             round=comparison.round,
             neighbours=comparison.neighbours,
@@ -158,7 +172,7 @@ class Comparisons:
         if not message.buckets or self.neighbourhood.is_heir(peer):  # A leaving peer needs nothing more.
             return []
         theirs = {(version.key, version.item): version.order for version in message.versions}
-        ours = self.table.buckets(comparison.is_meant)
+        ours = versions_in(self.table.meant(comparison.is_meant), message.buckets)
         lacking = tuple(
             version
             for bucket in message.buckets

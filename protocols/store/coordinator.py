@@ -196,7 +196,8 @@ class Coordinator:
     def validate(self) -> None:
         limits = self.neighbourhood.limits
         assert max(len(self._writings), len(self._readings)) <= limits.operations_max
-        assert all(writing.waiting for writing in self._writings.values())
+        for writing in self._writings.values():
+            assert writing.waiting
 
 
 def _trim(table: dict[Question, Open], since: Millis, most: int) -> None:

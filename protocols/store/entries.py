@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from protocols.clock import Stamp
-from protocols.errors import expect
+from protocols.errors import RemoteProtocolError
 from protocols.ids import Key, Millis, PeerId
 from protocols.store.limits import ITEM_CHARS_MAX, VALUE_BYTES_MAX
 
@@ -36,8 +36,10 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
     def check(self) -> None:
         """What holds of every entry, whoever sends it; see Message.check."""
-        expect(len(self.item) <= ITEM_CHARS_MAX, f"an entry whose name has {len(self.item)} characters")
-        expect(len(self.value or b"") <= VALUE_BYTES_MAX, f"an entry of {len(self.value or b'')} bytes")
+        if len(self.item) > ITEM_CHARS_MAX:
+            raise RemoteProtocolError(f"an entry whose name has {len(self.item)} characters")
+        if self.value is not None and len(self.value) > VALUE_BYTES_MAX:
+            raise RemoteProtocolError(f"an entry of {len(self.value)} bytes")
 
     def supersedes(self, other: Entry) -> bool:
         return (self.stamp, self.writer, self.value or b"") > (other.stamp, other.writer, other.value or b"")

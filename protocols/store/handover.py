@@ -106,4 +106,5 @@ class Handovers:
         return missing
 
     def validate(self) -> None:
-        assert all(key in self.table for key in self._open)
+        for key in self._open:
+            assert key in self.table

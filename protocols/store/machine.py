@@ -97,6 +97,7 @@ class StoreMachine:
         self._timers: dict[str, None] = {}  # The timers that run.
         self._must_review = False
         self._departure: Departure | None = None
+        self._is_valid = False  # Nothing has happened since validate() last looked.
 
     @property
     def entries(self) -> int:
@@ -116,6 +117,7 @@ class StoreMachine:
 
     def read(self, key: Key, token: Token, now: Millis) -> list[Effect]:
         """Everything under a key; answered with StoreRead or StoreFailed."""
+        self._is_valid = False
         return self._open(self._clock.tick(now), _Operation(token, key, None, *self._times(now)))
 
     def write(
@@ -126,6 +128,7 @@ class StoreMachine:
         It supersedes everything acknowledged before. `expires_in_ms` 0 means never, for a removal the longest time that
         is kept of one. Whoever removes an entry that expires says its life again: no copy of it can be found later.
         """
+        self._is_valid = False
         if len(value or b"") > self.limits.value_bytes_max or len(item) > self.limits.item_chars_max:
             reason = f"{len(value or b'')} bytes are too many for one entry: at most {self.limits.value_bytes_max}"
             return [Tell(StoreFailed(token, reason))]
@@ -166,6 +169,7 @@ class StoreMachine:
         return self._neighbourhood.others
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:
+        self._is_valid = False
         self._must_review |= self._neighbourhood.fade(now)
         match event:
             case Received(sender=sender, message=message):
@@ -374,7 +378,7 @@ class StoreMachine:
         # That there are others at all must be on disk at once; who they are is written later, many at a time.
         effects = [] if self._neighbourhood.remembered else self._note_neighbours(now)
         if peer in self._neighbourhood.near:
-            effects += self._comparisons.begin(peer, now)
+            effects += self._comparisons.begin(peer, now=now)
         return effects + self._set_timers()
 
     def _down(self, peer: PeerId, now: Millis) -> list[Effect]:
@@ -386,7 +390,7 @@ class StoreMachine:
         self._handovers.lost(peer)
         self._must_review = True
         # A comparison begun before that does not cover these keys.
-        effects = [effect for each in self._neighbourhood.compared for effect in self._comparisons.begin(each, now)]
+        effects = self._comparisons.begin(*self._neighbourhood.compared, now=now)
         return effects + self._set_timers()
 
     def _leave(self, request: RequestId, now: Millis) -> list[Effect]:
@@ -400,7 +404,7 @@ class StoreMachine:
         if self._neighbourhood.hear(sender, now):
             self._must_review = True
             if self._neighbourhood.is_awaited(sender):
-                effects = self._comparisons.begin(sender, now)
+                effects = self._comparisons.begin(sender, now=now)
         return [*effects, *self._comparisons.compare(sender, message, now), *self._set_timers()]
 
     def _note_neighbours(self, now: Millis) -> list[Effect]:
@@ -429,13 +433,19 @@ class StoreMachine:
         self._table.expire(now)
         self._handovers.forget_expired()
         effects = self._review(now) if self._departure is None else []
-        sharing: dict[PeerId, None] = {}
+        return effects + self._comparisons.begin_missing(self._sharing(), now) + self._set_timers()
+
+    def _sharing(self) -> list[PeerId]:
+        """The peers that own some key together with us. They are kin, so once all of our kin are found, that is all."""
+        neighbourhood = self._neighbourhood
+        sharing: dict[PeerId, None] = {self.peer_id: None}
         for key in self._table.keys:
-            owners = self._neighbourhood.owners(key)
-            if self.peer_id in owners:
-                sharing |= dict.fromkeys(owners)
-        sharing.pop(self.peer_id, None)
-        return effects + self._comparisons.begin_missing(list(sharing), now) + self._set_timers()
+            if len(sharing) > len(neighbourhood.near):
+                break
+            if neighbourhood.is_owner(key):
+                sharing |= dict.fromkeys(neighbourhood.owners(key))
+        del sharing[self.peer_id]
+        return list(sharing)
 
     def _review(self, now: Millis) -> list[Effect]:
         self._must_review = False
@@ -462,6 +472,9 @@ class StoreMachine:
 
     def validate(self) -> None:
         """State what must hold between any two events."""
+        if self._is_valid:
+            return
+        self._is_valid = True
         self._table.validate()
         self._neighbourhood.validate()
         self._coordinator.validate()

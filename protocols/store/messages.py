@@ -159,7 +159,7 @@ class StoreDigest(Message, frozen=True, kw_only=True, tag="STORE_DIGEST"):
     # The peers by which the sender determines its keys; both sides must mean the same keys.
     neighbours: tuple[PeerId, ...]
     start: Count
-    digests: tuple[tuple[int, int], ...]  # Bucket and checksum, of the buckets that hold anything.
+    digests: tuple[tuple[Count, int], ...]  # Bucket and checksum, of the buckets that hold anything.
     wants_sightings: bool = False
 
 

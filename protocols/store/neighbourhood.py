@@ -27,15 +27,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from heapq import nsmallest
 from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from protocols.ids import ID_BITS, Key, Millis, PeerId
 from protocols.store.limits import StoreLimits
 from protocols.store.messages import Sighting
 
 _NEVER: Final[Millis] = 1 << 62
+_REMEMBERED_MAX: Final = 4_096  # Keys of which we remember the owners.
 
 
 @dataclass(slots=True)
@@ -75,6 +75,11 @@ class Neighbourhood:
     _settles_at: Millis | None = None  # Until then, neighbours from before our start are still appearing.
     _fades_at: Millis = _NEVER  # When the next heard peer or ghost is to be forgotten.
     _alone_at: Millis | None = None  # From then on we count as a network of one, if nobody comes.
+    # What we found out about keys, until the peers around us change: do we own it, and who are its owners?
+    _owned: dict[Key, bool] = field(default_factory=dict)
+    _owners: dict[Key, list[PeerId]] = field(default_factory=dict)
+    # And until a ghost has met somebody or is laid: have we caught up on it?
+    _caught_up: dict[Key, bool] = field(default_factory=dict)
     _is_valid: bool = False  # Nothing has changed since validate() last looked.
 
     @property
@@ -139,6 +144,7 @@ class Neighbourhood:
         Once it is done, all new owners have what it had, and it leaves no ghost.
         """
         is_new = self._went(peer, now)
+        self._caught_up.clear()
         if is_new or peer in self._leaving:
             self._leaving[peer] = now + self.limits.heard_ms
         if is_done:
@@ -161,7 +167,8 @@ class Neighbourhood:
     def hear(self, peer: PeerId, now: Millis) -> bool:
         """A peer counts us among its neighbours, so it is one of ours for a while. Tells whether that is new."""
         is_new = peer not in self._others
-        self._leaving.pop(peer, None)
+        if self._leaving.pop(peer, None) is not None:
+            self._caught_up.clear()
         self._heard[peer] = now + self.limits.heard_ms
         if is_new:
             self._add(peer)
@@ -188,6 +195,7 @@ class Neighbourhood:
         `doubts` are those with whom it had not caught up itself, and those from whom it may inherit keys.
         """
         self._awaited.pop(peer, None)
+        self._caught_up.clear()
         for ghost in self._ghosts:
             if ghost.peer == peer:
                 ghost.is_missed = False
@@ -283,8 +291,12 @@ class Neighbourhood:
 
     def _refresh(self, now: Millis) -> None:
         self._is_valid = False
-        before = self._near
+        before, beside = self._near, (self._witnesses, self._far)
         self._find_kin()
+        self._owners.clear()
+        self._caught_up.clear()
+        if (self._witnesses, self._far) != beside:
+            self._owned.clear()
         if self.is_starting(now):
             self._awaited |= {peer: None for peer in self._near if peer not in before}
         self._awaited |= {ghost.peer: None for ghost in self._ghosts if ghost.is_missed}
@@ -301,17 +313,30 @@ class Neighbourhood:
 
     def owners(self, key: Key, also: Iterable[PeerId] = ()) -> list[PeerId]:
         """The R peers nearest to a key, nearest first, perhaps with ourselves; `also` are peers known by hearsay."""
-        point = key.number
+        if self.is_leaving or any(peer not in self._others for peer in also):
+            return self._find_owners(key, also)
+        found = self._owners.get(key)
+        if found is None:
+            _make_room(self._owners, _REMEMBERED_MAX)
+            found = self._owners[key] = self._find_owners(key, also)
+        return list(found)
+
+    def _find_owners(self, key: Key, also: Iterable[PeerId]) -> list[PeerId]:
         known = self._near if self.is_owner(key) else self._others  # All who share a key with us are kin.
-        peers = {**known, self.peer_id: self.peer_id.number, **{peer: peer.number for peer in also}}
+        peers = {**known, self.peer_id: self.peer_id.number, **_numbered(also)}
         if self.is_leaving and len(peers) > 1:
             del peers[self.peer_id]
-        return nsmallest(self.limits.owners, peers, key=lambda peer: peers[peer] ^ point)
+        return _nearest(key, peers, self.limits.owners)
 
     def is_owner(self, key: Key) -> bool:
-        if (self.is_leaving and self._others) or self._is_far(key):
+        if self.is_leaving and self._others:
             return False
-        return self._is_owner_beside(key, self._witnesses.values())
+        found = self._owned.get(key)
+        if found is None:
+            _make_room(self._owned, self.limits.entries_max)
+            found = not self._is_far(key) and self._is_owner_beside(key, self._witnesses.values())
+            self._owned[key] = found
+        return found
 
     def both_own(self, peer: PeerId, neighbours: tuple[PeerId, ...]) -> Callable[[Key], bool]:
         """Which keys do that peer and we both own, judged by these witnesses of one of us?
@@ -322,14 +347,15 @@ class Neighbourhood:
             heir, leaver = (peer, self.peer_id) if self.is_leaving else (self.peer_id, peer)
             beside = tuple(each.number for each in neighbours if each != leaver)
             return lambda key: _is_among(heir.number, key, beside, self.limits.owners)
-        ours, theirs, most = self.peer_id, peer, self.limits.owners
-        numbers: dict[PeerId, int] = {}  # Filled at the first question: a peer that holds nothing never asks.
+        ours, theirs, most = self.peer_id.number, peer.number, self.limits.owners
+        numbers: dict[int, None] = {}  # Filled at the first question: a peer that holds nothing never asks.
 
         def is_meant(key: Key) -> bool:
             if not numbers:
-                numbers.update((each, each.number) for each in (*neighbours, ours, theirs))
-            everyone = numbers.values()
-            return _is_among(numbers[ours], key, everyone, most) and _is_among(numbers[theirs], key, everyone, most)
+                numbers.update((each.number, None) for each in (*neighbours, self.peer_id, peer))
+            point = key.number
+            farther = ours if ours ^ point > theirs ^ point else theirs
+            return _is_among(farther, key, numbers, most)
 
         return is_meant
 
@@ -339,7 +365,13 @@ class Neighbourhood:
             return self.is_alone(now)
         if self._settles_at is None or now < self._settles_at or not self.is_owner(key):
             return False
-        return not (self._awaited or self._ghosts) or (self._has_started(key) and self._has_inherited(key))
+        if not self._awaited and not self._ghosts:
+            return True
+        found = self._caught_up.get(key)
+        if found is None:
+            _make_room(self._caught_up, _REMEMBERED_MAX)
+            found = self._caught_up[key] = self._has_started(key) and self._has_inherited(key)
+        return found
 
     def is_alone(self, now: Millis) -> bool:
         """Whether this is a network of one, and not one peer cut off from the others."""
@@ -358,7 +390,7 @@ class Neighbourhood:
         missed = [ghost.peer for ghost in self._ghosts if ghost.is_missed]
         if not self._awaited and not missed:
             return True
-        nearest = self._nearest(key, (*self._near, *missed))
+        nearest = self._nearest(key, self._near | _numbered(missed))
         if any(peer in self._awaited for peer in nearest):
             return False
         is_missing = [peer in missed for peer in nearest]
@@ -392,16 +424,15 @@ class Neighbourhood:
         doubts = [each.peer for each in told if each.is_doubted]
         heirless = [each.peer for each in told if not each.is_doubted]
         # It owned the key beside all those it may still inherit from, and has caught up wherever it had to.
-        return peer in self._nearest(key, dict.fromkeys((*former, *heirless))) and not any(
-            each in doubts for each in self._nearest(key, dict.fromkeys((*former, *doubts)))
+        return peer in self._nearest(key, _numbered((*former, *heirless))) and not any(
+            each in doubts for each in self._nearest(key, _numbered((*former, *doubts)))
         )
 
     def _is_far(self, key: Key) -> bool:
         return self._far >= 0 and self._level_of(key) <= self._far
 
-    def _nearest(self, key: Key, peers: Iterable[PeerId]) -> list[PeerId]:
-        point = key.number
-        return nsmallest(self.limits.owners, peers, key=lambda peer: peer.number ^ point)
+    def _nearest(self, key: Key, peers: dict[PeerId, int]) -> list[PeerId]:
+        return _nearest(key, peers, self.limits.owners)
 
     def _is_owner_beside(self, key: Key, numbers: Iterable[int]) -> bool:
         return _is_among(self.peer_id.number, key, numbers, self.limits.owners)
@@ -429,3 +460,19 @@ def _is_among(number: int, key: Key, numbers: Iterable[int], most: int) -> bool:
             if nearer == most:
                 return False
     return True
+
+
+def _nearest(key: Key, peers: dict[PeerId, int], most: int) -> list[PeerId]:
+    """The peers nearest to a key, nearest first."""
+    point = key.number
+    by_distance = {number ^ point: peer for peer, number in peers.items()}
+    return [by_distance[each] for each in sorted(by_distance)[:most]]
+
+
+def _numbered(peers: Iterable[PeerId]) -> dict[PeerId, int]:
+    return {peer: peer.number for peer in peers}
+
+
+def _make_room(known: dict[Key, Any], most: int) -> None:
+    if len(known) >= most:
+        known.clear()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -106,20 +106,9 @@ class EntryTable:
             if not self._keys[key]:
                 del self._keys[key], self._key_bytes[key]
 
-    def digests(self, is_meant: Callable[[Key], bool], start: int) -> dict[int, int]:
-        """A checksum over the versions in each bucket from `start` on, of the selected keys."""
-        digests: dict[int, int] = {}
-        for held in self._of(is_meant):
-            if held.bucket >= start:
-                digests[held.bucket] = digests.get(held.bucket, 0) ^ held.digest
-        return digests
-
-    def buckets(self, is_meant: Callable[[Key], bool]) -> dict[int, list[Version]]:
-        """The versions in each bucket, of the selected keys."""
-        buckets: dict[int, list[Version]] = {}
-        for held in self._of(is_meant):
-            buckets.setdefault(held.bucket, []).append(held.version)
-        return buckets
+    def meant(self, is_meant: Callable[[Key], bool]) -> list[Held]:
+        """The entries of the selected keys."""
+        return [held for key, items in self._keys.items() if is_meant(key) for held in items.values()]
 
     def __iter__(self) -> Iterator[Held]:
         for items in self._keys.values():
@@ -136,16 +125,29 @@ class EntryTable:
             assert all(held.entry.key == key and held.entry.item == item for item, held in items.items())
         self._is_valid = True
 
-    def _of(self, is_meant: Callable[[Key], bool]) -> Iterator[Held]:
-        for key, items in self._keys.items():
-            if is_meant(key):
-                yield from items.values()
-
     def _account(self, key: Key, grown: int, added: int) -> None:
         self._key_bytes[key] = self._key_bytes.get(key, 0) + grown
         self._bytes += grown
         self._count += added
         self._is_valid = False
+
+
+def digests_of(entries: Iterable[Held], start: int) -> dict[int, int]:
+    """A checksum over the versions in each bucket from `start` on."""
+    digests: dict[int, int] = {}
+    for held in entries:
+        if held.bucket >= start:
+            digests[held.bucket] = digests.get(held.bucket, 0) ^ held.digest
+    return digests
+
+
+def versions_in(entries: Iterable[Held], buckets: Iterable[int]) -> dict[int, list[Version]]:
+    """The versions in each of these buckets."""
+    found: dict[int, list[Version]] = {bucket: [] for bucket in buckets}
+    for held in entries:
+        if held.bucket in found:
+            found[held.bucket].append(held.version)
+    return found
 
 
 def version_of(entry: Entry) -> Version:

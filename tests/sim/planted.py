@@ -34,6 +34,7 @@ from protocols.store.handover import Handovers
 from protocols.store.machine import StoreMachine
 from protocols.store.messages import KeyDropped, StoreOffer
 from protocols.store.neighbourhood import Neighbourhood
+from protocols.store.table import versions_in
 from tests.sim.bugs import Patch, bug
 from tests.sim.series import DISK_LOSS, HARD, LEAVING, POWER_CUTS
 
@@ -384,7 +385,7 @@ def absence_taken_for_deletion() -> Patch:
 
     def believe(comparisons: Comparisons, peer: PeerId, comparison: Any, message: StoreOffer) -> list[Effect]:
         theirs = {version.key for version in message.versions}
-        ours = comparisons.table.buckets(comparison.is_meant)
+        ours = versions_in(comparisons.table.meant(comparison.is_meant), message.buckets)
         for key in dict.fromkeys(version.key for bucket in message.buckets for version in ours.get(bucket, ())):
             if key not in theirs:
                 comparisons.table.drop(key)

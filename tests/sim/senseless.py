@@ -19,10 +19,15 @@ import msgspec
 from overlay.sim.network import Endpoint
 from overlay.sim.peer import SimPeer
 from overlay.sim.world import World
+from protocols.catalogue.entries import Claim, encode
+from protocols.catalogue.events import DerivedEntry, PublisherEntry, QueryEntry, SubscriberEntry
+from protocols.catalogue.streams import StreamDefinition
 from protocols.errors import RemoteProtocolError
 from protocols.events import Received
 from protocols.ids import Key, Millis, PeerId
 from protocols.messages import Message
+from protocols.store.entries import Entry
+from protocols.store.messages import StorePut
 from protocols.versions import Family
 from protocols.wire import FAMILY_OF, MESSAGES
 from queries.schema import Schema
@@ -37,8 +42,17 @@ STRINGS = ("", "nobody", "a/b/c", "\0", "x" * 300, "~", "nobody~1", "é", "stran
 Manner = Literal["stranger", "knows", "lies"]
 NAME_BYTES_MAX = 32  # Groups, digests and sessions: bytes that name something.
 NUMBER_MAX = 1 << 32  # Greater ones are stamps, attempts, lives: they name something.
+# What entries of the store hold: by the beginning of their names, or whichever can be read.
+CONTENTS = {
+    "definition": StreamDefinition,
+    "publisher/": PublisherEntry,
+    "subscriber/": SubscriberEntry,
+    "alteration/": Claim,
+}
+OTHER_CONTENTS = (QueryEntry, DerivedEntry, StreamDefinition)
 HEARD_MAX = 30  # Messages of each kind that it remembers.
 CHANGED_SHARE = 0.25
+CONTENT_SHARE = 0.7  # Of entries, whose content is changed and nothing else.
 
 
 class Mutator:
@@ -57,6 +71,10 @@ class Mutator:
         self.heard.setdefault(type(message), deque(maxlen=HEARD_MAX)).append(message)
         if self.luck.random() < 0.2:
             self._learn(message)
+
+    def hear_of(self, entry: Entry) -> None:
+        """Remember the values in an entry of the store."""
+        self._learn(_content_of(entry))
 
     def _learn(self, thing: Any) -> None:
         if isinstance(thing, msgspec.Struct):
@@ -136,9 +154,18 @@ class Mutator:
             return self._tuple(value, arguments[0])
         if origin is tuple:
             return tuple(self.changed(one, each) for one, each in zip(value, arguments, strict=True))
+        if isinstance(value, Entry) and self.knows and luck.random() < CONTENT_SHARE:
+            return self.entry(value)
         if isinstance(value, msgspec.Struct) and not isinstance(value, Schema):
             return self._struct(value, at_least=1)
         return self._other(kind, value)
+
+    def entry(self, entry: Entry) -> Entry:
+        """A newer version of an entry, with other content."""
+        stamp = entry.stamp + self.luck.choice((1, 1 << 16, 1 << 20))
+        content = _content_of(entry)
+        value = encode(self._struct(content, at_least=1)) if content is not None else entry.value
+        return msgspec.structs.replace(entry, value=value, stamp=stamp)
 
     def _tuple(self, value: tuple[Any, ...], kind: Any) -> tuple[Any, ...]:
         luck, things = self.luck, list(value)
@@ -187,6 +214,17 @@ class Mutator:
         return self._struct(made) if isinstance(made, msgspec.Struct) and not isinstance(made, Schema) else made
 
 
+def _content_of(entry: Entry) -> Any:
+    """What is written in an entry; None if nobody could read it."""
+    kinds = [kind for beginning, kind in CONTENTS.items() if entry.item.startswith(beginning)]
+    for kind in kinds or OTHER_CONTENTS:
+        try:
+            return msgspec.msgpack.decode(entry.value or b"", type=kind, dec_hook=lambda wanted, raw: wanted(raw))
+        except (msgspec.DecodeError, ValueError):
+            continue
+    return None
+
+
 def _fits(value: Any, kind: Any) -> bool:
     if typing.get_origin(kind) is Literal:
         return value in typing.get_args(kind)
@@ -231,6 +269,8 @@ class SenselessMember:
         sender = self._luck.choice(self._mutator.peers) if self._manner == "lies" else STRANGER
         if sender == target.peer_id:
             sender = STRANGER
+        if isinstance(message, StorePut) and self._luck.random() < 0.8:  # Others are dropped at once.
+            message = StorePut(entry=msgspec.structs.replace(message.entry, writer=sender))
         try:
             decoded = MESSAGES.decode(MESSAGES.encode(message))
         except (RemoteProtocolError, OverflowError):

@@ -14,6 +14,15 @@ def processor_s(pid: int) -> float:
 
 
 def resident_bytes(pid: int) -> int:
-    found = re.search(r"^VmRSS:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return _memory(pid, "VmRSS")
+
+
+def peak_bytes(pid: int) -> int:
+    """The most memory that a process has had so far."""
+    return _memory(pid, "VmHWM")
+
+
+def _memory(pid: int, what: str) -> int:
+    found = re.search(rf"^{what}:\s+(\d+) kB$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     assert found is not None
     return int(found[1]) * 1024

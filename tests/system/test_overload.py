@@ -20,7 +20,7 @@ from queries.schema import Schema
 from tests.soaking import many
 from tests.system.clients import client, until
 from tests.system.ports import PORTS
-from tests.system.processes import resident_bytes
+from tests.system.processes import peak_bytes
 
 pytestmark = [pytest.mark.alone, pytest.mark.slow]
 
@@ -111,13 +111,13 @@ async def test_ten_times_the_load_costs_neither_goodput_nor_memory_nor_what_was_
         alone = await flood(clients[0], 0, 0, FOR_S)
         await until(lambda: arrivals.count == alone, "all rows of one client")
         takes_per_s = alone / (time.monotonic() - began_at)
-        memory = [resident_bytes(pid) for pid in pids]
+        memory = [peak_bytes(pid) for pid in pids]
 
         began_at = time.monotonic()
         floods = [flood(one, n, alone if n == 0 else 0, FOR_S) for n, one in enumerate(clients)]
         published = alone + sum(await asyncio.gather(*floods))
-        most = [resident_bytes(pid) for pid in pids]
         await until(lambda: arrivals.count >= published, "all rows of ten clients")
+        most = [peak_bytes(pid) for pid in pids]
         took_per_s = (published - alone) / (time.monotonic() - began_at)
         over_at = time.monotonic()
         while (after_ms := await single_ms(clients[0], arrivals, numbers)) > LATENCY_MOST * before_ms:

@@ -203,7 +203,8 @@ def test_a_row_that_comes_too_late_for_every_window_is_counted_and_left_out():
     late = [(number, 1, at(second)) for number, second in enumerate((1, 20, 29))]
     effects, _ = run.take_batch("left", batch(LEFT, 32, *late, (9, 1, at(30))), now=0)
     assert [row[0] for row in rows_of(effects)] == [9], "its window ends at second 40"
-    assert run.status(7, now=0).inputs[0].late == 3
+    (status,) = run.status(7, now=0).inputs
+    assert (status.rows, status.late) == (12, 3), "of 15 rows"
 
 
 def test_a_row_between_two_windows_is_not_late():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import random
+import time
 
 import msgspec
 import pytest
@@ -41,6 +42,9 @@ def table(*entries: Entry, policy: object = "closed", now: int = 5) -> RightsTab
         ("query:*", ["query:q", "query:"], ["flights"]),
         ("query:d*s", ["query:delays"], ["query:delay"]),
         ("a.b", ["a.b"], ["a-b", "aXb"]),
+        ("*a*b*", ["ab", "xaxbx", "query:aab"], ["ba", "b", "a"]),
+        ("*ab", ["ab", "aab", "abab"], ["aba"]),
+        ("a**b", ["ab", "aXb"], ["a", "b"]),
     ],
 )
 def test_a_pattern_matches_names(pattern: str, matches: list[str], misses: list[str]):
@@ -49,6 +53,13 @@ def test_a_pattern_matches_names(pattern: str, matches: list[str], misses: list[
     assert not any(rights.may(ONE, "read", each) for each in misses)
     assert not any(rights.may(ONE, "publish", each) for each in matches)
     assert not any(rights.may(f"peer:{'2' * 40}", "read", each) for each in matches)
+
+
+def test_no_pattern_takes_long_whoever_wrote_it():
+    rights = table(entry(grant_item(ONE, "*a" * 60 + "*b"), ["read"]))
+    began_at = time.thread_time()
+    assert not rights.may(ONE, "read", "a" * 1000)
+    assert time.thread_time() - began_at < 0.05
 
 
 def test_a_grant_is_for_one_for_all_of_a_kind_or_for_everybody():

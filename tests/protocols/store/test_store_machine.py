@@ -32,7 +32,7 @@ from protocols.store.messages import (
     StorePutDone,
     StoreReplicate,
 )
-from protocols.store.table import version_of
+from protocols.store.table import digests_of, version_of
 from tests.protocols.store.stores import KEY, LIMITS, ME, NOW, A, B, C, D, entry, give, meet, sent, store
 
 FAR = Key(bytes([255]) + bytes(19))  # Its owners are D, C and B.
@@ -316,7 +316,7 @@ def test_whoever_is_compared_with_lists_what_it_holds_where_the_checksums_differ
     for each in (machine, other):
         give(each, entry(item="both"))
     give(machine, entry(item="ours"))
-    digests = tuple(other._table.digests(lambda _: True, 0).items())
+    digests = tuple(digests_of(other._table, 0).items())
     digest = StoreDigest(round=7, neighbours=(ME, B), start=0, digests=digests)
     (offer,) = [each.message for each in machine.handle(Received(A, digest), NOW) if isinstance(each, Send)]
     assert offer.versions == (version_of(entry(item="ours")),)

@@ -11,7 +11,7 @@ from protocols.ids import Key, PeerId
 from protocols.store.entries import Entry
 from protocols.store.limits import StoreLimits
 from protocols.store.messages import ItemName
-from protocols.store.table import EntryTable, size_of
+from protocols.store.table import BUCKETS, EntryTable, digests_of, size_of, versions_in
 
 ENTRIES = st.builds(
     Entry,
@@ -50,14 +50,14 @@ def test_any_order_and_any_repetition_ends_with_the_same(entries: list[Entry], r
     assert [(each.key, each.item, each.stamp, each.writer, each.value or b"") for each in contents(one)] == sorted(
         (each.key, each.item, each.stamp, each.writer, each.value or b"") for each in newest
     )
-    assert one.digests(lambda _: True, 0) == other.digests(lambda _: True, 0)
+    assert digests_of(one, 0) == digests_of(other, 0)
 
 
 @given(st.lists(ENTRIES, max_size=10), st.lists(ENTRIES, max_size=10))
 def test_checksums_are_equal_exactly_where_the_versions_are(left: list[Entry], right: list[Entry]):
     one, other = filled(left), filled(right)
-    ours, theirs = one.buckets(lambda _: True), other.buckets(lambda _: True)
-    digests, other_digests = one.digests(lambda _: True, 0), other.digests(lambda _: True, 0)
+    ours, theirs = versions_in(one, range(BUCKETS)), versions_in(other, range(BUCKETS))
+    digests, other_digests = digests_of(one, 0), digests_of(other, 0)
     for bucket in sorted(ours | theirs):
         one_side = sorted(
             (each.key, each.item, each.stamp, one.get(ItemName(each.key, each.item)).entry.writer)
