@@ -10,6 +10,7 @@ from protocols.limits import Limits
 from queries.schema import RowError, Schema, SchemaError
 
 PUBLISH_BYTES_MAX: Final = Limits().publish_bytes_max
+PUBLISH_ROWS_MAX: Final = Limits().publish_rows_max
 
 Row = Mapping[str, Any] | Sequence[Any]
 """Values by name, or in the order of the schema."""

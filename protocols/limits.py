@@ -11,7 +11,8 @@ from protocols.ids import Millis
 class Limits:
     """What one peer allows itself and others."""
 
-    publish_bytes_max: int = 1 << 20  # Rows in one publish.
+    publish_bytes_max: int = 1 << 20  # Rows in one publish,
+    publish_rows_max: int = 50_000  # and how many: tiny ones take as long as others.
     unsafe_bytes_max: int = 8 << 20  # Accepted from clients and not yet safe on disk, over all streams.
     waiting_publishes_max: int = 1000  # Publishes whose stream is still being looked up.
     recent_bytes: int = 4 << 20  # Kept in memory for each stream, for readers that keep up.

@@ -261,8 +261,7 @@ class _Asker:
         self._workload, self.name, self.text, self._peer = workload, name, text, peer
         self._placement = workload.placement_rng.choice(workload.shape.placements)
         self.reads_past = workload.past_rng.random() < PAST_SHARE
-        durabilities: tuple[ResultsDurability, ...] = ("disk",) if workload.shape.shares else ("disk", "replicated")
-        self._durability = workload.durability_rng.choice(durabilities)
+        self._durability: ResultsDurability = workload.durability_rng.choice(("disk", "replicated"))
         self._takeover_ms = 0
         if workload.shape.takeover_s is not None:
             self._durability = "replicated"

@@ -21,7 +21,7 @@ from peerd.client.subscription import Subscription
 from peerd.datadir import DataDir, default_data_dir
 from peerd.errors import Exit, PeerError
 from peerd.parameters import filled
-from peerd.rows import PUBLISH_BYTES_MAX, Row, encode_rows, parse_schema
+from peerd.rows import PUBLISH_BYTES_MAX, PUBLISH_ROWS_MAX, Row, encode_rows, parse_schema
 from protocols.catalogue.events import DerivedEntry
 from protocols.catalogue.messages import (
     AlterStream,
@@ -245,10 +245,10 @@ class Client:
         await self._session.post(self._publish_command(stream, encoded, len(rows), version), lambda answer, last: None)
 
     def _publish_command(self, stream: StreamName, rows: bytes, count: int, version: int) -> Publish:
-        if len(rows) > PUBLISH_BYTES_MAX:
+        if len(rows) > PUBLISH_BYTES_MAX or count > PUBLISH_ROWS_MAX:
             raise PeerError(
                 f"{count} rows of {len(rows):,} bytes are too many to be published at once",
-                hint=f"Publish at most {PUBLISH_BYTES_MAX:,} bytes at a time.",
+                hint=f"Publish at most {PUBLISH_BYTES_MAX:,} bytes and {PUBLISH_ROWS_MAX:,} rows at a time.",
                 exit_code=Exit.MISUSE,
             )
         return Publish(

@@ -6,7 +6,7 @@ import asyncio
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from peerd.rows import PUBLISH_BYTES_MAX, Row
+from peerd.rows import PUBLISH_BYTES_MAX, PUBLISH_ROWS_MAX, Row
 from protocols.ids import StreamName
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class Publisher:
     async def _publish_parts(self, rows: list[Row]) -> None:
         """Publish rows, split in halves while they are too large for one publish."""
         encoded = await self._client.encoded(self._stream, rows)
-        if len(encoded) > PUBLISH_BYTES_MAX and len(rows) > 1:
+        if len(rows) > PUBLISH_ROWS_MAX or (len(encoded) > PUBLISH_BYTES_MAX and len(rows) > 1):
             half = len(rows) // 2
             await self._publish_parts(rows[:half])
             await self._publish_parts(rows[half:])

@@ -272,6 +272,9 @@ class Ingress:
         if size > self.limits.publish_bytes_max:
             most = self.limits.publish_bytes_max
             return invalid(name, f"a publish of {size} bytes is too large", f"At most {most} bytes at once.")
+        if command.count > self.limits.publish_rows_max:
+            most = self.limits.publish_rows_max
+            return invalid(name, f"a publish of {command.count} rows is too large", f"At most {most} rows at once.")
         try:
             count = outbox.definition.current.check(command.rows)
         except RowError as error:

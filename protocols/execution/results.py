@@ -22,6 +22,7 @@ from protocols.subgraphs import Progress, ResultsSafe, digest_of, merged
 from queries.schema import Row, RowError, Schema
 
 PUBLISH_BYTES: Final = 512 << 10
+ROW_BYTES_MIN: Final = 16  # Smaller rows count as so many bytes: a publish has a limit of rows, too.
 PUBLISH_RETRY_MS: Final = 50
 NOTE_MS: Final = 60_000  # How often the journal hears how far a query without results has come.
 
@@ -156,7 +157,7 @@ class QueryResults:
         beyond, progress = [*self.beyond] if is_whole else [], self.resume
         self._ends, self._part, size = 0, 0, 0
         for group in self._waiting:
-            encoded = len(self.schema.encode(group.rows))
+            encoded = self._size(group.rows)
             if self._ends and size + encoded > bytes_max:
                 break
             if size + encoded > bytes_max and len(group.rows) > 1:  # Too large for one batch: a part of it now.
@@ -187,13 +188,16 @@ class QueryResults:
             self.notes.append(note)
         return note, rows
 
+    def _size(self, rows: Sequence[Row]) -> int:
+        assert self.schema is not None
+        return max(len(self.schema.encode(rows)), ROW_BYTES_MIN * len(rows))
+
     def _first_of(self, rows: Sequence[Row], bytes_max: int) -> list[Row]:
         """As many rows as fit, and one at least."""
-        assert self.schema is not None
         part: list[Row] = []
         size = 0
         for row in rows:
-            size += len(self.schema.encode([row]))
+            size += self._size([row])
             if part and size > bytes_max:
                 break
             part.append(row)

@@ -117,14 +117,21 @@ def test_catalogue(monkeypatch: pytest.MonkeyPatch):
     longest.check()
 
 
-@pytest.mark.parametrize("kind", ["string", "bytes", "timestamp", "float"])
+@pytest.mark.parametrize("kind", ["string", "bytes", "timestamp", "float", "decimal", "bool"])
 def test_delivery(monkeypatch: pytest.MonkeyPatch, kind: str):
-    """The largest publish, which a subscription takes at once; docs/guarantees.md says how long tinier rows take."""
+    """The largest publish, which a subscription takes at once."""
     lone = Lone()
     schema = Schema.parse(f"id int, value {kind}")
-    values = {"string": "x" * 12, "bytes": b"x" * 12, "timestamp": "2026-01-01T00:00:00Z", "float": 0.5}
+    values = {
+        "string": "x" * 12,
+        "bytes": b"x" * 12,
+        "timestamp": "2026-01-01T00:00:00Z",
+        "float": 0.5,
+        "decimal": 1,
+        "bool": True,
+    }
     row = schema.row((1_000_000, values[kind]))
-    count = lone.limits.publish_bytes_max // len(schema.encode([row]))
+    count = min(lone.limits.publish_bytes_max // len(schema.encode([row])), lone.limits.publish_rows_max)
     lone.answer(CreateStream(definition=StreamDefinition(name="s", schema=schema)))
     lone.ask(OpenSubscription(stream="s", subscription="reader", since="start"), 1000)
     longest = Longest(monkeypatch, Peer)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from queries.schema import Field, Schema
 from queries.xml import ITEM_BYTES_MAX, ItemReader, XmlError, read_document, read_item, write_item
+from tests.queries.edges import edges
 from tests.queries.wx_streams import ALERTS, PHOTONS, alert, photon
 from tests.seeds import draw_seed
 
@@ -22,7 +23,7 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=("Cs", "Cc"), ex
 VALUES = {
     "int": st.integers(-(1 << 63), (1 << 63) - 1),
     "float": st.floats(allow_nan=False, allow_infinity=False),
-    "decimal": st.decimals(allow_nan=False, allow_infinity=False, places=6),
+    "decimal": edges(),
     "string": TEXTS | st.sampled_from(["\t\n", " a ", "\r\n", "]]>", "&amp;"]),
     "bool": st.booleans(),
     "timestamp": st.datetimes(timezones=st.just(UTC)),

@@ -13,6 +13,7 @@ from protocols.events import (
 from protocols.execution import submitted
 from protocols.execution.registry import shown
 from protocols.execution.results import NOTE_MS
+from protocols.limits import Limits
 from protocols.messages import Refused
 from protocols.subgraphs import Progress, ResultsReady
 from queries.schema import Schema
@@ -136,6 +137,20 @@ def test_a_part_that_was_refused_is_tried_again():
     proxy.tick()
     told: list[int] = []
     while proxy.take(Publish):
+        told += proxy.publish()
+    assert told == numbers
+
+
+def test_tiny_results_go_in_parts_that_a_stream_takes():
+    """There are as many as one publish may have bytes, and more than it may have rows."""
+    proxy, deploy = running()
+    numbers = [0] * (3 * Limits().publish_rows_max)
+    proxy.results(deploy, numbers, covers=5)
+    told: list[int] = []
+    while taken := proxy.take(Publish):
+        command = proxy.asked[taken[0]]
+        assert isinstance(command, Publish)
+        assert command.count <= Limits().publish_rows_max
         told += proxy.publish()
     assert told == numbers
 
