@@ -32,7 +32,7 @@ def test_every_link_to_another_page_leads_somewhere(page: Path) -> None:
 def test_a_way_has_as_many_files_as_its_title_says(title: str, count: str, text: str) -> None:
     files = dict.fromkeys(FILE.findall(text.partition("\nAsked on the way")[0]))
     assert len(files) == int(count)
-    assert len(files) <= (20 if title.startswith("A tuple") else 34)
+    assert len(files) <= (20 if title.startswith("A tuple") else 32)
 
 
 def test_there_are_three_ways() -> None:
