@@ -16,7 +16,7 @@ from protocols.ids import Key, PeerId
 from queries import sql
 from queries.catalogue import Stream
 from queries.expressions import Expression
-from queries.plan import Operator, Project, Select, Source, sources, walk
+from queries.plan import Choice, Each, Element, Operator, Output, Project, Select, Source, Template, sources, walk
 from queries.schema import Field, Schema
 
 ADDED = tuple(Schema.parse("added float null, further record(a int, b string null) null").fields)
@@ -45,6 +45,12 @@ EXPRESSIONS = tuple(
         *((each.predicate,) if isinstance(each, Select) else ()),
     )
 )
+_NOTE = Output(EXPRESSIONS[0], "note")
+TEMPLATES = (
+    Element("r", (_NOTE, Output(EXPRESSIONS[-1]))),
+    Choice(EXPRESSIONS[0], (_NOTE,), (Element("none"),)),
+    Each("each", EXPRESSIONS[0], None, (_NOTE,)),
+)
 
 
 def make(kind: Any, luck: random.Random | None = None) -> Any:  # noqa: C901 - one branch for each kind
@@ -61,6 +67,8 @@ def make(kind: Any, luck: random.Random | None = None) -> Any:  # noqa: C901 - o
         return luck.choice(SOURCES) if luck else SOURCES[0]
     if kind == Expression:
         return luck.choice(EXPRESSIONS) if luck else EXPRESSIONS[0]
+    if kind == Template:  # They nest without end.
+        return luck.choice(TEMPLATES) if luck else TEMPLATES[0]
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return kind(**{each.name: make(each.type, luck) for each in msgspec.structs.fields(kind)})
     if kind == tuple[Alteration, ...]:  # They follow from the columns of their stream.
