@@ -76,7 +76,8 @@ CASES: Final = (
         (_stream("ticks"),),
         "SELECT k, count(*) AS times, sum(price) AS total, window_end() AS until "
         "FROM ticks [RANGE 10 SECONDS SLIDE 10 SECONDS] GROUP BY k",
-        ("inline",),
+        ("spark",),
+        ("--engine", "spark"),  # Inline it would run at the proxy, as nothing is known of the rates.
     ),
     Case(
         "windowed-join",
