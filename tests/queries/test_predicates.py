@@ -57,8 +57,8 @@ class World:
     def of(cls, *kinds: str, most: str) -> World:
         dense = sum(kind == "decimal" for kind in kinds)
         step = Fraction(1, 2 * (dense + 1)) if dense else Fraction(1)
-        unit = Fraction(1, 2) if dense else Fraction(1)
-        return cls(kinds, Fraction(most), step, (Fraction(most) + unit) * len(kinds))
+        units = [Fraction(1, 2) if kind == "decimal" else Fraction(1) for kind in kinds]
+        return cls(kinds, Fraction(most), step, sum((Fraction(most) + unit for unit in units), Fraction(0)))
 
     @cache  # noqa: B019
     def values(self, variable: int) -> list[Fraction]:
