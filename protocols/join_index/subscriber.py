@@ -67,7 +67,6 @@ KEEP_MS: Final = 3000  # Between two renewals of leases.
 SILENT_MS: Final = 6000  # A rewriter that has been silent for longer is taken for lost.
 UNSAFE_MAX: Final = 50_000  # With more results that are not safe yet, evaluators get no NOTIFIED: back-pressure.
 SAY_MS: Final = 3000  # The proxy hears at least this often how far a query is.
-BEYOND_MS: Final = 20  # At most this often while results lie beyond that: it is told of each of them.
 
 
 @dataclass(slots=True)
@@ -367,7 +366,7 @@ class Subscriber:
         for seen in self._reports.newly_believed():
             for query in dict.fromkeys(query for query, _, _ in seen.members):
                 attempt = self.attempts[query]
-                if now - attempt.said_at >= (BEYOND_MS if attempt.uncovered else SAY_MS):
+                if attempt.uncovered or now - attempt.said_at >= SAY_MS:
                     effects += self._tell_progress(attempt, now)
         return effects
 

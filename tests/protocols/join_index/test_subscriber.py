@@ -23,7 +23,7 @@ from protocols.join_index.messages import (
     ResultRows,
 )
 from protocols.join_index.rewriter import SILENT_MS
-from protocols.join_index.subscriber import BEYOND_MS, SAY_MS
+from protocols.join_index.subscriber import SAY_MS
 from protocols.subgraphs import (
     AttemptLost,
     Progress,
@@ -89,26 +89,17 @@ def test_what_is_covered_is_said_once_its_results_are_here():
         ResultsReady("q", 1, (), Progress(reaches(0)))
     ]
     assert ready(queries.covered(EVALUATOR, covered(1, Heard(EVALUATOR, LIFE, 1)), now=SAY_MS)) == []
-    result, progress = ready(queries.results(EVALUATOR, notify(), now=SAY_MS + BEYOND_MS))
+    result, progress = ready(queries.results(EVALUATOR, notify(), now=SAY_MS))
     assert result.rows == [(1, 5)]
     assert progress.progress == Progress(reaches(0) + reaches(1))
     assert progress.beyond == (), "it is covered"
     assert ready(queries.results(EVALUATOR, notify(sequence=2), now=SAY_MS)) == []
 
 
-def test_progress_with_results_beyond_it_is_said_now_and_then():
-    queries = in_place()
-    queries.results(EVALUATOR, notify(), now=1)
-    assert ready(queries.covered(REWRITER, covered(0, Heard(EVALUATOR, LIFE, 1)), now=BEYOND_MS - 1)) == []
-    (progress,) = ready(queries.covered(EVALUATOR, covered(1, Heard(EVALUATOR, LIFE, 1)), now=BEYOND_MS))
-    assert progress.progress == Progress(reaches(0) + reaches(1)), "the first report is not forgotten"
-    queries.validate()
-
-
 def test_a_result_of_which_one_tuple_is_not_covered_is_remembered_by_name():
     queries = in_place()
     queries.results(EVALUATOR, notify(), now=1)
-    (progress,) = ready(queries.covered(REWRITER, covered(0, Heard(EVALUATOR, LIFE, 1)), now=BEYOND_MS))
+    (progress,) = ready(queries.covered(REWRITER, covered(0, Heard(EVALUATOR, LIFE, 1)), now=1))
     assert len(progress.beyond) == 1
 
 
@@ -120,7 +111,7 @@ def test_a_report_from_before_a_query_was_in_place_says_nothing_of_it():
     early = covered(0, Heard(EVALUATOR, LIFE, 1), report=4)
     assert ready(queries.covered(REWRITER, msgspec.structs.replace(early, reader="other"), now=1)) == []
     due = covered(0, Heard(EVALUATOR, LIFE, 1), report=5)
-    assert len(ready(queries.covered(REWRITER, msgspec.structs.replace(due, reader="other"), now=BEYOND_MS))) == 1
+    assert len(ready(queries.covered(REWRITER, msgspec.structs.replace(due, reader="other"), now=1))) == 1
     queries.validate()
 
 
