@@ -267,9 +267,8 @@ def check_cluster(run: Containers) -> None:
     workers = run.replicas("spark-worker", *CLUSTER)
 
     def lose_executor(watched: Watched) -> None:
-        holder = next(iter(_with_executor(run, workers)), None)
-        if holder is None:
-            raise Failed("no worker of the Spark cluster has an executor")
+        wait("a worker of the Spark cluster has an executor", lambda: bool(_with_executor(run, workers)))
+        holder = _with_executor(run, workers)[0]
         before = len(watched.got)
         run.docker("kill", workers[holder])
         say(f"{watched.case.name}: {holder} killed, which had the executor")

@@ -267,7 +267,7 @@ class _Asker:
             self._durability = "replicated"
             self._takeover_ms = 1000 * draw(workload.durability_rng, workload.shape.takeover_s)
         # Windows run in the daemons, or on what stands for Spark.
-        self._engine: Literal["auto", "spark"] = workload.engine_rng.choice(
+        self.engine: Literal["auto", "spark"] = workload.engine_rng.choice(
             ("auto", "spark" if "count(" in text else "auto")
         )
         self.is_acknowledged = False
@@ -285,7 +285,7 @@ class _Asker:
         if not self._peer.is_up:
             self._workload.later(RETRY_MS, self.submit)
             return
-        engine = self._workload.shape.join or self._engine
+        engine = self._workload.shape.join or self.engine
         since: Literal["start", "now"] = "start" if self.reads_past else "now"
         command = SubmitQuery(
             text=self.text,
@@ -509,7 +509,7 @@ class QueryWorkload:
         """Others ask the same, and soon want it no more. The engine of one of them never answers."""
         luck = self.world.rng("passing")
         stuck = _Asker(self, STUCK, STATEFUL, luck.choice(self.world.peers))
-        stuck.stays_ms = FOR_EVER_MS
+        stuck.stays_ms, stuck.engine = FOR_EVER_MS, "spark"
         self._askers.append(stuck)
         self.world.let_engines_stick(lambda run: run.startswith(f"{STUCK}."))
         for number, text in enumerate(luck.sample(texts, len(texts) // 2)):

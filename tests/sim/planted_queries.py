@@ -127,7 +127,7 @@ def old_rows_taken_for_new() -> Patch:
     return patch.object(SubgraphRun, "_told", property(lambda run: Vector(), lambda run, vector: None), create=True)
 
 
-@bug("queries", seeds=250)
+@bug("queries", seeds=400)
 def lows_of_the_latest_floor() -> Patch:
     """What state needs is reckoned from the input that has come furthest, not from the one furthest behind."""
     advance = SubgraphRun._advance
