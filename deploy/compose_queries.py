@@ -284,4 +284,4 @@ def _with_spark(run: Containers) -> set[str]:
 
 
 def _with_executor(run: Containers, workers: Mapping[str, str]) -> list[str]:
-    return [name for name, each in workers.items() if EXECUTOR in run.docker("top", each)]
+    return [name for name, each in workers.items() if EXECUTOR in run.docker("top", each, "-efww")]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import statistics
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -170,7 +169,7 @@ class Control:
             "from_id": overlay.peer_id.hex(),
             "peer_id": member.peer_id.hex(),
             "address": format_address(member.address),
-            "rtt_ms": statistics.fmean(times) if times else None,
+            "rtt_ms": sum(times) / len(times) if times else None,
             "rtt_ms_min": min(times, default=None),
             "rtt_ms_max": max(times, default=None),
             "sent": count,

@@ -14,6 +14,15 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
+from typing import Final
+
+NEEDLESS: Final = {
+    "importlib.metadata": "entry_points",
+    "lark.parsers.cyk": "Parser",
+    "lark.parsers.earley": "Parser",
+    "lark.parsers.xearley": "Parser",
+}
 
 
 @contextmanager
@@ -41,6 +50,24 @@ def _without_authorities() -> Iterator[None]:
             del os.environ["SSL_CERT_FILE"]
         else:
             os.environ["SSL_CERT_FILE"] = before
+
+
+@contextmanager
+def without_needless() -> Iterator[None]:
+    """Within this block, modules that libraries load and that a peer never uses have one name each, and no code.
+
+    sqlglot looks for dialects of others among the installed packages, and lark has parsers for grammars of other kinds
+    than ours. That is 1 MB of an idle peer.
+    """
+    empty = {module: ModuleType(module) for module in NEEDLESS if module not in sys.modules}
+    for module, made in empty.items():
+        setattr(made, NEEDLESS[module], lambda **_: ())
+    sys.modules.update(empty)
+    try:
+        yield
+    finally:
+        for module in empty:
+            del sys.modules[module]
 
 
 def give_memory_back() -> None:

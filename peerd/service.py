@@ -346,9 +346,10 @@ def _learn_languages() -> None:
     from queries.errors import QueryError
     from queries.query import parse
 
-    for nothing in ("SELECT", "<nothing/>"):
-        with suppress(QueryError):
-            parse(nothing, {})
+    with lean.without_needless():
+        for nothing in ("SELECT", "<nothing/>"):
+            with suppress(QueryError):
+                parse(nothing, {})
 
 
 def _shaper(config: Config) -> Shaper | None:

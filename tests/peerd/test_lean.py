@@ -28,3 +28,19 @@ def test_the_daemon_loads_no_rich_no_prometheus_and_no_spark():
 
 def test_rich_and_the_authorities_are_there_for_who_asks_later():
     assert said({**os.environ, "SSL_CERT_FILE": __file__})[1:] == [__file__, f"rich {__file__}"]
+
+
+LANGUAGES = """
+import sys
+from peerd import lean
+from peerd.service import _learn_languages
+_learn_languages()
+print(*(name in sys.modules for name in ("sqlglot", "lark", *lean.NEEDLESS)))
+from importlib.metadata import version
+print(version("lark") > "")
+"""
+
+
+def test_languages_are_learnt_without_what_they_do_not_need():
+    done = subprocess.run([sys.executable, "-c", LANGUAGES], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["True True False False False False", "True"]
