@@ -124,7 +124,7 @@ class Evaluator:
             # Its tuples are dropped. A rewriter that brings it again in this life is refused.
             self._abandoned.add(query, now + 2 * LAPSE_MS)
             self.tables.forget(query)
-            self._silence(query)
+            self._silence(query, is_over=False)
 
     def _accept(self, sender: PeerId, parcel: Parcel) -> list[Effect]:
         """Have a parcel wait its turn, once."""
@@ -227,7 +227,7 @@ class Evaluator:
         """Whether a subscriber is slow to acknowledge results."""
         return any(telling.size > UNHEARD_BYTES_MAX for telling in self._telling.values())
 
-    def _silence(self, query: JoinId) -> None:
+    def _silence(self, query: JoinId, *, is_over: bool = True) -> None:
         """Drop the results of a query that are still under way. Their messages keep their numbers."""
         for telling in self._telling.values():
             for sequence, (message, sent_at) in telling.unheard.items():
@@ -235,7 +235,11 @@ class Evaluator:
                 if len(kept) < len(message.results):
                     telling.size -= _size(message.results)
                     telling.size += _size(kept)
-                    telling.unheard[sequence] = (msgspec.structs.replace(message, results=kept), sent_at)
+                    dropped = message.dropped if is_over else (*message.dropped, query)
+                    telling.unheard[sequence] = (
+                        msgspec.structs.replace(message, results=kept, dropped=dropped),
+                        sent_at,
+                    )
 
     # Results.
 

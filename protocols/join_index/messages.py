@@ -241,6 +241,7 @@ class JoinResults(Message, frozen=True, kw_only=True, tag="JOIN_RESULTS"):
     sequence: Count  # Counts from 1, without gaps, for each life of the subscriber.
     results: tuple[ResultRows, ...]
     late: tuple[JoinId, ...] = ()  # A tuple came too late for these: its partners may have expired.
+    dropped: tuple[JoinId, ...] = ()  # The evaluator has let go of these, and of what it had to tell of them here.
 
     def check(self) -> None:
         expect(self.sequence > 0, "results without a number")

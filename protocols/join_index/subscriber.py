@@ -282,6 +282,9 @@ class Subscriber:
         expect(self._reports.is_near(sender, message.life, message.sequence), "results far ahead of all others")
         effects = self._note_life(sender, message.life)
         if self._reports.take(sender, message.life, message.sequence):
+            for query in message.dropped:
+                if (attempt := self.attempts.get(query)) is not None:
+                    effects += self._lose(attempt, f"peer {sender.short} has let go of it")
             for query in message.late:
                 effects += self._is_late(query, now)
             for each, made in zip(message.results, decoded, strict=True):

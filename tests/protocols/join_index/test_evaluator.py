@@ -177,6 +177,15 @@ def test_a_query_that_one_rewriter_has_let_go_is_kept_for_another():
     assert answer.message.refused, "what came of it before is gone, in this very life"
 
 
+def test_results_that_are_dropped_with_a_query_are_said_to_be():
+    """Their messages keep their numbers, and whoever counts these would believe that nothing is missing."""
+    evaluator = an_evaluator()
+    meeting(evaluator)
+    evaluator.unpack(REWRITER, Parcel(number=0, counts_on=True, released=("q~1",)), now=LIFE)
+    again = [each.message for each in evaluator.sweep(LIFE + RESEND_MS) if isinstance(each, Send)]
+    assert [(each.results, each.dropped) for each in again if isinstance(each, JoinResults)] == [((), ("q~1",))]
+
+
 def test_a_rewriter_that_is_gone_harms_nobody_once_its_queries_are_over():
     evaluator = an_evaluator()
     meeting(evaluator)
