@@ -296,7 +296,7 @@ class Subscriber:
 
     def _decoded(self, sender: PeerId, message: JoinResults) -> list[list[Row]]:
         """The rows of each of its results; none for a query that is over."""
-        for query in (*message.late, *(each.query for each in message.results)):
+        for query in (*message.late, *message.dropped, *(each.query for each in message.results)):
             attempt = self.attempts.get(query)
             expect(attempt is None or sender in attempt.evaluators, "results from a peer that does not evaluate them")
         try:

@@ -9,6 +9,7 @@ import pytest
 
 from protocols.delivery.messages import Origin, Position
 from protocols.effects import Effect, Send, Tell
+from protocols.errors import RemoteProtocolError
 from protocols.ids import PeerId
 from protocols.join_index.attempt import AWAIT_MS
 from protocols.join_index.condition import CompiledJoin
@@ -120,6 +121,17 @@ def test_a_query_that_a_reader_has_forgotten_is_lost_whatever_else_the_report_sa
     effects = queries.covered(REWRITER, covered(0, forgotten=("q~1", "q~0")), now=SAY_MS)
     assert Tell(AttemptLost("q", 1, f"peer {REWRITER.short} has forgotten it")) in effects
     assert Send(REWRITER, RemoveQuery(query="q~0")) in effects
+    assert ready(effects) == []
+
+
+def test_an_attempt_whose_results_an_evaluator_has_dropped_is_lost_before_anything_is_believed():
+    queries = in_place()
+    queries.covered(REWRITER, covered(0, Heard(EVALUATOR, LIFE, 1)), now=SAY_MS)
+    message = msgspec.structs.replace(notify(), results=(), dropped=("q~1",))
+    with pytest.raises(RemoteProtocolError):
+        queries.results(PeerId(bytes(20)), message, now=SAY_MS)  # Nobody else has a say in it.
+    effects = queries.results(EVALUATOR, message, now=SAY_MS)
+    assert Tell(AttemptLost("q", 1, f"peer {EVALUATOR.short} has let go of it")) in effects
     assert ready(effects) == []
 
 
