@@ -14,6 +14,7 @@ from protocols.catalogue.streams import READS_ALL, Reads
 from protocols.clock import Stamp
 from protocols.delivery.dead_letters import DeadLetters, Doubts
 from protocols.delivery.messages import (
+    Ack,
     Batch,
     DeadLettersListed,
     ListDeadLetters,
@@ -23,6 +24,7 @@ from protocols.delivery.messages import (
     SubscriptionLetters,
     SubscriptionOpened,
 )
+from protocols.effects import Effect, Reply, Send
 from protocols.ids import Millis, PeerId, RequestId, StreamName, SubscriptionId
 from protocols.limits import Limits
 
@@ -38,6 +40,7 @@ class Cursor:
     share: PublisherShare = WHOLE  # The publishers it reads from.
     request: RequestId | None = None  # The client that reads now.
     is_journalled: bool = False  # It was found once, so a failed lookup now means out of sight, not gone.
+    closers: list[RequestId] = field(default_factory=list)  # Who asked to remove it, and waits until it is unlisted.
     is_open: bool = False  # Listed, and the client has been told.
     advertised_at: Millis = 0
     seen: dict[Origin, int] = field(default_factory=dict)  # The client has processed everything below.
@@ -113,7 +116,26 @@ class Cursor:
             share=self.share,
         )
 
+    def acks(self, moved: list[Position]) -> list[Effect]:
+        """Tell whoever serves these origins how far they have been seen."""
+        by_peer: dict[PeerId, list[Position]] = {}
+        for position in moved:
+            peer = self.served_by.get(position.origin, position.origin.publisher)
+            by_peer.setdefault(peer, []).append(position)
+        return [
+            Send(peer, Ack(subscription=self.subscription, positions=tuple(group))) for peer, group in by_peer.items()
+        ]
+
     # What the client gets.
+
+    def introduce(self) -> list[Effect]:
+        """Tell a client that goes by the time of publishers whom there is to wait for."""
+        kept = (origin for origin, entry in self.publishers.items() if origin not in self.over or entry.backup)
+        news = Publishers(origins=tuple(kept), over=tuple(self.over))
+        if not self.heartbeats or self.request is None or news == self.introduced:
+            return []
+        self.introduced = news
+        return [Reply(self.request, news, last=False)]
 
     def hand_out(self, bytes_max: int) -> list[Batch]:
         """The batches to hand to the client now. Of tuples in doubt, only as many as help to find the culprit."""

@@ -78,6 +78,12 @@ def reads_another(known: Cursor, command: OpenSubscription) -> Refused:
     return Refused(code="exists", error=error, hint="Choose another name for it.")
 
 
+def being_removed(known: Cursor) -> Refused:
+    """The answer for a subscription that a client has asked to remove."""
+    error = f'subscription "{known.subscription}" is being removed'
+    return Refused(code="busy", error=error, hint="Try again.", retry_after_ms=BUSY_RETRY_MS)
+
+
 def disk_is_low(stream: StreamName, retry_after_ms: Millis) -> Refused:
     return Refused(
         code="full",

@@ -35,7 +35,6 @@ from protocols.delivery.messages import (
     Placed,
     Position,
     PublisherNews,
-    Publishers,
     ReadsChanged,
     Refuse,
     Rows,
@@ -47,7 +46,7 @@ from protocols.delivery.messages import (
     TupleBuried,
     Unsubscribe,
 )
-from protocols.delivery.refusals import lost_columns, reads_another
+from protocols.delivery.refusals import being_removed, lost_columns, reads_another, unavailable
 from protocols.effects import AfterSync, Append, Effect, Reply, Send, SetTimer, Tell
 from protocols.events import (
     Abandoned,
@@ -170,6 +169,9 @@ class Subscriber:
             case Advertised(token=(_, "listed", str(subscription))) if subscription in self.subscriptions:
                 stream = self.subscriptions[subscription].stream
                 return self.catalogue.lookup(stream, (ROLE, "poll", subscription), now)
+            case Advertised(token=(_, "close", str(name))) | AdvertiseFailed(token=(_, "close", str(name))):
+                closed = self.subscriptions.get(name)
+                return self._unlisted(event, closed, now) if closed is not None and closed.closers else []
             case AdvertiseFailed(token=(_, "listed", str(subscription))) if subscription in self.subscriptions:
                 self.subscriptions[subscription].advertised_at = 0  # The next poll tries again.
             case (
@@ -206,6 +208,8 @@ class Subscriber:
             return [Reply(request, reads_another(known, command))]
         if not command.share.is_sound:
             return [Reply(request, Refused(code="invalid", error=f"there is no share {command.share}"))]
+        if known is not None and known.closers:
+            return [Reply(request, being_removed(known))]
         if known is None:
             if len(self.subscriptions) >= self.limits.subscriptions_max:
                 error = f"this peer has {self.limits.subscriptions_max} subscriptions, its limit"
@@ -244,7 +248,7 @@ class Subscriber:
             for each in origins
             if subscription.share.has(each.publisher)
         }
-        effects = [*self._ask_all(subscription), *self._advertised(subscription), *self._introduce(subscription)]
+        effects = [*self._ask_all(subscription), *self._advertised(subscription), *subscription.introduce()]
         return [*effects, *self._advertise(subscription, "listed", now)]
 
     def _found(self, subscription: Cursor, event: StreamFound, now: Millis) -> list[Effect]:
@@ -259,7 +263,7 @@ class Subscriber:
             for entry in event.publishers
             if subscription.share.has(entry.peer)
         }
-        effects = [*self._ask_all(subscription), *self._introduce(subscription)]
+        effects = [*self._ask_all(subscription), *subscription.introduce()]
         if event.token[1] == "open" and not subscription.is_open:
             effects += self._advertise(subscription, "open", now)
             if subscription.keep:
@@ -282,7 +286,7 @@ class Subscriber:
         begins = event.heartbeats and not subscription.heartbeats
         subscription.reads, subscription.heartbeats = event.reads, event.heartbeats
         if begins:  # From now on it goes by the time of publishers: they are to say it, and it is to know them.
-            effects += [*self._ask_all(subscription), *self._introduce(subscription)]
+            effects += [*self._ask_all(subscription), *subscription.introduce()]
         if subscription.is_open:
             effects += self._advertise(subscription, "listed", now)
         return effects
@@ -313,9 +317,7 @@ class Subscriber:
         self._requests.pop(request, None)
         if not subscription.is_journalled:
             del self.subscriptions[name]
-        error = f'stream "{subscription.stream}" cannot be looked up now'
-        refusal = Refused(code="unavailable", error=error, detail=reason, hint="Try again.", retry_after_ms=1000)
-        return [Reply(request, refusal)]
+        return [Reply(request, unavailable(subscription.stream, reason))]
 
     def _abandoned(self, event: Abandoned, now: Millis) -> list[Effect]:
         name = self._requests.pop(event.request, None)
@@ -336,23 +338,35 @@ class Subscriber:
         if subscription is None:
             error = f'subscription "{command.subscription}" is not known at this peer'
             return [Reply(request, Refused(code="unknown", error=error))]
-        effects = self._end(subscription, now)
-        return [*effects, AfterSync((Reply(request, Done(stamp=self.clock.tick(now))),))]
+        subscription.closers.append(request)
+        return self._unlist(subscription, "close", now)
+
+    def _unlisted(self, event: Advertised | AdvertiseFailed, subscription: Cursor, now: Millis) -> list[Effect]:
+        """Forget a subscription only when no publisher waits for it any more, whatever crashes meanwhile."""
+        if isinstance(event, Advertised):
+            return self._forget(subscription, now, event.replicas)
+        closers, subscription.closers = subscription.closers, []
+        return [Reply(request, unavailable(subscription.stream, event.reason)) for request in closers]
 
     def _end(self, subscription: Cursor, now: Millis) -> list[Effect]:
+        return [*self._forget(subscription, now), *self._unlist(subscription, "end", now)]
+
+    def _unlist(self, subscription: Cursor, purpose: str, now: Millis) -> list[Effect]:
+        name = subscription.subscription
+        token, life = (ROLE, purpose, name), self._life(subscription)
+        return self.catalogue.withdraw_subscriber(subscription.stream, name, life, token, now)
+
+    def _forget(self, subscription: Cursor, now: Millis, replicas: int = 1) -> list[Effect]:
         name = subscription.subscription
         del self.subscriptions[name]
         if subscription.request is not None:
             self._requests.pop(subscription.request, None)
-        effects: list[Effect] = []
-        if subscription.keep:
-            effects.append(Append(subscription.record(ended=True)))
-        effects += [
-            Send(peer, Unsubscribe(subscription=name, stream=subscription.stream))
-            for peer in dict.fromkeys([*(peer for peer, _ in subscription.told), *subscription.served_by.values()])
-        ]
-        token, life = (ROLE, "end", name), self._life(subscription)
-        return effects + self.catalogue.withdraw_subscriber(subscription.stream, name, life, token, now)
+        ended = [Append(subscription.record(ended=True))] if subscription.keep else []
+        unsubscribe = Unsubscribe(subscription=name, stream=subscription.stream)
+        peers = dict.fromkeys([*(peer for peer, _ in subscription.told), *subscription.served_by.values()])
+        done = Done(stamp=self.clock.tick(now), replicas=replicas)
+        told = AfterSync(tuple(Reply(request, done) for request in subscription.closers))
+        return [*ended, *(Send(peer, unsubscribe) for peer in peers), *([told] if told.effects else [])]
 
     # Finding publishers.
 
@@ -362,8 +376,8 @@ class Subscriber:
             if subscription.request is not None and stream in (None, subscription.stream):
                 purpose = "poll" if subscription.is_open else "open"
                 effects += self.catalogue.lookup(subscription.stream, (ROLE, purpose, name), now)
-            is_known = subscription.is_open or subscription.keep
-            if is_known and now - subscription.advertised_at > self._life(subscription) / 3:
+            is_listed = (subscription.is_open or subscription.keep) and not subscription.closers
+            if is_listed and now - subscription.advertised_at > self._life(subscription) / 3:
                 effects += self._advertise(subscription, "renew", now)
         return effects
 
@@ -392,16 +406,6 @@ class Subscriber:
         )
         return Send(peer, message)
 
-    def _introduce(self, subscription: Cursor) -> list[Effect]:
-        """Tell a client that goes by the time of publishers whom there is to wait for."""
-        over = subscription.over
-        kept = (origin for origin, entry in subscription.publishers.items() if origin not in over or entry.backup)
-        news = Publishers(origins=tuple(kept), over=tuple(over))
-        if not subscription.heartbeats or subscription.request is None or news == subscription.introduced:
-            return []
-        subscription.introduced = news
-        return [Reply(subscription.request, news, last=False)]
-
     def _subscribed(self, sender: PeerId, message: Subscribed) -> list[Effect]:
         subscription = self.subscriptions.get(message.subscription)
         if subscription is None:
@@ -424,7 +428,7 @@ class Subscriber:
         missing = [o for o in subscription.publishers if o.publisher == sender and o not in served]
         if missing and not any(origin.publisher != sender for origin in served):
             subscription.over.update(dict.fromkeys(missing))
-            effects += [*self._ask_backups(subscription, missing), *self._introduce(subscription)]
+            effects += [*self._ask_backups(subscription, missing), *subscription.introduce()]
         return effects
 
     def _lost(self, peer: PeerId) -> list[Effect]:
@@ -526,19 +530,11 @@ class Subscriber:
 
     def _moved(self, subscription: Cursor, moved: list[Position]) -> list[Effect]:
         """Record the client's new positions, and acknowledge them to whoever serves it."""
-        acks = self._acks(subscription, moved)
+        acks = subscription.acks(moved)
         if not subscription.keep or not moved:
             return acks
         record = CursorMoved(subscription=subscription.subscription, positions=tuple(moved))
         return [Append(record), AfterSync(tuple(acks))]
-
-    def _acks(self, subscription: Cursor, moved: list[Position]) -> list[Effect]:
-        by_peer: dict[PeerId, list[Position]] = {}
-        for position in moved:
-            peer = subscription.served_by.get(position.origin, position.origin.publisher)
-            by_peer.setdefault(peer, []).append(position)
-        name = subscription.subscription
-        return [Send(peer, Ack(subscription=name, positions=tuple(group))) for peer, group in by_peer.items()]
 
     # What clients cannot process.
 
@@ -584,7 +580,7 @@ class Subscriber:
         subscription.is_burying = False
         batch = event.letter.batch
         subscription.skip(batch.origin, batch.next)
-        effects = self._acks(subscription, [subscription.position(batch.origin)])
+        effects = subscription.acks([subscription.position(batch.origin)])
         if subscription.request is not None:
             told = DeadLettered(origin=batch.origin, sequence=batch.first, reason=event.letter.reason)
             effects.append(Reply(subscription.request, told, last=False))
