@@ -167,8 +167,7 @@ class Membership:
 
     def not_known_at(self, places: Sequence[str]) -> None:
         """Peers at our old addresses do not take our certificates."""
-        where = ", ".join(places)
-        trouble = f"the network key of this peer is not known at {where}: was it replaced while this peer was away?"
+        trouble = f"the network key of this peer is not known at {', '.join(places)}"
         if trouble != self.trouble:
             log.warning("not a member any more", reason=trouble, hint='"peer join" with a new token keeps all data')
         self.trouble = trouble

@@ -31,6 +31,7 @@ from overlay.shaping import Shaper
 from peerd import __version__
 from peerd.addresses import cannot_listen, listening_host, own_seed, resolve_host
 from peerd.admission import (
+    JOIN_HINT,
     REPLACED_HINT,
     admit,
     expelled_error,
@@ -249,7 +250,8 @@ class Daemon:
                 replaced = self.overlay.membership.trouble
                 self.trouble = refusal or replaced or unanswered(self.overlay.dht.seeds)
                 if self._join_within_s is not None:
-                    why = (refusal,) if refusal else (replaced, REPLACED_HINT)
+                    hint = REPLACED_HINT if self.data.read_contacts() else JOIN_HINT  # A newcomer has met nobody.
+                    why = (refusal,) if refusal else (replaced, hint)
                     raise not_joined(self._token, self._join_within_s, *why) from error
                 log.warning("not a member yet, still trying", reason=self.trouble)
         else:

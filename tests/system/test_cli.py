@@ -319,7 +319,8 @@ def test_a_token_that_leads_nowhere_is_exit_code_5_and_is_not_kept(machine: Mach
     options = ["--port", str(port()), "--timeout", "3s", *arguments]
     done = machine.run("join", stranger, *options, name="two", code=Exit.TIMEOUT)
     assert 'could not join the network "local" within 3 s' in done.stderr
-    assert f"no answer from 127.0.0.1:{seed}" in done.stderr
+    # By datagram nobody answers; once it has dialled the seed, it knows more.
+    assert re.search(f"(no answer from|is not known at) 127.0.0.1:{seed}", done.stderr)
     for word in ("token", "firewall", "UDP", "clocks"):
         assert word in done.stderr
     assert not machine.data("two").network_file.exists()
