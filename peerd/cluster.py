@@ -27,6 +27,7 @@ from peerd.words import count as counted
 TOPOLOGY_SEED: Final = 1  # The same network each time.
 HOST: Final = "127.0.0.1"
 UP_TIMEOUT_S: Final = 60.0
+UP_TIMEOUT_EACH_S: Final = 2.0  # More for each peer: two processors need about a second to start one.
 _PORTS_TRIED: Final = 2000
 _SHARED_SETTINGS: Final = ("log_level", "log_format", "spark", "spark_master", "spark_memory")
 
@@ -94,9 +95,11 @@ class Cluster:
         return JoinToken(before.network if before else Network.create(name), ((HOST, port),))
 
     def wait_until_up(
-        self, on_up: Callable[[EmbeddedPeer], None] = lambda peer: None, timeout_s: float = UP_TIMEOUT_S
+        self, on_up: Callable[[EmbeddedPeer], None] = lambda peer: None, timeout_s: float | None = None
     ) -> None:
         """Wait until each peer is a member and sees all the others; a peer that dies on the way is an error."""
+        if timeout_s is None:
+            timeout_s = UP_TIMEOUT_S + UP_TIMEOUT_EACH_S * len(self.peers)
         started_at = time.monotonic()
         waiting = list(self.peers)
         while waiting:
