@@ -15,7 +15,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help: ## Say what can be made.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(READY) ## An airline, a library and a shop on five peers of this machine, with a kill -9 in the middle of each.
+demo: $(READY) ## An airline, a library, a shop and a telescope on five peers, with a kill -9 in the middle of each.
 	@$(FIND_JAVA)
 	@$(BIN)/peer demo --for 10
 

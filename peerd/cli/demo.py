@@ -1,4 +1,4 @@
-"""`peer demo`: an airline, a library and a shop on five peers. Four publish streams, the fifth asks queries.
+"""`peer demo`: an airline, a library, a shop and a telescope on five peers that publish streams and ask queries.
 
 In the middle of each scene a peer is killed, as by a power cut, and started again. What the queries brought is then
 compared with what the reference evaluator makes of everything that was acknowledged.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 KILLED: Final = 2
 READER: Final = 5
 BATCH_S: Final = 0.05
-SCENES: Final = ("airline", "papers", "orders")
+SCENES: Final = ("airline", "papers", "orders", "photons")
 
 
 @click.command()
@@ -50,16 +50,18 @@ SCENES: Final = ("airline", "papers", "orders")
 @click.option("--scene", "scenes", multiple=True, type=click.Choice(SCENES), help="Only this one; may be repeated.")
 @click.option("--no-spark", is_flag=True, help="Only queries that need no Spark.")
 def demo(for_s: float, scenes: tuple[str, ...], no_spark: bool) -> None:
-    """Play three scenes on five peers of this machine; in each of them a peer is killed with kill -9.
+    """Play four scenes on five peers of this machine; in each of them a peer is killed with kill -9.
 
     An airline: five streams at four peers, a display at the fifth. Papers and their authors, orders and their
-    payments: joins of two streams through the DHT. At the end of each what came is compared with what was due.
+    payments: joins of two streams through the DHT. A telescope: ten queries that share one stream. At the end of each
+    what came is compared with what was due.
 
     \b
         $ peer demo --for 30s
         $ peer demo --scene papers --scene orders
     """
     from peerd.cli.demo_joins import ORDERS, PAPERS, play_join
+    from peerd.cli.demo_photons import play_photons
     from peerd.cluster import Cluster
 
     folder = Path(tempfile.mkdtemp(prefix="peer-demo-"))
@@ -80,6 +82,8 @@ def demo(for_s: float, scenes: tuple[str, ...], no_spark: bool) -> None:
             for scene in (PAPERS, ORDERS):
                 if scene.name in chosen:
                     asyncio.run(play_join(cluster, scene, for_s))
+            if "photons" in chosen:
+                asyncio.run(play_photons(cluster, for_s))
         finally:
             cluster.stop()
             shutil.rmtree(folder, ignore_errors=True)

@@ -49,6 +49,7 @@ class Display:
     streams: Mapping[str, Stream]
     say: Callable[[Any], str]  # A result as a line of text.
     inserted_at: int = 0
+    shown_per_s: float = SHOWN_PER_S
     arrived: Counter[Row] = field(default_factory=Counter)
     delays_ms: list[float] = field(default_factory=list)
     shown_at: float = 0.0
@@ -76,7 +77,7 @@ class Display:
             published_at = sent_at(row)
             if published_at is not None:
                 self.delays_ms.append((now - published_at) * 1000)
-            if now - self.shown_at >= 1 / SHOWN_PER_S:
+            if now - self.shown_at >= 1 / self.shown_per_s:
                 self.shown_at = now
                 took = "" if published_at is None else f" {milliseconds(self.delays_ms[-1])}"
                 click.echo(f"  {self.title:<11} {self.say(row)}{took}")

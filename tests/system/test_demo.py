@@ -24,6 +24,6 @@ def test_the_demonstration_loses_nothing_and_stops_what_it_started(tmp_path: Pat
     said = done.stdout + done.stderr
     assert said.count("alive") >= 5
     assert "kill -9 peer 2" in said
-    assert said.count("kill -9 peer") == 3
-    assert said.count("lost 0, twice 0") == (3 if options else 4)
+    assert said.count("kill -9 peer") == 4
+    assert said.count("lost 0, twice 0") == (13 if options else 14)
     assert "stopped 5 peers" in said
