@@ -59,6 +59,11 @@ class NetworkView:
             return self.matrix[rows]
         return self.matrix[rows][:, columns]
 
+    def rows_between(self, froms: Sequence[PeerId], tos: Sequence[PeerId]) -> list[list[float]]:
+        """The same without loading numpy."""
+        columns = [self.index[peer] for peer in tos]
+        return [[row[column] for column in columns] for row in (self.rows[self.index[peer]] for peer in froms)]
+
     def nearest(self, peer: PeerId, others: Iterable[PeerId]) -> PeerId:
         return min(others, key=lambda other: (self.distance(peer, other), other))
 

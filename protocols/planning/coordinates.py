@@ -45,6 +45,10 @@ class Coordinates:
         found[rows[:, None] == columns] = 0.0
         return found
 
+    def rows_between(self, froms: Sequence[PeerId], tos: Sequence[PeerId]) -> list[list[float]]:
+        rows: list[list[float]] = self.between(froms, tos).tolist()
+        return rows
+
 
 def apart(froms: Numbers, tos: Numbers) -> Numbers:
     """How far each point (a row) is from each other (a column)."""

@@ -38,6 +38,9 @@ class Distances(Protocol):
     def between(self, froms: Sequence[PeerId], tos: Sequence[PeerId]) -> Numbers:
         """The distance from each peer (a row) to each other (a column)."""
 
+    def rows_between(self, froms: Sequence[PeerId], tos: Sequence[PeerId]) -> Sequence[Sequence[float]]:
+        """The same without numpy, where few are asked for."""
+
 
 class Origin(NamedTuple):
     """A peer from which something comes, and how much."""

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from protocols.ids import PeerId
 from protocols.placement.exact import FEW, carried
@@ -33,6 +33,8 @@ Splits = Mapping[Streams, tuple[Streams, ...]]
 
 Costs = Sequence[float]
 """A cost at each host: a list or an array."""
+
+_A_COST: Final = 12  # What it takes to ask for the cost of reading something, beside one step of the programme.
 
 
 @lru_cache(maxsize=64)
@@ -82,7 +84,8 @@ class _Search:
         self._ways = ways_to_read(problem)
         self._tables = Tables({}, {})
         if len(splits) > 0:
-            is_small = len(splits) * len(problem.hosts) ** 2 <= FEW
+            costs = len(splits) * len(problem.hosts) + _A_COST * (len(problem.streams) + len(problem.derived))
+            is_small = costs * len(problem.hosts) <= FEW
             self._tables = self._by_hand() if is_small else self._by_arrays(ceiling)
 
     def plan(self) -> Plan:
@@ -90,7 +93,7 @@ class _Search:
 
     def _by_hand(self) -> Tables:
         problem, tables = self._problem, Tables({}, {})
-        rows = [[problem.network.distance(a, b) for b in problem.hosts] for a in problem.hosts]
+        rows = problem.network.rows_between(problem.hosts, problem.hosts)
         for streams, ways in self._ways.items():
             costs = ([problem.cost(way, host) for host in problem.hosts] for way in ways)
             tables.had[streams] = [min(each) for each in zip(*costs, strict=True)]

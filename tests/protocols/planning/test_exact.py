@@ -24,6 +24,7 @@ def small_problem(luck: Random) -> Problem:
     return make_problem(luck, view, streams, hosts=hosts, derived=luck.choice((0.0, 0.2, 0.5)))
 
 
+@pytest.mark.slow
 def test_exact_is_brute_force_on_a_thousand_small_cases(monkeypatch: pytest.MonkeyPatch):
     luck = Random(draw_seed())
     reused = bushy = 0
