@@ -129,7 +129,7 @@ class SetEstimates:
         estimate = self.of(sources)
         size = sum(
             estimate.columns[self.graph.sources[number].alias, (name,)].row_bytes or 0.0
-            for number, name in self._needed(sources)
+            for number, name in self.needed(sources)
         )
         return estimate.rate_per_s * (size + TYPE_BYTES["timestamp"])
 
@@ -140,7 +140,7 @@ class SetEstimates:
             return self.rates.estimate(self.graph.source(last))
         return joined_estimate(self.of(rest), self.of(1 << last), self.graph.between(rest, 1 << last))
 
-    def _needed(self, sources: Sources) -> Iterator[tuple[int, str]]:
+    def needed(self, sources: Sources) -> Iterator[tuple[int, str]]:
         """The fields of a set that somebody above it reads."""
         later = [part for read, part in self.graph.conditions if read | sources != sources]
         for number, source in enumerate(self.graph.sources):

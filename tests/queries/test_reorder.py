@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from random import Random
 
 import pytest
@@ -10,30 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from queries import sql
-from queries.catalogue import Stream
 from queries.cost import Rates, StreamRates
-from queries.expressions import EPOCH
 from queries.plan import Join, Operator, Project, Select, Source, walk
-from queries.reference import Tuple, evaluate, same_rows
+from queries.reference import evaluate, same_rows
 from queries.reorder import JoinGraph, Order, SetEstimates, graph_of
-from queries.schema import Schema
 from queries.selectivity import ColumnStatistics
+from tests.queries.joined_rows import STREAMS, make_streams
 
-STREAMS = {name: Stream(name, Schema.parse("k int null, v int, w int")) for name in "abcd"}
 OUTPUTS = ("a.v, b.w AS bw, {last}.k", "*", "a.v + {last}.v AS s", "count(*) AS n, sum({last}.v) AS s")
-
-
-def make_streams(luck: Random) -> dict[str, list[Tuple]]:
-    """A few rows of each stream, so that some meet and some keys are null."""
-
-    def row() -> tuple[int | None, int, int]:
-        return luck.choice((None, 0, 1, 1, 2)), luck.randint(0, 5), luck.randint(0, 3)
-
-    made = {}
-    for name in STREAMS:
-        times = sorted(luck.randint(0, 30) for _ in range(luck.randint(2, 7)))
-        made[name] = [Tuple(EPOCH + timedelta(seconds=at), row(), number) for number, at in enumerate(times)]
-    return made
 
 
 def planned(text: str) -> Operator:
