@@ -3,13 +3,14 @@
     python -m experiments.benches.planning_bench [PEERS...]
 
 First IFLOW's case: 128 peers, five streams, 200 derived streams that flow; the exact planner beside all others. Then
-the curve, over peers with network coordinates and queries in which every two streams have a condition. Up to 256 peers
-all are looked at; up to 1,000 with six streams, too; otherwise candidates, and then the cells prove the gap. Times are
-those of the processor: other processes may want the cores as well.
+the curve, over peers with network coordinates and queries in which every two streams have a condition. Where it is
+quick all peers are looked at, otherwise candidates, and then the cells prove the gap. At last what it takes to keep the
+hierarchy. Times are those of the processor: other processes may want the cores as well.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 import sys
@@ -26,7 +27,7 @@ from protocols.ids import PeerId
 from protocols.planning.candidates import narrowed
 from protocols.planning.cells import Cell, cells_of, prove
 from protocols.planning.coordinates import Coordinates
-from protocols.planning.exact import HOSTS_MAX, plan_exactly
+from protocols.planning.exact import is_quick, plan_exactly, plan_in_time
 from protocols.planning.hierarchy import Hierarchy
 from protocols.planning.planners import PLANNERS, Known, Planner, plan, zones_of
 from protocols.planning.problem import Decision, Derived, Distances, Origin, Problem, Stream
@@ -34,12 +35,12 @@ from protocols.planning.problem import Decision, Derived, Distances, Origin, Pro
 SEED: Final = 15
 STREAMS: Final = (2, 3, 4, 5, 6, 8, 10)
 PEERS: Final = (64, 128, 256, 1000, 4096)
-WHOLE: Final = (1000, 6)  # The largest case in which more than 256 peers are all looked at.
 RUNS: Final = 5
 IFLOW_RUNS: Final = 21
 FLOWING: Final = 200
 SITES: Final = 60
 MAX_CS: Final = 32
+KEPT: Final = (1000, 10_000)  # Peers in a hierarchy.
 COMPARED: Final[tuple[Planner, ...]] = tuple(each for each in PLANNERS if each != "exhaustive")
 
 
@@ -64,10 +65,10 @@ def make_coordinates(seed: int, peers: int) -> Coordinates:
 def make_problem(
     luck: random.Random, network: Distances, peers: tuple[PeerId, ...], streams: int, flowing: int = 0
 ) -> Problem:
-    """A query of the synthetic workload; derived streams of any of its joins at any peers."""
+    """A query of the synthetic workload; derived streams of joins of some of its streams, at any peers."""
     beta = synthetic_betas(luck, streams)
     sources = tuple(Stream(f"s{n}", (Origin(luck.choice(peers), beta(1 << n)),)) for n in range(streams))
-    joins = [each for each in range(1, 1 << streams) if each.bit_count() > 1]
+    joins = [each for each in range(1 << streams) if 1 < each.bit_count() < streams]
     derived = []
     for _ in range(flowing):
         chosen = luck.choice(joins)
@@ -86,7 +87,7 @@ def iflow_case(peers: int = 128, streams: int = 5, runs: int = IFLOW_RUNS) -> di
     view = make_view(SEED, peers)
     assert view.matrix.any()  # Made once for all queries on a network.
     hierarchy = Hierarchy.of(view.peers, view.distance, MAX_CS)
-    known = Known(hierarchy, zones_of(hierarchy), cost_space(view), random.Random(SEED))
+    known = Known(hierarchy, zones_of(hierarchy), cost_space(view), luck=random.Random(SEED))
     took: dict[Planner, list[float]] = {name: [] for name in COMPARED}
     over: dict[Planner, list[float]] = {name: [] for name in COMPARED}
     for run in range(runs):
@@ -102,16 +103,11 @@ def iflow_case(peers: int = 128, streams: int = 5, runs: int = IFLOW_RUNS) -> di
 def case(network: Coordinates, cells: Cell, streams: int, run: int) -> Took:
     """One query over all peers, or over candidates with a proof."""
     problem = make_problem(random.Random(f"{SEED} {streams} {run}"), network, network.peers, streams)
-    peers = len(network.peers)
-    if peers <= HOSTS_MAX or (peers <= WHOLE[0] and streams <= WHOLE[1]):
-        ms, found = timed(lambda: plan_exactly(problem))
-        return Took(ms, 0.0, found.gap, peers)
-    began = time.process_time()
-    few = narrowed(problem)
-    found = plan_exactly(few)._replace(bound=0.0)
-    ms = (time.process_time() - began) * 1000
+    ms, found = timed(lambda: plan_in_time(problem))
+    if is_quick(problem):
+        return Took(ms, 0.0, found.gap, len(network.peers))
     proof_ms, proved = timed(lambda: prove(problem, network, cells, found))
-    return Took(ms, proof_ms, max(0.0, 1 - proved.bound / found.cost), len(few.hosts))
+    return Took(ms, proof_ms, max(0.0, 1 - proved.bound / found.cost), len(narrowed(problem).hosts))
 
 
 def curve(peers: int) -> dict[int, Took]:
@@ -123,6 +119,48 @@ def curve(peers: int) -> dict[int, Took]:
     for streams in STREAMS:
         runs = [case(network, cells, streams, run) for run in range(RUNS)]
         found[streams] = Took(*(statistics.median(column) for column in zip(*runs, strict=True)))
+    return found
+
+
+class Upkeep(NamedTuple):
+    """What one change of the hierarchy takes on average."""
+
+    asked: float  # Distances.
+    told: float  # Members that hear of it.
+    ms: float
+
+
+def upkeep(peers: int) -> dict[str, Upkeep]:
+    """Peers join one by one, and the last tenth counts; then these get other distances, and leave."""
+    network = make_coordinates(SEED, peers)
+    points = [tuple(point) for point in network.points.tolist()]
+    heights = network.heights.tolist()
+    where = {peer: (points[number], heights[number]) for number, peer in enumerate(network.peers)}
+
+    def distance(a: PeerId, b: PeerId) -> float:
+        (one, access), (other, access_there) = where[a], where[b]
+        return 0.0 if a == b else math.dist(one, other) + access + access_there
+
+    hierarchy = Hierarchy(MAX_CS, distance)
+    luck = random.Random(SEED)
+    tenth = network.peers[-(peers // 10) :]
+    for peer in network.peers[: -len(tenth)]:
+        hierarchy.join(peer)
+
+    def drift(peer: PeerId) -> None:
+        where[peer] = where[luck.choice(network.peers)]
+        hierarchy.drift(peer)
+
+    found = {}
+    for what, change in (("join", hierarchy.join), ("drift", drift), ("leave", hierarchy.leave)):
+        asked, told, began = hierarchy.work.asked, hierarchy.work.told, time.process_time()
+        for peer in tenth:
+            change(peer)
+        ms = (time.process_time() - began) * 1000
+        found[what] = Upkeep(
+            *(total / len(tenth) for total in (hierarchy.work.asked - asked, hierarchy.work.told - told, ms))
+        )
+    hierarchy.validate()
     return found
 
 
@@ -143,6 +181,10 @@ def main() -> None:
             proof = f" (+{took.proof_ms:.0f}, {took.gap:.1%})" if took.hosts < peers else ""
             line += f"{f'{took.ms:.1f}{proof}':>22}"
         print(line, flush=True)
+    print(f"the hierarchy, max_cs {MAX_CS}: distances asked, members told, ms, for one peer on average")
+    for peers in KEPT:
+        each = (f"{what} {it.asked:.0f}, {it.told:.0f}, {it.ms:.2f}" for what, it in upkeep(peers).items())
+        print(f"{peers:>6} peers: {'; '.join(each)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from experiments import sweep
 from experiments.iflow.model import Query, Workload, World, cost_space, is_wider, make_world, size_of
-from experiments.report import Claim
+from experiments.report import Claim, print_table
 from protocols.ids import PeerId
 from protocols.planning.hierarchy import Hierarchy
 from protocols.planning.planners import CLUSTERED, PHASED, Known, Planner, plan, zones_of
@@ -169,7 +169,7 @@ def knowledge(world: World, max_cs: int, seed: str) -> Known:
     view = world.view
     hierarchy = Hierarchy.of(view.peers, view.distance, max_cs)
     zones = zones_of(Hierarchy.of(view.peers, view.distance, ZONES_MAX))
-    return Known(hierarchy, zones, cost_space(view), random.Random(seed))
+    return Known(hierarchy, zones, cost_space(view), luck=random.Random(seed))
 
 
 def _deployed(planner: Planner, deployed: Deployed, known: Known) -> Outcome:
@@ -237,6 +237,15 @@ def percent(ratio: float) -> str:
     ('+10 %', '-40 %')
     """
     return f"{100 * (ratio - 1):+.0f} %"
+
+
+def print_costs(found: Mapping[str, Sequence[Measured]], planners: Sequence[str], paper: Mapping[str, float]) -> None:
+    """How far each planner is above exact, in each setting, beside what the paper says."""
+    rows = []
+    for name in planners:
+        said = percent(paper[name]) if name in paper else "-"
+        rows.append((TELLS[name], said, *(percent(over(results, name)) for results in found.values())))
+    print_table(("cost over exact", "paper", *found), rows)
 
 
 def bounds_claim(where: str, results: Sequence[Measured]) -> Claim:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from experiments import plots, sweep
-from experiments.iflow.deploy import TELLS, Measured, bounds_claim, cells, mean, measure, over, percent
+from experiments.iflow.deploy import TELLS, Measured, bounds_claim, cells, mean, measure, over, percent, print_costs
 from experiments.iflow.model import size_told
 from experiments.report import Claim, print_claims, print_table
 from protocols.planning.planners import Planner
@@ -83,17 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = sweep.options(sweep.parser("IFLOW, figures 13 and 14", scale=0.1).parse_args(arguments))
     found = figure(chosen)
     print(f"seed={chosen.seed} scale={chosen.scale:g}: {size_told(chosen.scale, QUERIES)} in each reading")
-    print_table(
-        ("cost over exact", "paper", *found),
-        [
-            (
-                TELLS[name],
-                percent(PAPER[name]) if name in PAPER else "-",
-                *(percent(over(r, name)) for r in found.values()),
-            )
-            for name in PLANNERS
-        ],
-    )
+    print_costs(found, PLANNERS, PAPER)
     print_table(
         ("joins deployed", *found),
         [(TELLS[name], *(f"{mean(results, name, 'joins'):.0f}" for results in found.values())) for name in PLANNERS],

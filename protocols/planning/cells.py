@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from protocols.ids import PeerId
 from protocols.placement.exact import carried
 from protocols.planning.coordinates import Coordinates, apart
-from protocols.planning.exact import HOSTS_MAX, plan_exactly
+from protocols.planning.exact import plan_exactly
 from protocols.planning.problem import Decision, Problem, Streams
 from protocols.planning.programme import Splits, Tables, all_splits, read_costs, tabulated, ways_to_read
 
@@ -32,6 +32,7 @@ else:
 FIRST: Final = 48  # Cells looked at first.
 CELLS_MAX: Final = 400  # At a time.
 ROUNDS_MAX: Final = 12
+HOSTS_MAX: Final = 256  # Of so few hosts the best plan is found at once.
 EPSILON: Final = 1e-9
 
 

@@ -10,7 +10,9 @@ from typing import Final, Literal, assert_never, get_args
 from protocols.ids import PeerId
 from protocols.planning.at_random import plan_at_random
 from protocols.planning.bottom_up import plan_bottom_up, plan_by_present_cost
-from protocols.planning.exact import plan_exactly
+from protocols.planning.cells import Cell, prove
+from protocols.planning.coordinates import Coordinates
+from protocols.planning.exact import plan_in_time
 from protocols.planning.exhaustive import plan_exhaustively
 from protocols.planning.hierarchy import Hierarchy
 from protocols.planning.in_network import Zones, plan_in_network
@@ -34,6 +36,7 @@ class Known:
     hierarchy: Hierarchy
     zones: Zones = field(default_factory=dict)
     points: Mapping[PeerId, Point] = field(default_factory=dict)
+    cells: Cell | None = None  # Of a network with coordinates: exact proves what candidates leave open.
     luck: Random = field(default_factory=lambda: Random(0))
 
 
@@ -41,7 +44,10 @@ def plan(planner: Planner, problem: Problem, known: Known) -> Decision:
     """What one planner decides."""
     match planner:
         case "exact":
-            return plan_exactly(problem)
+            found = plan_in_time(problem)
+            if found.gap > 0 and known.cells is not None and isinstance(problem.network, Coordinates):
+                return prove(problem, problem.network, known.cells, found)
+            return found
         case "exhaustive":
             return plan_exhaustively(problem)
         case "top-down":

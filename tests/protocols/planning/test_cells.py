@@ -9,7 +9,9 @@ import pytest
 from protocols.planning.candidates import CANDIDATES, narrowed
 from protocols.planning.cells import cells_of, prove
 from protocols.planning.coordinates import Coordinates
-from protocols.planning.exact import plan_among_candidates, plan_exactly
+from protocols.planning.exact import plan_exactly, plan_in_time
+from protocols.planning.hierarchy import Hierarchy
+from protocols.planning.planners import Known, plan
 from protocols.planning.problem import Problem
 from tests.protocols.planning.problems import make_problem, peer
 from tests.seeds import draw_seed
@@ -44,7 +46,7 @@ def test_the_bound_of_the_cells_is_below_the_optimum_and_usually_is_it():
     proved = 0
     for case in range(12):
         network, problem = make_large(luck, 400, luck.choice((2, 3, 4)), luck.choice((0.0, 0.2)))
-        found = plan_among_candidates(problem)
+        found = plan_exactly(narrowed(problem))._replace(bound=0.0)
         best = plan_exactly(problem)
         told = prove(problem, network, cells_of(network, problem.hosts), found)
         problem.validate(told.plan)
@@ -62,6 +64,19 @@ def test_candidates_are_few_and_nearly_as_good_as_all():
         _, problem = make_large(luck, 400, 4, 0.1)
         few = narrowed(problem)
         assert len(few.hosts) <= 2 * CANDIDATES
-        over.append(plan_among_candidates(problem).cost / plan_exactly(problem).cost - 1)
+        over.append(plan_exactly(few).cost / plan_exactly(problem).cost - 1)
     assert max(over) < 0.05
     assert sum(over) / len(over) < 0.01
+
+
+def test_the_exact_planner_looks_at_candidates_where_all_would_take_too_long_and_proves_the_gap():
+    luck = Random(8)
+    network, problem = make_large(luck, 3000, 5, 0.0)
+    found = plan_in_time(problem)
+    assert found.bound == 0
+    hierarchy = Hierarchy(32, network.distance)
+    proved = plan("exact", problem, Known(hierarchy, cells=cells_of(network, problem.hosts)))
+    assert proved.cost <= found.cost
+    assert proved.gap < 0.05
+    few = problem.among(problem.hosts[:200])
+    assert plan_in_time(few).gap == 0

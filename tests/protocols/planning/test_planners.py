@@ -23,7 +23,7 @@ COMPARED: tuple[Planner, ...] = tuple(each for each in PLANNERS if each not in (
 def make_known(luck: Random, view: NetworkView, max_cs: int) -> Known:
     hierarchy = Hierarchy.of(view.peers, view.distance, max_cs)
     points = {each: (luck.random(), luck.random(), luck.random()) for each in view.peers}
-    return Known(hierarchy, zones_of(hierarchy), points, luck)
+    return Known(hierarchy, zones_of(hierarchy), points, luck=luck)
 
 
 @pytest.mark.slow
