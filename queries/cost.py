@@ -104,7 +104,7 @@ class Rates:
             case Select(input=inner, predicate=predicate):
                 return _of_select(self.estimate(inner), predicate)
             case Join(left=left, right=right, predicate=condition):
-                return _of_join(self.estimate(left), self.estimate(right), condition)
+                return joined_estimate(self.estimate(left), self.estimate(right), condition)
             case Project():
                 return _of_project(self.estimate(plan.input), plan)
             case Nest(input=inner, nested=nested):
@@ -196,7 +196,8 @@ def _of_select(below: Estimate, predicate: Expression | None) -> Estimate:
     return Estimate(below.rate_per_s * share, below.row_bytes, columns, below.alive_s, below.arrivals_per_s)
 
 
-def _of_join(left: Estimate, right: Estimate, condition: Expression | None) -> Estimate:
+def joined_estimate(left: Estimate, right: Estimate, condition: Expression | None) -> Estimate:
+    """What a join of two inputs gives, from what these give."""
     pairs = left.rate_per_s * right.rate_per_s * (left.alive_s + right.alive_s)
     alive = 1 / (1 / left.alive_s + 1 / right.alive_s) if left.alive_s and right.alive_s else 0.0
     columns = {**left.columns, **right.columns}

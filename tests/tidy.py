@@ -44,6 +44,7 @@ PROTOCOL_ARROWS: dict[str, tuple[str, ...]] = {
     "journal": (),
     "store": (),
     "placement": (),
+    "planning": ("placement",),
     "catalogue": ("store",),
     "delivery": ("catalogue", "store"),
     "join_index": ("catalogue", "delivery"),

@@ -30,6 +30,7 @@ LIMITS_S: Final = {  # Several times what each takes on two quiet cores.
     "join_queries": 420,
     "join_skew": 240,
     "placement_bench": 240,
+    "planning_bench": 240,
     "idle_bench": 600,
     "window_bench": 60,
     "spark_bench": 600,

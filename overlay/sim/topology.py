@@ -89,6 +89,15 @@ class TransitStubTopology:
         delays = self._from.get(router_a) or self._delays_from(router_a)
         return int(access_a + access_b + delays[router_b]) + 1
 
+    def between_stubs(self) -> list[list[float]]:
+        """The delays between all stub routers, to the last bit: for networks whose peers these are."""
+        rows = [[0.0] * len(self._stubs) for _ in self._stubs]
+        for number, router in enumerate(self._stubs):
+            delays = self._from.get(router) or self._delays_from(router)
+            for other in range(number):
+                rows[number][other] = rows[other][number] = delays[self._stubs[other]]
+        return rows
+
     def shift(self, rng: random.Random) -> None:
         """Peers change places."""
         rng.shuffle(self._homes)

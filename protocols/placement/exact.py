@@ -91,16 +91,16 @@ def _only_at(able: Sequence[PeerId] | None, costs: Numbers, view: NetworkView) -
 
 
 def carried(costs: Numbers, beta: float, distances: Numbers) -> Numbers:
-    """For each peer, the cost of having the output there, made wherever that is cheapest."""
+    """For each peer (a column), the cost of having the output there, made wherever (a row) that is cheapest."""
     import numpy as np
 
     scale = costs.dtype.type(beta)
+    count, tos = distances.shape
     if scale <= 0:
-        return np.full_like(costs, costs.min())
-    count = len(costs)
+        return np.full(tos, costs.min(), costs.dtype)
     scaled = (costs / scale)[:, None]
-    room = np.empty((min(_BLOCK, count), count), costs.dtype)
-    best = np.full(count, np.inf, costs.dtype)
+    room = np.empty((min(_BLOCK, count), tos), costs.dtype)
+    best = np.full(tos, np.inf, costs.dtype)
     for first in range(0, count, _BLOCK):
         after = min(first + _BLOCK, count)
         sums = np.add(distances[first:after], scaled[first:after], out=room[: after - first])

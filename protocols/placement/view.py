@@ -52,6 +52,18 @@ class NetworkView:
     def distance(self, a: PeerId, b: PeerId) -> float:
         return self.rows[self.index[a]][self.index[b]]
 
+    def between(self, froms: Sequence[PeerId], tos: Sequence[PeerId]) -> NDArray[np.float64]:
+        """The distance from each peer (a row) to each other (a column)."""
+        rows, columns = ([self.index[peer] for peer in peers] for peers in (froms, tos))
+        if len(columns) == len(self.peers) and columns == list(range(len(columns))):
+            return self.matrix[rows]
+        return self.matrix[rows][:, columns]
+
+    def rows_between(self, froms: Sequence[PeerId], tos: Sequence[PeerId]) -> list[list[float]]:
+        """The same without loading numpy."""
+        columns = [self.index[peer] for peer in tos]
+        return [[row[column] for column in columns] for row in (self.rows[self.index[peer]] for peer in froms)]
+
     def nearest(self, peer: PeerId, others: Iterable[PeerId]) -> PeerId:
         return min(others, key=lambda other: (self.distance(peer, other), other))
 

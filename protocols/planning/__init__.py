@@ -1,0 +1,1 @@
+"""IFLOW: join order, places and reuse of what flows already, decided together."""
