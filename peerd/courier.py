@@ -3,7 +3,8 @@
 Each destination has a lane with a few frames in flight, and the next frame takes everything that waits. So a quiet peer
 answers at once, and a busy one sends few large frames. A failed message comes back as an event. Lanes are bounded: a
 message that does not fit has failed. So has one of a protocol family that its receiver does not share: it is not sent,
-or, as the first to a peer that nobody knew yet, not read there.
+or, as the first to a peer that nobody knew yet, not read there. One that fits no frame is lost, as the network may lose
+any: what makes it so large may be another peer's.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
+
+import structlog
 
 from overlay.router import FRAME_ITEMS_MAX, MESSAGE_BYTES_MAX, Router
 from overlay.router import Unreachable as NotDelivered
@@ -28,6 +31,9 @@ LANE_MESSAGES_MAX: Final = 10_000
 LANE_BYTES_MAX: Final = 32 << 20
 ROUTES_AT_ONCE: Final = 64
 ROUTE_AGAIN_S: Final = 1.0  # A message that its owner cannot read fails after this: a machine may route it again.
+TOO_LARGE_SAID_MAX: Final = 100
+
+log = structlog.get_logger("peerd.courier")
 
 
 @dataclass(slots=True)
@@ -61,7 +67,7 @@ class Courier:
         self._on_failure = on_failure
         self._lanes: dict[PeerId, _Lane] = {}
         self._ready: dict[PeerId, None] = {}  # Lanes with something new.
-        self._routed: list[tuple[Key, Message]] = []
+        self._routed: list[tuple[Key, Message, bytes]] = []
         self._route_turns = asyncio.Semaphore(ROUTES_AT_ONCE)
         self._flush_is_due = False
         self._tasks = Tasks("courier")
@@ -71,9 +77,10 @@ class Courier:
         if peer in self._apart and not self._is_shared(peer, message):
             self._on_failure(Unreachable(peer, message))
             return
+        payload = self._encoded(message)
+        if payload is None:
+            return
         lane = self._lanes.setdefault(peer, _Lane())
-        payload = MESSAGES.encode(message)
-        assert len(payload) <= MESSAGE_BYTES_MAX, f"a {type(message).__name__} of {len(payload)} bytes fits no frame"
         if len(lane.waiting) >= LANE_MESSAGES_MAX or lane.waiting_bytes + len(payload) > LANE_BYTES_MAX:
             self.counters["messages_unsent_total"] += 1
             self._on_failure(Unreachable(peer, message))
@@ -85,8 +92,24 @@ class Courier:
 
     def route(self, key: Key, message: Message) -> None:
         """Send a message to the owner of a key."""
-        self._routed.append((key, message))
-        self._flush_soon()
+        payload = self._encoded(message)
+        if payload is not None:
+            self._routed.append((key, message, payload))
+            self._flush_soon()
+
+    def _encoded(self, message: Message) -> bytes | None:
+        """None for what fits no frame, or has a number that nobody can read."""
+        try:
+            payload = MESSAGES.encode(message)
+            problem = f"{len(payload)} bytes" if len(payload) > MESSAGE_BYTES_MAX else ""
+        except OverflowError as error:
+            problem = str(error)
+        if not problem:
+            return payload
+        self.counters["messages_too_large_total"] += 1
+        if self.counters["messages_too_large_total"] <= TOO_LARGE_SAID_MAX:
+            log.error("a message that is too large is not sent", kind=type(message).__name__, problem=problem)
+        return None
 
     def _is_shared(self, peer: PeerId, message: Message) -> bool:
         apart = self._apart.get(peer)
@@ -134,11 +157,11 @@ class Courier:
         lane.in_flight -= 1
         self._fill(peer, lane)
 
-    async def _carry_routed(self, routed: list[tuple[Key, Message]]) -> None:
+    async def _carry_routed(self, routed: list[tuple[Key, Message, bytes]]) -> None:
         self.counters["messages_out_total"] += len(routed)
         async with self._route_turns:
-            outcomes = await self._router.multisend([(key, MESSAGES.encode(message)) for key, message in routed])
-        for (key, message), outcome in zip(routed, outcomes, strict=True):
+            outcomes = await self._router.multisend([(key, payload) for key, _, payload in routed])
+        for (key, message, _), outcome in zip(routed, outcomes, strict=True):
             if isinstance(outcome, NotDelivered):
                 self.counters["messages_failed_total"] += 1
                 self._on_failure(Unroutable(key, message))

@@ -22,6 +22,7 @@ from protocols.clock import HybridClock
 from protocols.effects import Effect, Tell
 from protocols.events import Event
 from protocols.ids import Count, Key, Millis, PeerId, StreamName
+from protocols.reading import read
 from protocols.store.entries import Entry
 from protocols.store.events import StoreFailed, StoreRead, StoreWritten, Token
 
@@ -84,7 +85,7 @@ _Links = dict[int, _Claims]
 
 def claimed_keeping(entry: Entry | None) -> StreamName | None:
     """The stream that an entry claims a link for."""
-    claim = _decoded(entry) if entry is not None else None
+    claim = read(_decoder, entry.value) if entry is not None else None
     return claim.stream if claim is not None else None
 
 
@@ -101,7 +102,7 @@ def _links_in(entries: tuple[Entry, ...], stream: StreamName) -> dict[tuple[Peer
     found: dict[tuple[PeerId, Millis], _Links] = {}
     for entry in sorted(entries, key=lambda each: each.item):
         place = _ITEM.fullmatch(entry.item)
-        claim = _decoded(entry) if place is not None else None
+        claim = read(_decoder, entry.value) if place is not None else None
         if place is None or claim is None or claim.stream != stream:
             continue
         origin = PeerId.fromhex(place[1]), int(place[2])
@@ -116,13 +117,6 @@ def _decided(publisher: PeerId, epoch: Millis, links: _Links) -> Custody | None:
         last = Custody(publisher, epoch, version, decided[0])
         version += 1
     return last
-
-
-def _decoded(entry: Entry) -> KeepingClaim | None:
-    try:
-        return _decoder.decode(entry.value) if entry.value is not None else None
-    except (msgspec.DecodeError, ValueError):
-        return None
 
 
 @dataclass(slots=True)

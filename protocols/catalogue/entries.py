@@ -15,6 +15,7 @@ from protocols.catalogue.streams import Alteration, StreamDefinition
 from protocols.catalogue.voting import Ballot
 from protocols.clock import Stamp
 from protocols.ids import Millis, PeerId, StreamName
+from protocols.reading import read
 from protocols.store.entries import Entry
 from protocols.store.events import Token
 from queries.schema import Field
@@ -126,10 +127,7 @@ def composed(definition: StreamDefinition, claims: dict[int, Claims]) -> StreamD
 
 
 def value_of(decoder: msgspec.msgpack.Decoder[object], entry: Entry) -> object | None:
-    try:
-        return decoder.decode(entry.value) if entry.value is not None else None
-    except (msgspec.DecodeError, ValueError):
-        return None
+    return read(decoder, entry.value)
 
 
 def has_list(fields: tuple[Field, ...]) -> bool:

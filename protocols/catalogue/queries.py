@@ -18,6 +18,7 @@ from protocols.catalogue.shards import Read, Step, read_shards, shard_of
 from protocols.effects import Effect, Tell
 from protocols.events import Event
 from protocols.ids import Key, Millis
+from protocols.reading import read
 from protocols.store.entries import Entry
 from protocols.store.events import StoreFailed, StoreRead, StoreWritten, Token
 
@@ -116,8 +117,5 @@ def _entries(entries: tuple[Entry, ...]) -> tuple[QueryEntry, ...]:
 
 
 def _decoded(entry: Entry) -> QueryEntry | None:
-    try:
-        query = _decoder.decode(entry.value) if entry.value is not None else None
-    except (msgspec.DecodeError, ValueError):
-        return None
+    query = read(_decoder, entry.value)
     return query if query is not None and query.stream == entry.item else None

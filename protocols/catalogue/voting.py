@@ -57,11 +57,15 @@ class Voting(Generic[V]):
     phase: Literal["begun", "backed"] = "begun"
 
     def must_begin(self, blocks: Mapping[PeerId, Block[V]]) -> bool:
-        """Whether its ballot is none, or lost: somebody has begun a later one, or another life of this peer has."""
+        """Whether its ballot is none, or lost: somebody has begun a later one, or another life of this peer has.
+
+        A block of its own that says something else than it wrote is of a peer that lies.
+        """
         if self.ballot is None or _latest(blocks) > self.ballot:
             return True
         own = blocks.get(self.peer_id)
-        return own is None or own.begun != self.ballot
+        is_backed = self.phase == "backed"
+        return own is None or own.begun != self.ballot or (is_backed and (own.backs is None or not own.backed_in))
 
     def begin(self, blocks: Mapping[PeerId, Block[V]], now: Millis) -> Vote[V]:
         self.clock.witness(_latest(blocks)[0])

@@ -16,6 +16,7 @@ from protocols.delivery.messages import Note
 from protocols.execution.messages import QueryInstalled, ResultsNoted
 from protocols.execution.results import QueryResults
 from protocols.ids import Millis
+from protocols.reading import read
 from queries.casts import read_interval
 
 if TYPE_CHECKING:
@@ -88,7 +89,5 @@ def successor(notes: tuple[Note, ...], count: int) -> QueryInstalled | None:
 
 
 def _records(notes: tuple[Note, ...]) -> list[QueryInstalled | ResultsNoted]:
-    try:
-        return [_decoder.decode(part) for note in notes for part in note.parts]
-    except (msgspec.DecodeError, ValueError):
-        return []
+    found = [read(_decoder, part) for note in notes for part in note.parts]
+    return [each for each in found if each is not None] if None not in found else []

@@ -51,6 +51,7 @@ from protocols.execution.messages import (
 from protocols.ids import Key, PeerId, StreamName
 from protocols.join_index.messages import IndexQuery, Parcel
 from protocols.messages import Command, Message
+from protocols.reading import read
 from protocols.rights.messages import (
     Authenticate,
     CreateToken,
@@ -258,7 +259,5 @@ def of_entry(entry: Entry, before: Entry | None) -> Need | None:
 
 def _defined(entry: Entry | None) -> StreamName | None:
     """The stream that an entry defines."""
-    try:
-        return _definitions.decode(entry.value).name if entry is not None and entry.value is not None else None
-    except (msgspec.DecodeError, ValueError):
-        return None
+    definition = read(_definitions, entry.value) if entry is not None else None
+    return definition.name if definition is not None else None

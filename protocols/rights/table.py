@@ -14,6 +14,7 @@ import msgspec
 
 from protocols.clock import Stamp
 from protocols.ids import Key, Millis, PeerId
+from protocols.reading import read
 from protocols.rights.messages import (
     CLOSED,
     OPEN,
@@ -235,7 +236,5 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 def _decoded(decoder: msgspec.msgpack.Decoder[Kind], kept: RightKept | None, otherwise: Kind) -> Kind:
-    try:
-        return decoder.decode(kept.value) if kept is not None and kept.value is not None else otherwise
-    except (msgspec.DecodeError, ValueError):
-        return otherwise
+    found = read(decoder, kept.value) if kept is not None else None
+    return found if found is not None else otherwise

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from protocols.clock import HybridClock
 from protocols.effects import Effect, Send
 from protocols.errors import expect
 from protocols.ids import Key, Millis, PeerId
 from protocols.store.entries import OLDEST
+from protocols.store.limits import StoreLimits
 from protocols.store.messages import ItemName, Round, Sighting, StoreDigest, StoreOffer, StorePull, Version
 from protocols.store.neighbourhood import Neighbourhood
-from protocols.store.table import BUCKETS, EntryTable, digests_of, versions_in
+from protocols.store.table import BUCKETS, EntryTable, digests_of, version_size, versions_in
 
+Named = TypeVar("Named", Version, ItemName)
 ENTRIES_PER_EVENT: Final = 20_000  # Looked at for digests: with more, comparisons are begun one after the other.
 
 
@@ -103,17 +105,19 @@ class Comparisons:
 
     def compare(self, sender: PeerId, message: StoreDigest, now: Millis) -> list[Effect]:
         """Another peer compares with us: list what we hold in the buckets that differ."""
-        meant = self.table.meant(self.neighbourhood.both_own(sender, message.neighbours))
-        ours, theirs = digests_of(meant, message.start), dict(message.digests)
+        limits, meant = self.table.limits, self.table.meant(self.neighbourhood.both_own(sender, message.neighbours))
+        ours = digests_of(meant, message.start)
+        theirs = {bucket: digest for bucket, digest in message.digests if bucket < BUCKETS}
         differing = [bucket for bucket in sorted(ours | theirs) if ours.get(bucket) != theirs.get(bucket)]
         held = versions_in(meant, differing)
-        listed, versions, end = list[int](), list[Version](), BUCKETS
+        listed, versions, end, size = list[int](), list[Version](), BUCKETS, 0
         for bucket in differing:
-            if len(versions) >= self.table.limits.versions_max:
+            if len(versions) >= limits.versions_max or size >= limits.message_bytes:
                 end = bucket
                 break
             listed.append(bucket)
             versions += held.get(bucket, ())
+            size += sum(version_size(each.item) for each in held.get(bucket, ()))
         sightings = self.neighbourhood.sightings(now) if message.wants_sightings else ()
         offer = StoreOffer(
             round=message.round, versions=tuple(versions), buckets=tuple(listed), end=end, sightings=sightings
@@ -179,14 +183,23 @@ class Comparisons:
             for version in ours.get(bucket, ())
             if theirs.get((version.key, version.item), OLDEST) < version.order
         )
-        return [Send(peer, StoreOffer(versions=part)) for part in parts_of(lacking, self.table.limits.versions_max)]
+        return [Send(peer, StoreOffer(versions=part)) for part in parts_of(lacking, self.table.limits)]
 
     def validate(self) -> None:
         assert self.neighbourhood.peer_id not in self._open
 
 
-def parts_of(versions: tuple[Version, ...], most: int) -> list[tuple[Version, ...]]:
-    return [versions[start : start + most] for start in range(0, len(versions), most)]
+def parts_of(named: Sequence[Named], limits: StoreLimits) -> list[tuple[Named, ...]]:
+    """Versions, or names, in portions that fit into a message each."""
+    parts: list[list[Named]] = []
+    size = 0
+    for each in named:
+        size += version_size(each.item)
+        if not parts or len(parts[-1]) == limits.versions_max or size > limits.message_bytes:
+            parts.append([])
+            size = version_size(each.item)
+        parts[-1].append(each)
+    return [tuple(part) for part in parts]
 
 
 def pulls_of(versions: list[Version], bytes_max: int) -> list[StorePull]:

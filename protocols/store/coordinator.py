@@ -15,6 +15,7 @@ from protocols.events import Received
 from protocols.ids import Key, Millis, PeerId
 from protocols.messages import Message
 from protocols.store.entries import Entry, Order
+from protocols.store.limits import CLOSER_MAX
 from protocols.store.messages import (
     ItemName,
     StoreAck,
@@ -52,6 +53,7 @@ class _Reading:
     key: Key
     opened_at: Millis
     asked: dict[PeerId, None] = field(default_factory=dict)
+    heard: dict[PeerId, None] = field(default_factory=dict)  # Of those asked now: who has said something.
     answered: dict[PeerId, None] = field(default_factory=dict)
     newest: dict[str, Entry] = field(default_factory=dict)
     closer: dict[PeerId, None] = field(default_factory=dict)
@@ -88,21 +90,27 @@ class Coordinator:
     def acked(self, sender: PeerId, message: StoreAck, now: Millis) -> list[Effect]:
         effects: list[Effect] = []
         for version in message.kept:
-            writing = self._writings.get(ItemName(version.key, version.item))
+            writing = self._asked_of(sender, ItemName(version.key, version.item))
             if writing:
                 writing.held[sender] = max(version.order, writing.held.get(sender, version.order))
                 effects += self._settle(writing, now)
         for name in message.refused:
-            writing = self._writings.get(name)
+            writing = self._asked_of(sender, name)
             if writing:
                 writing.refused[sender] = None
                 effects += self._refuse(writing, now)
         for name in message.not_mine:
-            writing = self._writings.get(name)
-            if writing:
+            writing = self._asked_of(sender, name)
+            if writing and len(writing.closer) < CLOSER_MAX:
                 writing.closer |= dict.fromkeys(message.closer)
                 effects += self._replicate(writing)
         return effects
+
+    def _asked_of(self, peer: PeerId, name: ItemName) -> _Writing | None:
+        """The entry on its way that a peer was asked to keep."""
+        writing = self._writings.get(name)
+        is_asked = writing is not None and (peer in writing.asked or peer in writing.held)
+        return writing if is_asked else None
 
     def _replicate(self, writing: _Writing) -> list[Effect]:
         """Send the entry to the owners that were not asked yet and do not have it."""
@@ -150,19 +158,22 @@ class Coordinator:
         question = (message.reader, message.request)
         reading = self._readings.setdefault(question, _Reading(message.key, now))
         reading.asked.clear()
+        reading.heard.clear()
         return self._fetch(question, reading)
 
     def entries(self, sender: PeerId, message: StoreEntries, now: Millis) -> list[Effect]:
         question = (message.reader, message.request)
         reading = self._readings.get(question)
-        if reading is None:
-            return []
+        if reading is None or sender not in reading.asked or sender in reading.heard:
+            return []  # Too late, for the second time, or of a peer that nobody has asked.
+        reading.heard[sender] = None
         for entry in message.entries:
             known = reading.newest.get(entry.item)
             if known is None or entry.supersedes(known):
                 reading.newest[entry.item] = entry
         if not message.is_owner:
-            reading.closer |= dict.fromkeys(message.closer)
+            if len(reading.closer) < CLOSER_MAX:
+                reading.closer |= dict.fromkeys(message.closer)
             return self._fetch(question, reading)
         reading.answered[sender] = None
         if len(reading.answered) < self.neighbourhood.needed(now):

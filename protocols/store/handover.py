@@ -8,6 +8,7 @@ from protocols.effects import Append, Effect, Send
 from protocols.ids import Key, Millis, PeerId
 from protocols.store.comparison import parts_of
 from protocols.store.entries import OLDEST, Order
+from protocols.store.limits import CLOSER_MAX
 from protocols.store.messages import KeyDropped, StoreAck, StoreOffer, Version
 from protocols.store.neighbourhood import Neighbourhood
 from protocols.store.table import EntryTable
@@ -61,10 +62,7 @@ class Handovers:
                 self.table.drop(key)
                 effects.append(Append(KeyDropped(key=key)))
         for peer, versions in offers.items():
-            effects += [
-                Send(peer, StoreOffer(versions=part))
-                for part in parts_of(tuple(versions), self.table.limits.versions_max)
-            ]
+            effects += [Send(peer, StoreOffer(versions=part)) for part in parts_of(versions, self.table.limits)]
         return effects
 
     def forget_expired(self) -> None:
@@ -78,7 +76,7 @@ class Handovers:
                 handover.acked.setdefault(sender, {})[version.item] = version.order
         for name in message.not_mine:
             handover = self._open.get(name.key)
-            if handover:
+            if handover and len(handover.closer) < CLOSER_MAX:
                 handover.closer |= dict.fromkeys(message.closer)
 
     def entries_left(self) -> int:

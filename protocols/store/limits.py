@@ -10,6 +10,9 @@ from protocols.ids import Millis
 
 VALUE_BYTES_MAX: Final = 64 << 10
 ITEM_CHARS_MAX: Final = 512
+PEERS_MAX: Final = 1024  # In one message: more than are around any peer.
+OFFERED_MAX: Final = 16_384  # Versions in one offer: more than any peer of ours offers at once.
+CLOSER_MAX: Final = 256  # Owners of a key that are known by hearsay.
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +37,10 @@ class StoreLimits:
 
     value_bytes_max: int = VALUE_BYTES_MAX
     item_chars_max: int = ITEM_CHARS_MAX
-    key_bytes_max: int = 768 << 10  # All entries of a key travel in one message.
+    key_bytes_max: int = 768 << 10  # All entries of a key travel in one message,
+    bucket_bytes_max: int = 512 << 10  # and so do all versions of a bucket, without their values.
     entries_max: int = 200_000
     bytes_max: int = 256 << 20
     operations_max: int = 10_000  # Reads and writes in progress, asked or coordinated by this peer.
     versions_max: int = 2_000  # In one offer.
-    message_bytes: int = 256 << 10  # Of entries in one message.
+    message_bytes: int = 256 << 10  # Of entries, or versions, in one message.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
@@ -15,7 +15,7 @@ from protocols.ids import Key, LogId, Millis, PeerId, RequestId
 from protocols.messages import Message, Record
 from protocols.role import Owned, messages_in
 from protocols.store import messages
-from protocols.store.comparison import Comparisons, pulls_of
+from protocols.store.comparison import Comparisons, parts_of, pulls_of
 from protocols.store.coordinator import Coordinator
 from protocols.store.entries import Entry
 from protocols.store.events import StoreFailed, StoreRead, StoreWritten, Token
@@ -43,7 +43,7 @@ from protocols.store.messages import (
     Version,
 )
 from protocols.store.neighbourhood import Neighbourhood
-from protocols.store.table import EntryTable, has_expired, version_of
+from protocols.store.table import EntryTable, has_expired, size_of, version_of, version_size
 
 RETRY: Final = "store/retry"
 COMPARE: Final = "store/compare"
@@ -318,8 +318,8 @@ class StoreMachine:
                 kept.append(held.version if held else version_of(entry))
             else:
                 not_mine.append(name)
-        ack = self._ack(kept, not_mine, refused)
-        effects += [AfterSync((self._coordinator.hand(sender, ack),)), *self._set_timers()]
+        acks = self._acks(kept, not_mine, refused)
+        effects += [AfterSync(tuple(self._coordinator.hand(sender, ack) for ack in acks)), *self._set_timers()]
         if message.round and not refused:  # Without room for its entries, that comparison must not count as complete.
             effects += self._comparisons.replicated(sender, message.round, now)
         return effects
@@ -353,15 +353,35 @@ class StoreMachine:
                 kept.append(held.version)
         effects: list[Effect] = [Send(sender, pull) for pull in pulls_of(lacking, self.limits.message_bytes)]
         if kept or not_mine:
-            effects.append(AfterSync((Send(sender, self._ack(kept, not_mine, [])),)))
+            effects.append(AfterSync(tuple(Send(sender, ack) for ack in self._acks(kept, not_mine, []))))
         return effects
 
     def _pulled(self, sender: PeerId, message: StorePull, now: Millis) -> list[Effect]:
-        held = [self._table.get(name) for name in message.names]
-        entries = tuple(each.entry for each in held if each is not None and not has_expired(each.entry, now))
-        return [Send(sender, StoreReplicate(entries=entries, round=message.round))]
+        """Send what was asked for, once each, as much as fits. If not all does, that completes no comparison."""
+        entries: list[Entry] = []
+        size = 0
+        for name in dict.fromkeys(message.names):
+            held = self._table.get(name)
+            if held is None or has_expired(held.entry, now):
+                continue
+            size += size_of(held.entry)
+            if size > self.limits.key_bytes_max:
+                return [Send(sender, StoreReplicate(entries=tuple(entries)))]
+            entries.append(held.entry)
+        return [Send(sender, StoreReplicate(entries=tuple(entries), round=message.round))]
 
-    def _ack(self, kept: list[Version], not_mine: list[ItemName], refused: list[ItemName]) -> StoreAck:
+    def _acks(self, kept: list[Version], not_mine: list[ItemName], refused: list[ItemName]) -> list[StoreAck]:
+        """What became of entries, in one message unless somebody has sent very many."""
+        items = [each.item for each in kept] + [name.item for name in (*not_mine, *refused)]
+        if sum(map(version_size, items)) <= self.limits.message_bytes:
+            return [self._ack(kept, not_mine, refused)]
+        return [
+            *(self._ack(some, (), ()) for some in parts_of(kept, self.limits)),
+            *(self._ack((), some, ()) for some in parts_of(not_mine, self.limits)),
+            *(self._ack((), (), some) for some in parts_of(refused, self.limits)),
+        ]
+
+    def _ack(self, kept: Sequence[Version], not_mine: Sequence[ItemName], refused: Sequence[ItemName]) -> StoreAck:
         closer = dict.fromkeys(
             peer
             for key in dict.fromkeys(name.key for name in not_mine)

@@ -19,6 +19,8 @@ Handing over what belongs to others now; dropped once each of them has said STOR
 
 from __future__ import annotations
 
+from collections.abc import Sized
+
 import msgspec
 
 from protocols.clock import Stamp
@@ -26,6 +28,7 @@ from protocols.errors import expect
 from protocols.ids import Count, Key, Millis, PeerId
 from protocols.messages import Answer, Command, Message, Record
 from protocols.store.entries import Entry, Order
+from protocols.store.limits import OFFERED_MAX, PEERS_MAX
 
 Round = int
 """Names one comparison between two peers, as the one that began it counts; 0 where there is none."""
@@ -91,6 +94,9 @@ class StoreAck(Message, frozen=True, kw_only=True, tag="STORE_ACK"):
     closer: tuple[PeerId, ...] = ()  # The owners as I see them: the peers nearest to the keys of `not_mine`.
     refused: tuple[ItemName, ...] = ()  # I have no room for these.
 
+    def check(self) -> None:
+        _expect_peers(self.closer)
+
 
 class StorePutDone(Message, frozen=True, kw_only=True, tag="STORE_PUT_DONE"):
     """The coordinator tells the writer how many owners have the entry, or that none has room for it."""
@@ -133,6 +139,7 @@ class StoreEntries(Message, frozen=True, kw_only=True, tag="STORE_ENTRIES"):
     closer: tuple[PeerId, ...] = ()
 
     def check(self) -> None:
+        _expect_peers(self.closer)
         expect(all(entry.key == self.key for entry in self.entries), "an entry of another key")
         for entry in self.entries:
             entry.check()
@@ -162,6 +169,9 @@ class StoreDigest(Message, frozen=True, kw_only=True, tag="STORE_DIGEST"):
     digests: tuple[tuple[Count, int], ...]  # Bucket and checksum, of the buckets that hold anything.
     wants_sightings: bool = False
 
+    def check(self) -> None:
+        _expect_peers(self.neighbours)
+
 
 class StoreOffer(Message, frozen=True, kw_only=True, tag="STORE_OFFER"):
     """I hold these: pull what you lack.
@@ -175,6 +185,10 @@ class StoreOffer(Message, frozen=True, kw_only=True, tag="STORE_OFFER"):
     end: Count = 0
     sightings: tuple[Sighting, ...] = ()  # All peers around me, if you asked for them.
 
+    def check(self) -> None:
+        _expect_peers(self.sightings)
+        expect(len(self.versions) <= OFFERED_MAX, f"an offer of {len(self.versions)} versions")
+
 
 class StorePull(Message, frozen=True, kw_only=True, tag="STORE_PULL"):
     """Send me these."""
@@ -187,6 +201,10 @@ class StoreLeaving(Message, frozen=True, kw_only=True, tag="STORE_LEAVING"):
     """I am about to go: own my keys as if I were gone, and take the entries from me while I am here."""
 
     is_done: bool = False  # All new owners have all I held: nobody needs to miss me.
+
+
+def _expect_peers(named: Sized) -> None:
+    expect(len(named) <= PEERS_MAX, f"{len(named)} peers, more than are around anybody")
 
 
 # Between a peer and whoever runs it.

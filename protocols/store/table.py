@@ -14,7 +14,7 @@ from protocols.store.limits import StoreLimits
 from protocols.store.messages import ItemName, Version
 
 BUCKETS: Final = 256
-_ENTRY_BYTES: Final = 64  # Key, stamp, writer and the rest, without item and value.
+_ENTRY_BYTES: Final = 72  # Key, stamp, writer and the rest at their longest, without item and value.
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Held:
         name = entry.key + entry.item.encode()
         version = entry.stamp.to_bytes(9, "big", signed=True) + entry.writer + name
         digest = int.from_bytes(hashlib.blake2b(version, digest_size=8).digest(), "big")
-        return cls(entry, digest, zlib.crc32(name) % BUCKETS)
+        return cls(entry, digest, _bucket_of(name))
 
     @property
     def version(self) -> Version:
@@ -44,6 +44,7 @@ class EntryTable:
     limits: StoreLimits
     _keys: dict[Key, dict[str, Held]] = field(default_factory=dict)
     _key_bytes: dict[Key, int] = field(default_factory=dict)
+    _bucket_bytes: list[int] = field(default_factory=lambda: [0] * BUCKETS)  # Of the versions in each.
     _count: int = 0
     _bytes: int = 0
     _is_valid: bool = False  # Nothing has changed since validate() last looked.
@@ -73,13 +74,15 @@ class EntryTable:
 
     def has_room_for(self, entry: Entry) -> bool:
         """Whether an entry can be taken. A newer version of one we hold always can, within the key's own bound."""
-        before = self.get(ItemName(entry.key, entry.item))
+        limits, before = self.limits, self.get(ItemName(entry.key, entry.item))
         grown = size_of(entry) - (size_of(before.entry) if before else 0)
-        if grown > 0 and self._key_bytes.get(entry.key, 0) + grown > self.limits.key_bytes_max:
+        if grown > 0 and self._key_bytes.get(entry.key, 0) + grown > limits.key_bytes_max:
             return False
-        return before is not None or (
-            self._count < self.limits.entries_max and self._bytes + grown <= self.limits.bytes_max
-        )
+        if before is not None:
+            return True
+        in_bucket = self._bucket_bytes[_bucket_of(entry.key + entry.item.encode())]
+        has_room = self._count < limits.entries_max and self._bytes + grown <= limits.bytes_max
+        return has_room and in_bucket + version_size(entry.item) <= limits.bucket_bytes_max
 
     def put(self, entry: Entry) -> bool:
         """Take an entry unless ours is as new. Tells whether anything changed."""
@@ -87,13 +90,18 @@ class EntryTable:
         before = items.get(entry.item)
         if before is not None and not entry.supersedes(before.entry):
             return False
-        items[entry.item] = Held.of(entry)
+        items[entry.item] = held = Held.of(entry)
         self._account(entry.key, size_of(entry) - (size_of(before.entry) if before else 0), 0 if before else 1)
+        if before is None:
+            self._bucket_bytes[held.bucket] += version_size(entry.item)
         return True
 
     def drop(self, key: Key) -> None:
-        self._count -= len(self._keys.pop(key))
+        gone = self._keys.pop(key)
+        self._count -= len(gone)
         self._bytes -= self._key_bytes.pop(key)
+        for held in gone.values():
+            self._bucket_bytes[held.bucket] -= version_size(held.entry.item)
         self._is_valid = False
 
     def expire(self, now: Millis) -> None:
@@ -103,6 +111,7 @@ class EntryTable:
                 if has_expired(held.entry, now):
                     del self._keys[key][held.entry.item]
                     self._account(key, -size_of(held.entry), -1)
+                    self._bucket_bytes[held.bucket] -= version_size(held.entry.item)
             if not self._keys[key]:
                 del self._keys[key], self._key_bytes[key]
 
@@ -119,6 +128,7 @@ class EntryTable:
             return
         assert self._count == sum(map(len, self._keys.values()))
         assert self._bytes == sum(self._key_bytes.values()) == sum(size_of(held.entry) for held in self)
+        assert sum(self._bucket_bytes) == sum(version_size(held.entry.item) for held in self)
         assert all(self._keys.values()), "a key without entries"
         assert list(self._keys) == list(self._key_bytes)
         for key, items in self._keys.items():
@@ -155,8 +165,17 @@ def version_of(entry: Entry) -> Version:
 
 
 def size_of(entry: Entry) -> int:
-    """About how many bytes an entry takes in a message."""
-    return _ENTRY_BYTES + len(entry.item) + len(entry.value or b"")
+    """How many bytes an entry takes in a message at most."""
+    return version_size(entry.item) + len(entry.value or b"")
+
+
+def version_size(item: str) -> int:
+    """The same of a version of an entry of that name."""
+    return _ENTRY_BYTES + (len(item) if item.isascii() else len(item.encode()))
+
+
+def _bucket_of(name: bytes) -> int:
+    return zlib.crc32(name) % BUCKETS
 
 
 def has_expired(entry: Entry, now: Millis) -> bool:

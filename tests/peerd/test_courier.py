@@ -8,6 +8,7 @@ from peerd.courier import Courier
 from protocols.delivery.messages import PublisherNews
 from protocols.events import Event, Unreachable, Unroutable
 from protocols.ids import Key, PeerId
+from protocols.subgraphs import Deployed
 from protocols.wire import MESSAGES
 from tests.overlay.networks import started, true_owner, until
 
@@ -93,3 +94,20 @@ async def test_a_key_that_cannot_be_reached_comes_back(monkeypatch):
 
 def _with_timeout(multisend, timeout_s: float):
     return lambda messages: multisend(messages, timeout_s)
+
+
+async def test_what_fits_no_frame_is_lost_and_nothing_else():
+    async with started(2) as (one, two):
+        failures: list[Event] = []
+        courier, heard = Courier(one.router, one.understanding, failures.append), listen(two)
+        theirs = next(key for n in range(100) if true_owner(key := Key.of(str(n)), [one, two]) == two.peer_id)
+        large = PublisherNews(stream="x" * (2 << 20))
+        endless = Deployed(query="q", attempt=1 << 64, number=0, life=0)
+        for message in (large, endless, news(1)):
+            courier.send(two.peer_id, message)
+            courier.route(theirs, message)
+        await until(lambda: len(heard) == 2, "the one that fits has arrived on both ways")
+        assert heard == [(one.peer_id, "1")] * 2
+        assert failures == []
+        assert courier.counters["messages_too_large_total"] == 4
+        await courier.stop()

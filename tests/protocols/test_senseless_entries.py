@@ -5,14 +5,28 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+import msgspec
 import pytest
 
+from protocols.catalogue.entries import Claim, claimed, encode
+from protocols.catalogue.messages import ShowStream
+from protocols.catalogue.streams import stream_key
+from protocols.delivery.messages import Note
 from protocols.events import Abandoned
-from protocols.execution.messages import StopQuery, SubmitQuery
+from protocols.execution.adopting import installed_in
+from protocols.execution.messages import QueryInstalled, StopQuery, SubmitQuery
+from protocols.messages import Refused
+from protocols.rights.needs import of_entry
+from protocols.store.entries import Entry
 from tests.protocols.at_work import ASKED, COUNT, INDEXED, JOIN, network
+from tests.protocols.lone import ALONE
+from tests.protocols.things import make
 from tests.seeds import draw_seed
-from tests.sim.senseless import Mutator
+from tests.sim.senseless import Mutator, deeper
 from tests.soaking import many
+
+CLAIM = Claim(stream="flights", begun=(1, ALONE))
+INSTALLED = make(QueryInstalled)
 
 
 @pytest.mark.parametrize("turn", range(many(2, soaked=60)))
@@ -40,3 +54,21 @@ def test_whoever_reads_them_goes_on(turn: int):
             lone.restart()
             lone.wait(61_000)
     assert sum(changed.values()) > 40, changed
+
+
+def test_what_nests_deeper_than_anybody_can_read_counts_as_absent():
+    lone, good = network()
+    for entry in good:
+        deep = msgspec.structs.replace(entry, value=deeper(entry.value), stamp=entry.stamp + 1)
+        assert deep.value != entry.value
+        lone.peer.store._table.put(deep)
+        assert of_entry(deep, None) is None, "whose it is can be told neither"
+    for command in ASKED:
+        lone.ask(command, 2000)
+    shown = lone.answer(ShowStream(name="flights", exactly=True))
+    assert isinstance(shown, Refused)
+    assert shown.code == "unknown"
+    claims = [Entry(stream_key("flights"), f"alteration/1/2/{'ab' * 20}", 9, ALONE, deeper(encode(CLAIM)), 0)]
+    assert claimed(claims[0]) is None
+    notes = (Note(1, 0, 0, (deeper(encode(INSTALLED)),)),)
+    assert installed_in(notes) is None

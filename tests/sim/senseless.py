@@ -53,6 +53,8 @@ OTHER_CONTENTS = (QueryEntry, DerivedEntry, StreamDefinition)
 HEARD_MAX = 30  # Messages of each kind that it remembers.
 CHANGED_SHARE = 0.25
 CONTENT_SHARE = 0.7  # Of entries, whose content is changed and nothing else.
+DEEP_SHARE = 0.05
+DEEP = b"\x91" * 20_000 + b"\xc0"  # Deeper than a decoder can go.
 
 
 class Mutator:
@@ -165,6 +167,8 @@ class Mutator:
         stamp = entry.stamp + self.luck.choice((1, 1 << 16, 1 << 20))
         content = _content_of(entry)
         value = encode(self._struct(content, at_least=1)) if content is not None else entry.value
+        if content is not None and self.luck.random() < DEEP_SHARE:
+            value = deeper(value)
         return msgspec.structs.replace(entry, value=value, stamp=stamp)
 
     def _tuple(self, value: tuple[Any, ...], kind: Any) -> tuple[Any, ...]:
@@ -212,6 +216,14 @@ class Mutator:
         except (KeyError, ValueError):  # No type that `make` knows, or no field of a schema.
             return value
         return self._struct(made) if isinstance(made, msgspec.Struct) and not isinstance(made, Schema) else made
+
+
+def deeper(value: bytes | None) -> bytes | None:
+    """The same with one more field, as a later release may have, and that one nested without end."""
+    if not value:
+        return value
+    fields = msgspec.msgpack.decode(value, type=list[msgspec.Raw])
+    return msgspec.msgpack.encode([*fields, msgspec.Raw(DEEP)])
 
 
 def _content_of(entry: Entry) -> Any:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from protocols.catalogue.altering import Altering
 from protocols.catalogue.entries import Claim, claim_item, encode, stream_in
 from protocols.catalogue.events import StreamFound, SubscriberEntry
 from protocols.catalogue.messages import AlterStream, CreateStream, DropStream, ListStreams, ShowStream, StreamsListed
 from protocols.catalogue.streams import Alteration, Reads, StreamDefinition, stream_key
+from protocols.clock import HybridClock
 from protocols.ids import PeerId
 from protocols.messages import Command, Done, Refused
 from protocols.rights.needs import OF_COMMAND, Need, of_entry
@@ -19,6 +21,7 @@ from tests.protocols.store.network import Faults, StoreNetwork
 from tests.soaking import IS_SOAK
 
 DELAY = Field("delay", "float", True)
+ME = PeerId(b"m" * 20)
 CREATED = StreamDefinition(name="flights", schema=Schema.parse("num int, at timestamp, gate string"), event_time="at")
 
 
@@ -57,6 +60,31 @@ def test_what_is_altered_at_one_peer_is_seen_at_every_other(network: StoreNetwor
     listed = network.ask(network.up[3], ListStreams())
     assert isinstance(listed, StreamsListed)
     assert [each.version for each in listed.streams] == [3]
+
+
+def test_a_claim_that_says_something_else_than_its_peer_wrote_is_given_up():
+    """Whoever lies may write over it, and a peer that reads its own claim back must go on."""
+    clock = HybridClock()
+    altering = Altering(ME, clock, "flights", Alteration(asked_at=1, asked_by=ME, adds=DELAY))
+    written: dict[str, Entry] = {}
+    entries = (Entry(stream_key("flights"), "definition", 1, ME, encode(CREATED), 0),)
+
+    def step() -> Claim:
+        outcome = altering.read((*entries, *written.values()), 1000)
+        assert isinstance(outcome, tuple)
+        version, claim = outcome
+        item = claim_item(CREATED.created_at, version, ME)
+        written[item] = Entry(stream_key("flights"), item, 2, ME, encode(claim), 0)
+        return claim
+
+    begun, backed = step(), step()
+    assert backed.backs is not None
+    (item,) = written
+    for forged in (msgspec.structs.replace(backed, backs=None), begun):
+        written[item] = msgspec.structs.replace(written[item], value=encode(forged))
+        assert step().backs == forged.backs, "it begins another ballot"
+        backed = step()
+    assert step().is_decided
 
 
 @pytest.mark.parametrize(
