@@ -9,7 +9,7 @@ from overlay.members import Member
 from overlay.overlay import Overlay
 from protocols.ids import PeerId
 from protocols.placement.sight import NetworkSeen
-from protocols.versions import WINDOWS_INLINE
+from protocols.versions import SIEVES, WINDOWS_INLINE
 
 CANDIDATES_MAX: Final = 64  # The nearest; a look at that many takes a few milliseconds.
 UNKNOWN_MS: Final = 250.0  # To or from a peer without a known coordinate: far away, but not excluded.
@@ -36,9 +36,16 @@ def look_around(overlay: Overlay, placement: str, wanted: Iterable[PeerId]) -> N
     engines = [member.peer_id for member in alive if member.has_engine]
     able = tuple(peer for peer in peers if peer in engines)
     older = tuple(member.peer_id for member in alive if _is_older(member) and member.peer_id in peers)
-    return NetworkSeen(placement, peers, tuple(map(tuple, rows)), able, older, tuple(unshared))
+    sieving = [overlay.peer_id, *(member.peer_id for member in alive if _sieves(member))]
+    return NetworkSeen(placement, peers, tuple(map(tuple, rows)), able, older, tuple(unshared), tuple(sieving))
 
 
 def _is_older(member: Member) -> bool:
     """Whether its release runs no windows in the daemon."""
     return member.versions["execution"].newest < WINDOWS_INLINE
+
+
+def _sieves(member: Member) -> bool:
+    """Whether it leaves out of what it publishes what a reader does not need."""
+    span = member.versions.get("delivery")
+    return span is not None and span.newest >= SIEVES

@@ -39,11 +39,12 @@ Versions = Mapping[str, Span]
 """By family. A peer of release 0.1 or older states none, and shares nothing."""
 
 WINDOWS_INLINE: Final = 3  # From this version of execution on, daemons run windows of time without Spark.
+SIEVES: Final = 2  # From this version of delivery on, peers leave out what a reader does not need.
 
 VERSIONS: Final[Versions] = {
     "link": Span(2, 2),  # Datagrams, links, the router's frames, signed records. 2: they state versions.
     "store": Span(1, 1),  # And the catalogue's entries in it.
-    "delivery": Span(1, 1),
+    "delivery": Span(1, SIEVES),
     "execution": Span(2, WINDOWS_INLINE),
     "join_index": Span(3, 3),  # 3: a join with several equalities is indexed by all of them.
     "placement": Span(1, 1),

@@ -39,6 +39,7 @@ IN_PYTHON: Final[dict[str, Any]] = {
 }
 # What the check of a batch demands. It builds no Decimal, and admits no infinity and no NaN.
 ON_THE_WIRE: Final = IN_PYTHON | {"decimal": Annotated[str, msgspec.Meta(pattern=DECIMAL)]}
+_raw_values: Final = msgspec.msgpack.Decoder(list[msgspec.Raw])
 
 
 class Reading:
@@ -68,6 +69,14 @@ class Reading:
             shape = _row_struct(self._places, self._scalars, strict=self._strict)
             self._apart = msgspec.msgpack.Decoder(list[shape])  # type: ignore[valid-type]
         return list(map(self._picked, self._apart.decode(rows)))
+
+
+def thinned(row: msgspec.Raw, kept: Sequence[bool]) -> list[msgspec.Raw | None]:
+    """A row as it is written, with null in every place that is not kept: who reads it must not read such a place.
+
+    It ends before the places that `kept` does not speak of.
+    """
+    return [value if keep else None for value, keep in zip(_raw_values.decode(row), kept, strict=False)]
 
 
 def least_places(places: Sequence[Field]) -> int:

@@ -275,6 +275,19 @@ class Schema(msgspec.Struct, frozen=True, array_like=True, dict=True):
         """The rows of a batch that passed the check, by this or another version of the schema, in Python's types."""
         return self._decoder.decode(rows)
 
+    def decode_thinned(self, rows: bytes) -> list[Row]:
+        """The rows of a batch of which only some columns were sent: the others are null, whatever the schema says."""
+        return self._thinned_decoder.decode(rows)
+
+    def kept_places(self, columns: Sequence[str]) -> tuple[bool, ...]:
+        """For each place of a row as it is written, whether it has one of these columns.
+
+        >>> Schema.parse("a int, b int, c int").kept_places(["a", "c"])
+        (True, False, True)
+        """
+        kept = {place for place, field in zip(self.places, self.fields, strict=True) if field.name in columns}
+        return tuple(place in kept for place in range(len(self._places)))
+
     def to_json(self, row: Row) -> dict[str, Any]:
         """A row by name, in types that JSON has.
 
@@ -303,6 +316,11 @@ class Schema(msgspec.Struct, frozen=True, array_like=True, dict=True):
     @cached_property
     def _decoder(self) -> Reading:
         return Reading(self._places, self.places, IN_PYTHON, strict=False)
+
+    @cached_property
+    def _thinned_decoder(self) -> Reading:
+        places = tuple(msgspec.structs.replace(each, nullable=True) for each in self._places)
+        return Reading(places, self.places, IN_PYTHON, strict=False)
 
     @cached_property
     def _times(self) -> tuple[tuple[str, tuple[int, ...]], ...]:

@@ -438,7 +438,8 @@ class SimPeer:
             known = [each for each in known if around.network.shares(self.peer_id, self._id(each), "execution")]
         rows = tuple(tuple(0.0 if a == b else float(around.topology.delay_ms(a, b)) for b in known) for a in known)
         engines = tuple(self._id(each) for each in known if around.has_engine(self._id(each)))
-        seen = NetworkSeen(effect.placement, tuple(map(self._id, known)), rows, engines)
+        ids = tuple(map(self._id, known))
+        seen = NetworkSeen(effect.placement, ids, rows, engines, sieving=ids)
         around.agenda.after(0, self.take, seen, self.life)
 
     # The engine.

@@ -17,13 +17,18 @@ from protocols.delivery.messages import (
     Ack,
     Batch,
     DeadLettersListed,
+    Heeded,
     ListDeadLetters,
+    OpenSubscription,
     Origin,
     Position,
     Publishers,
+    Subscribe,
+    Subscribed,
     SubscriptionLetters,
     SubscriptionOpened,
 )
+from protocols.delivery.needs import Needs
 from protocols.effects import Effect, Reply, Send
 from protocols.ids import Millis, PeerId, RequestId, StreamName, SubscriptionId
 from protocols.limits import Limits
@@ -60,6 +65,10 @@ class Cursor:
     # Where each origin is served from, for a client that wants to know.
     placed: dict[Origin, int] | None = None
     heard_of: Stamp = 0  # The latest time that a tuple or a heartbeat has told.
+    needs: Needs | None = None  # What the client needs, if that is not everything.
+    heeded: dict[tuple[PeerId, bool], int] = field(default_factory=dict)  # Which version of it each server heeds.
+    floors: dict[Origin, int] = field(default_factory=dict)  # No tuple to come is sieved by an earlier version.
+    floors_told: dict[Origin, int] = field(default_factory=dict)
     # Peers asked since this client came, and whether for copies.
     told: dict[tuple[PeerId, bool], None] = field(default_factory=dict)
     asked: dict[tuple[PeerId, bool], None] = field(default_factory=dict)  # The same, ever.
@@ -68,9 +77,11 @@ class Cursor:
     is_burying: bool = False  # A dead letter is being written; nothing behind it is handed out until it is on disk.
     dead: DeadLetters = field(default_factory=DeadLetters)
 
-    def attach(self, request: RequestId, reads: Reads, *, places: bool = False) -> None:
+    def attach(self, request: RequestId, command: OpenSubscription) -> None:
         """A client begins to read, from the first tuple that it has not seen."""
-        self.request, self.reads = request, reads
+        self.request, self.reads, self.needs = request, command.reads, command.needs
+        for each in (self.heeded, self.floors, self.floors_told):
+            each.clear()
         self.taken = dict(self.seen)
         self.held.clear()
         self.unseen.clear()
@@ -78,7 +89,7 @@ class Cursor:
         self.told.clear()
         self.introduced = None
         self.trial = None
-        self.placed = {} if places else None
+        self.placed = {} if command.places else None
 
     def place(self, origins: Iterable[Origin]) -> tuple[Position, ...]:
         """Where reading begins at these origins, of those that the client does not know yet."""
@@ -211,6 +222,51 @@ class Cursor:
         self.told[peer, copies] = self.asked[peer, copies] = None
         return is_new
 
+    def question(self, peer: PeerId, origins: list[Origin], copies: bool, credit: int, *, is_here: bool) -> Subscribe:
+        """SUBSCRIBE for a server. Needs are told until they are heeded; our own peer need not heed them."""
+        is_first = self.ask(peer, copies)
+        is_news = self.needs is not None and self.heeded.get((peer, copies)) != self.needs.version
+        return Subscribe(
+            subscription=self.subscription,
+            stream=self.stream,
+            positions=self.positions_at(origins),
+            since=self.since,
+            credit=credit if self.request is not None else 0,
+            copies_of=tuple(origins) if copies else (),
+            restart=is_first,
+            heartbeats=self.heartbeats,
+            witness=self.heard_of,
+            any_version=True,
+            needs=self.needs if (is_first or is_news) and not is_here else None,
+        )
+
+    def hear(self, sender: PeerId, message: Subscribed) -> list[Effect]:
+        """Note which needs a server heeds. It may not know any: then nothing is left out."""
+        if self.needs is None or self.request is None:
+            return []
+        effects: list[Effect] = []
+        heeded = message.heeded or ((0, 0),) * len(message.positions)
+        for position, (version, since) in zip(message.positions, heeded, strict=True):
+            origin = position.origin
+            self.heeded[sender, origin.publisher != sender] = version
+            floor = version or self.needs.version
+            if self.taken.get(origin, 0) < since or floor > self.needs.version:
+                continue
+            self.floors[origin] = max(floor, self.floors.get(origin, 0))
+            if not self.held and self.floors[origin] > self.floors_told.get(origin, 0):
+                self.floors_told[origin] = self.floors[origin]
+                effects.append(Reply(self.request, Heeded(origin=origin, version=self.floors[origin]), last=False))
+        return effects
+
+    def accepts(self, batch: Batch) -> bool:
+        """Whether a batch is sieved by needs that still hold. If it is not, it comes again."""
+        if batch.sieved is None:
+            return True
+        if self.needs is None or not self.floors.get(batch.origin, 0) <= batch.sieved.by <= self.needs.version:
+            return False
+        self.floors[batch.origin] = batch.sieved.by
+        return True
+
     def is_served(self, sender: PeerId, origins: Iterable[Origin]) -> bool:
         """Whether these tuples may come from a peer: from their publisher, or from a backup, once it was asked."""
         return all(
@@ -235,7 +291,12 @@ def _head(batch: Batch, count: int) -> Batch:
 
 def tail(batch: Batch, first: int) -> Batch:
     """What a batch holds from a sequence on."""
-    rows = msgspec.msgpack.decode(batch.rows, type=list[msgspec.Raw])[first - batch.first :]
+    rows = msgspec.msgpack.decode(batch.rows, type=list[msgspec.Raw])
+    if batch.sieved is not None:
+        sieved = batch.sieved.since(first - batch.first)
+        kept = msgspec.msgpack.encode(rows[len(rows) - len(sieved.skipped) :])
+        return Batch(batch.origin, first, batch.next - first, batch.published_at, kept, sieved)
+    rows = rows[first - batch.first :]
     return Batch(batch.origin, first, len(rows), batch.published_at, msgspec.msgpack.encode(rows))
 
 

@@ -9,20 +9,46 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from protocols.clock import Stamp
-from protocols.delivery.messages import Batch, BatchMessage, Gap, Heartbeat, Origin, Silence, Subscribe
-from protocols.effects import Effect, ReadLog, ReleaseLog, Send
+from protocols.delivery.messages import (
+    Batch,
+    BatchMessage,
+    Gap,
+    Heartbeat,
+    Origin,
+    Position,
+    Silence,
+    Subscribe,
+    Subscribed,
+)
+from protocols.delivery.needs import Needs
+from protocols.delivery.sieving import SIFTED_BYTES_MAX, SPAN_MS, Sieving, Strainer
+from protocols.effects import Effect, ReadLog, ReleaseLog, Send, SetTimer
 from protocols.events import LogBounds, StoredBatch
-from protocols.ids import LogId, Millis, PeerId, SubscriptionId
+from protocols.ids import LogId, Millis, PeerId, SubscriptionId, TimerName
 from protocols.limits import Limits
 
 BATCH_OVERHEAD_BYTES: Final = 128  # Roughly what a batch adds to its rows; it counts where batches are tiny.
 
 DROPPED_MAX: Final = 4096
+
+
+Served = tuple[Position, tuple[int, int]]
+"""Where a subscription stands; and the version of its needs by which its tuples are sieved, and from where on."""
+
+
+def subscribed(message: Subscribe, served: Sequence[Served]) -> Subscribed:
+    """The answer to SUBSCRIBE of a peer that serves these origins."""
+    return Subscribed(
+        subscription=message.subscription,
+        stream=message.stream,
+        positions=tuple(position for position, _ in served),
+        heeded=tuple(heeded for _, heeded in served),
+    )
 
 
 @dataclass(slots=True)
@@ -36,6 +62,7 @@ class Consumer:
     in_flight: deque[tuple[int, int, Millis]] = field(default_factory=deque)  # Next sequence, bytes, time sent.
     in_flight_bytes: int = 0
     reading: int | None = None  # The sequence from which the log is being read.
+    needs: Needs | None = None  # None: it has not said that it needs less than everything.
     unlisted: int = 0  # In how many lookups the catalogue did not list it.
     any_version: bool = False  # It reads rows of every version of the stream.
     heartbeats: bool = False  # It wants to hear that there is nothing to send.
@@ -78,6 +105,12 @@ class Feed:
     _dead: dict[int, None] = field(default_factory=dict)  # Dead-lettered by a consumer and not settled yet.
     # Batches no longer kept.
     _dropped: deque[tuple[int, Stamp]] = field(default_factory=lambda: deque(maxlen=DROPPED_MAX))
+    sieving: Sieving = field(init=False)
+    wake: TimerName = ""  # Fires when there is more to sieve, or something to tell of what was left out.
+    _wakes_at: Millis | None = None
+
+    def __post_init__(self) -> None:
+        self.sieving = Sieving(self.origin)
 
     @classmethod
     def restored(cls, origin: Origin, log: LogId, limits: Limits, bounds: LogBounds) -> Feed:
@@ -140,8 +173,12 @@ class Feed:
         """A subscription reads from here on; returns its position. A repetition changes only the credit."""
         start = self._start(since) if position is None else min(position, self.next)
         consumer = self.consumers.get(subscription)
-        if consumer is None or consumer.peer != peer or start < consumer.acked or restart:
+        if consumer is None or consumer.peer != peer or restart:
+            self.sieving.drop(subscription)
             consumer = self.consumers[subscription] = Consumer(peer, acked=start, sent=start, credit=credit)
+        elif start < consumer.acked:
+            consumer.acked, consumer.credit = start, credit
+            consumer.rewind()
         else:
             consumer.credit = credit
             self._advance(consumer, start)
@@ -162,9 +199,19 @@ class Feed:
             message.credit,
             restart=message.restart,
         )
-        self.consumers[message.subscription].heartbeats = message.heartbeats
-        self.consumers[message.subscription].any_version = message.any_version
+        consumer, needs = self.consumers[message.subscription], message.needs
+        consumer.heartbeats = message.heartbeats
+        consumer.any_version = message.any_version
+        if needs is not None and (consumer.needs is None or needs.version > consumer.needs.version):
+            consumer.needs = needs
+            self.sieving.heed(message.subscription, needs)
         return start
+
+    def serve(self, message: Subscribe, sender: PeerId) -> Served:
+        """Handle SUBSCRIBE; returns what SUBSCRIBED is to say of this feed."""
+        position = Position(self.origin, self.accept(message, sender))
+        consumer = self.consumers[message.subscription]
+        return position, (consumer.needs.version if consumer.needs is not None else 0, consumer.sent)
 
     def expect(self, listed: Mapping[SubscriptionId, PeerId]) -> None:
         """Hold a place for every subscription that the catalogue lists, and drop others after two lookups."""
@@ -176,7 +223,7 @@ class Feed:
                 consumer.unlisted = 0
             # It was unlisted before, so it is not just new: it has ended, and its UNSUBSCRIBE was lost.
             elif consumer.unlisted:
-                del self.consumers[subscription]
+                self._forget(subscription)
             else:
                 consumer.unlisted = 1
         self._settle()
@@ -191,13 +238,18 @@ class Feed:
         self._note_dead(dead)
         self._advance(consumer, min(upto, self.next))
         self._settle()
+        self.sieving.budget = SIFTED_BYTES_MAX
         return self._pump_one(subscription, consumer, now, {})
 
     def unsubscribe(self, subscription: SubscriptionId, peer: PeerId) -> None:
         consumer = self.consumers.get(subscription)
         if consumer is not None and consumer.peer == peer:
-            del self.consumers[subscription]
+            self._forget(subscription)
             self._settle()
+
+    def _forget(self, subscription: SubscriptionId) -> None:
+        del self.consumers[subscription]
+        self.sieving.drop(subscription)
 
     def unreachable(self, peer: PeerId) -> None:
         """What was on its way to a peer may be lost: send it again when the peer asks, or at the next resend."""
@@ -215,6 +267,7 @@ class Feed:
 
     def pump(self, now: Millis) -> list[Effect]:
         effects: list[Effect] = []
+        self.sieving.budget = SIFTED_BYTES_MAX
         for subscription, consumer in self.consumers.items():
             effects += self._pump_one(subscription, consumer, now, {})
         return effects
@@ -224,19 +277,24 @@ class Feed:
         """Whether some consumer wants to hear that there is nothing to send."""
         return any(consumer.heartbeats for consumer in self.consumers.values())
 
-    def beat(self, silence: Silence, only: SubscriptionId | None = None) -> list[Effect]:
+    def beat(self, silence: Silence, now: Millis, only: SubscriptionId | None = None) -> list[Effect]:
         """Tell those who have been sent everything, and want to know, that there is no more."""
         by_peer: dict[PeerId, list[SubscriptionId]] = {}
+        spans: list[Effect] = []
         for subscription, consumer in self.consumers.items() if self.committed == self.next else ():
-            is_due = consumer.heartbeats and consumer.credit and consumer.sent == self.next
-            if is_due and only in (None, subscription):
+            if not consumer.heartbeats or not consumer.credit or only not in (None, subscription):
+                continue
+            spans += self._tell_span(subscription, consumer, now, always=True)
+            if consumer.sent == self.next:
                 by_peer.setdefault(consumer.peer, []).append(subscription)
-        return [Send(peer, Heartbeat(subscriptions=tuple(group), silence=silence)) for peer, group in by_peer.items()]
+        beats = [Send(peer, Heartbeat(subscriptions=tuple(group), silence=silence)) for peer, group in by_peer.items()]
+        return [*spans, *beats]
 
     def read(self, first: int, batches: tuple[StoredBatch, ...], now: Millis) -> list[Effect]:
         """A log read has ended. It serves the consumers that wait at this place; the others wait for their own read."""
         loaded = {batch.first: batch for batch in batches}
         effects: list[Effect] = []
+        self.sieving.budget = SIFTED_BYTES_MAX
         for subscription, consumer in self.consumers.items():
             if consumer.reading == first:
                 consumer.reading = None
@@ -250,13 +308,20 @@ class Feed:
         effects: list[Effect] = []
         if self.is_altered and not consumer.any_version:
             return []
+        strainer = self.sieving.strainers.get(subscription)
+        if strainer is not None:
+            strainer.begin(consumer.sent)
+            if consumer.sent < self.first:
+                effects += self._tell_span(subscription, consumer, now, always=True)
         if consumer.sent < self.first:
             if not consumer.credit:
-                return []
+                return effects
             gap = Gap(subscription=subscription, origin=self.origin, first=consumer.sent, next=self.first)
             effects.append(Send(consumer.peer, gap))
             consumer.sent = self.first
             consumer.in_flight.append((self.first, 0, now))  # Resent, like tuples, until it is acknowledged.
+        if strainer is not None:
+            return [*effects, *self._pump_sieved(subscription, consumer, strainer, now, loaded)]
         while consumer.sent < self.committed and consumer.in_flight_bytes < consumer.credit:
             batches: list[Batch] = []
             size = 0
@@ -272,10 +337,92 @@ class Feed:
                     consumer.reading = consumer.sent
                     effects.append(ReadLog(self.log, consumer.sent, self.limits.message_bytes))
                 break
-            consumer.in_flight.append((consumer.sent, size, now))
-            consumer.in_flight_bytes += size
-            effects.append(Send(consumer.peer, BatchMessage(subscription=subscription, batches=tuple(batches))))
+            effects.append(self._sent(subscription, consumer, batches, size, now))
         return effects
+
+    def _sent(
+        self, subscription: SubscriptionId, consumer: Consumer, batches: list[Batch], size: int, now: Millis
+    ) -> Effect:
+        consumer.sent = batches[-1].next
+        consumer.in_flight.append((consumer.sent, size, now))
+        consumer.in_flight_bytes += size
+        return Send(consumer.peer, BatchMessage(subscription=subscription, batches=tuple(batches)))
+
+    # Sieved tuples.
+
+    def _pump_sieved(
+        self,
+        subscription: SubscriptionId,
+        consumer: Consumer,
+        strainer: Strainer,
+        now: Millis,
+        loaded: dict[int, StoredBatch],
+    ) -> list[Effect]:
+        effects: list[Effect] = []
+        strainer.begin(consumer.sent)
+        while consumer.in_flight_bytes < consumer.credit:
+            batches: list[Batch] = []
+            size = 0
+            while size < self.limits.message_bytes and (strainer.ready or self._sift(subscription, strainer, loaded)):
+                more = strainer.next(now)
+                batches += more
+                size += sum(len(each.rows) + BATCH_OVERHEAD_BYTES for each in more)
+            if not batches:
+                break
+            effects.append(self._sent(subscription, consumer, batches, size, now))
+        if strainer.at < self.committed and not strainer.ready and consumer.in_flight_bytes < consumer.credit:
+            if self.sieving.budget <= 0:
+                effects += self._wake(now, 0)
+            elif consumer.reading is None:
+                consumer.reading = strainer.at
+                effects.append(ReadLog(self.log, strainer.at, self.limits.message_bytes))
+        return [*effects, *(self._wake(now, SPAN_MS) if strainer.span is not None else [])]
+
+    def _sift(self, subscription: SubscriptionId, strainer: Strainer, loaded: dict[int, StoredBatch]) -> bool:
+        """Sieve the next batch for a consumer, and for all that stand where it does; False: that must wait."""
+        at = strainer.at
+        if at >= self.committed or self.sieving.budget <= 0:
+            return False
+        found = self.find(at, loaded)
+        if found is None:
+            return False
+        same: list[SubscriptionId] = []
+        for name, each in self.sieving.strainers.items():
+            consumer = self.consumers[name]
+            if name != subscription:
+                each.begin(consumer.sent)
+            if not each.ready and each.at == at and consumer.in_flight_bytes < consumer.credit:
+                same.append(name)
+        self.sieving.sift(found, self.sieving.together(subscription, same))
+        return True
+
+    def _tell_span(
+        self, subscription: SubscriptionId, consumer: Consumer, now: Millis, *, always: bool = False
+    ) -> list[Effect]:
+        """Tell a consumer how far the stream has come without a tuple for it, if it has waited long enough."""
+        strainer = self.sieving.strainers.get(subscription)
+        if strainer is None or strainer.sent != consumer.sent or consumer.in_flight_bytes >= consumer.credit:
+            return []
+        if not always and not strainer.is_due(now, is_timed=consumer.heartbeats):
+            return []
+        span = strainer.flushed()
+        if not span:
+            return []
+        return [self._sent(subscription, consumer, span, BATCH_OVERHEAD_BYTES, now)]
+
+    def _wake(self, now: Millis, after_ms: Millis) -> list[Effect]:
+        if not self.wake or (self._wakes_at is not None and self._wakes_at <= now + after_ms):
+            return []
+        self._wakes_at = now + after_ms
+        return [SetTimer(self.wake, after_ms)]
+
+    def woken(self, now: Millis) -> list[Effect]:
+        """Go on sieving, and tell of what was left out."""
+        self._wakes_at = None
+        effects: list[Effect] = []
+        for subscription in self.sieving.strainers:
+            effects += self._tell_span(subscription, self.consumers[subscription], now)
+        return [*effects, *self.pump(now)]
 
     def find(self, sequence: int, loaded: dict[int, StoredBatch]) -> StoredBatch | None:
         """The batch that holds a sequence, if it is in memory."""
@@ -364,6 +511,8 @@ class Feed:
         for consumer in self.consumers.values():
             assert consumer.acked <= consumer.sent <= max(self.committed, self.first, consumer.acked)
             assert consumer.in_flight_bytes == sum(size for _, size, _ in consumer.in_flight)
+        assert self.sieving.strainers.keys() <= self.consumers.keys()
+        self.sieving.validate()
         assert self.recent_bytes == sum(len(batch.rows) for batch in self._recent.values())
         assert self.processed + self.dead_lettered + self.expired == self.settled - self.counted_from
         assert all(self.settled <= sequence < self.next for sequence in self._dead)

@@ -21,7 +21,7 @@ from protocols.catalogue.streams import StreamDefinition
 from protocols.clock import COUNT_BITS, HybridClock
 from protocols.delivery.advertising import ROLE, Advertising
 from protocols.delivery.backups import Backups, StreamClosed, StreamTaken
-from protocols.delivery.feed import Feed
+from protocols.delivery.feed import Feed, Served, subscribed
 from protocols.delivery.messages import (
     Ack,
     Backed,
@@ -29,14 +29,12 @@ from protocols.delivery.messages import (
     OutboxClosed,
     OutboxOpened,
     OutboxPunctuated,
-    Position,
     Publish,
     Published,
     PublisherNews,
     PublishNoted,
     Punctuate,
     Subscribe,
-    Subscribed,
     Unsubscribe,
 )
 from protocols.delivery.mirror import Mirror
@@ -77,6 +75,7 @@ from queries.schema import RowError
 
 TICK: Final = "publisher/tick"
 BEAT: Final = "publisher/beat"
+SIFT: Final = "publisher/sift/"  # And the name of a log.
 
 
 class LogSynced(Event, frozen=True):
@@ -150,6 +149,8 @@ class Ingress:
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:  # noqa: C901 - one branch for each thing that happens
         match event:
+            case TimerFired(name=name) if (log := name.removeprefix(SIFT)) in self._streams_of_logs:
+                return self.outboxes[self._streams_of_logs[log]].feed.woken(now)
             case TimerFired(name="publisher/tick"):
                 return [*self._tick(now), SetTimer(TICK, self.limits.tick_ms)]
             case TimerFired(name="publisher/beat"):
@@ -165,10 +166,8 @@ class Ingress:
             case Received(sender=sender, message=Ack() as message):
                 return self._ack(sender, message, now)
             case Received(sender=sender, message=Unsubscribe() as message):
-                outbox = self.outboxes.get(message.stream)
-                if outbox is not None:
+                if (outbox := self.outboxes.get(message.stream)) is not None:
                     outbox.feed.unsubscribe(message.subscription, sender)
-                return []
             case Received(sender=sender, message=Backed() as message):
                 return self._backed(sender, message, now)
             case StreamFound():
@@ -385,6 +384,7 @@ class Ingress:
         feed = Feed.restored(Origin(self.peer_id, name, epoch), _log(name, epoch), self.limits, bounds)
         outbox = self.outboxes[name] = Outbox.of(definition, feed, backup, bounds.next)
         self._streams_of_logs[feed.log] = name
+        feed.wake = f"{SIFT}{feed.log}"
         self._has_met = self._has_met or backup is not None
         return outbox
 
@@ -438,21 +438,20 @@ class Ingress:
 
     def _subscribe(self, sender: PeerId, message: Subscribe, now: Millis) -> list[Effect]:
         self.clock.witness(max(message.since, message.witness))
-        positions: tuple[Position, ...] = ()
+        served: list[Served] = []
         effects: list[Effect] = []
         outbox = self.outboxes.get(message.stream)
         if outbox is not None:
-            start = outbox.feed.accept(message, sender)
-            positions = (Position(outbox.feed.origin, start),)
+            served.append(outbox.feed.serve(message, sender))
             effects = outbox.feed.pump(now)
             if message.heartbeats:
                 effects += [*self._say_silent(outbox, now, message.subscription), *self._keep_beating()]
             if outbox.greeting is not None and outbox.greeting.awaited is not None:
                 outbox.greeting.awaited.pop(message.subscription, None)
                 effects += self._end_greeting(outbox, now) if outbox.greeting.is_over(now) else []
-        answer = Send(sender, Subscribed(subscription=message.subscription, stream=message.stream, positions=positions))
+        answer = Send(sender, subscribed(message, served))
         # A crash could still lose what is not on disk, and other tuples would then get the same sequence numbers.
-        is_safe = outbox is None or all(position.next <= outbox.durable for position in positions)
+        is_safe = outbox is None or all(position.next <= outbox.durable for position, _ in served)
         return [answer if is_safe else AfterSync((answer,)), *effects]
 
     def _ack(self, sender: PeerId, message: Ack, now: Millis) -> list[Effect]:
@@ -489,7 +488,7 @@ class Ingress:
 
     def _say_silent(self, outbox: Outbox, now: Millis, only: SubscriptionId | None = None) -> list[Effect]:
         """Tell readers that nothing follows what they have; not while our clock is off, as we could not stamp it."""
-        return [] if self.clock.is_off else outbox.feed.beat(outbox.silence(self.clock.tick(now)), only)
+        return [] if self.clock.is_off else outbox.feed.beat(outbox.silence(self.clock.tick(now)), now, only)
 
     def _say_goodbye(self, now: Millis) -> list[Effect]:
         """Readers need not wait for a peer that leaves."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from protocols.clock import COUNT_BITS, Stamp
-from protocols.delivery.feed import Feed
+from protocols.delivery.feed import Feed, Served, subscribed
 from protocols.delivery.messages import (
     Ack,
     Backed,
@@ -18,10 +18,8 @@ from protocols.delivery.messages import (
     Batch,
     Note,
     Origin,
-    Position,
     Silence,
     Subscribe,
-    Subscribed,
     Unsubscribe,
 )
 from protocols.effects import AfterSync, Append, AppendBatch, Effect, Send, SetTimer, Tell
@@ -43,6 +41,7 @@ from protocols.messages import Record
 from protocols.role import Owned
 
 TICK: Final = "keeper/tick"
+SIFT: Final = "keeper/sift/"  # And the name of a log.
 _NOTHING: Final = Note(0, 0, 0, ())  # In the journal: the notes are forgotten.
 EPOCHS_MAX: Final = 4  # Of a stream whose tuples are all kept still.
 
@@ -103,8 +102,10 @@ class Keeper:
             records += [BackupFrozen(origin=origin, is_frozen=True)] if origin in self.frozen else []
         return records
 
-    def handle(self, event: Event, now: Millis) -> list[Effect]:
+    def handle(self, event: Event, now: Millis) -> list[Effect]:  # noqa: C901 - one branch for each thing that happens
         match event:
+            case TimerFired(name=name) if (log := name.removeprefix(SIFT)) in self._origins_of_logs:
+                return self.feeds[self._origins_of_logs[log]].woken(now)
             case TimerFired(name="keeper/tick"):
                 return [*self._tick(now), SetTimer(TICK, self.limits.tick_ms)]
             case Received(sender=sender, message=Backup() as message):
@@ -201,20 +202,20 @@ class Keeper:
         log = _log(origin)
         feed = self.feeds[origin] = Feed.restored(origin, log, self.limits, bounds)
         feed.is_altered = True  # A keeper does not know the definition.
+        feed.wake = f"{SIFT}{log}"
         self._retention_ms[origin] = retention_ms
         self._origins_of_logs[log] = origin
         return feed
 
     def _subscribe(self, sender: PeerId, message: Subscribe, now: Millis) -> list[Effect]:
-        positions = []
+        served: list[Served] = []
         effects: list[Effect] = []
         for origin in message.copies_of:
             feed = self.feeds.get(origin)
             if feed is not None:
-                positions.append(Position(origin, feed.accept(message, sender)))
+                served.append(feed.serve(message, sender))
                 effects += feed.pump(now)
-        answer = Subscribed(subscription=message.subscription, stream=message.stream, positions=tuple(positions))
-        return [Send(sender, answer), *effects]
+        return [Send(sender, subscribed(message, served)), *effects]
 
     def _tick(self, now: Millis) -> list[Effect]:
         effects: list[Effect] = []
@@ -222,7 +223,7 @@ class Keeper:
             effects += feed.expire((now - self._retention_ms[origin]) << COUNT_BITS)
             effects += feed.resend(now)
             if feed.has_heartbeats:  # Of use once the publisher has said that the origin is over.
-                effects += feed.beat(Silence(origin, feed.next, now << COUNT_BITS, is_idle=True))
+                effects += feed.beat(Silence(origin, feed.next, now << COUNT_BITS, is_idle=True), now)
         return effects
 
     def validate(self) -> None:

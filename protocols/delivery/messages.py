@@ -15,6 +15,7 @@ import msgspec
 from protocols.catalogue.shares import WHOLE, PublisherShare
 from protocols.catalogue.streams import READS_ALL, Reads, StreamDefinition
 from protocols.clock import Stamp
+from protocols.delivery.needs import Needs, Sieved
 from protocols.errors import expect
 from protocols.events import Event
 from protocols.ids import COUNT_MAX, Count, Micros, Millis, PeerId, StreamName, SubscriptionId
@@ -59,6 +60,8 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
     count: Count
     published_at: Stamp
     rows: bytes  # A msgpack array of rows, each an array in the order of the schema.
+    # Not all tuples are among the rows, or not all columns: the reader does not need them. None: nothing is left out.
+    sieved: Sieved | None = None
 
     @property
     def next(self) -> int:
@@ -68,7 +71,11 @@ class Batch(msgspec.Struct, frozen=True, array_like=True):
         """What holds of every batch, whoever sends it; see Message.check."""
         expect(self.count > 0, "a batch without tuples")
         expect(self.next <= COUNT_MAX, "a batch beyond the end of all sequences")
-        expect(count_rows(self.rows) == self.count, "a batch whose rows are not as many as it says, or cannot be read")
+        rows = count_rows(self.rows)
+        if self.sieved is not None:
+            self.sieved.check(self.count, rows)
+        else:
+            expect(rows == self.count, "a batch whose rows are not as many as it says, or cannot be read")
 
 
 class DeadLetter(msgspec.Struct, frozen=True, array_like=True):
@@ -95,6 +102,11 @@ class Subscribe(Message, frozen=True, kw_only=True, tag="SUBSCRIBE"):
     heartbeats: bool = False  # Send HEARTBEAT while there is nothing else to send.
     witness: Stamp = 0  # The subscription has heard of times up to this one: tuples to come get higher stamps.
     any_version: bool = False  # It reads rows of every version of the stream; peers of 0.2 cannot.
+    needs: Needs | None = None  # What it does not need may be left out. None: the last needs that it stated hold.
+
+    def check(self) -> None:
+        if self.needs is not None:
+            self.needs.check()
 
 
 class Subscribed(Message, frozen=True, kw_only=True, tag="SUBSCRIBED"):
@@ -103,6 +115,11 @@ class Subscribed(Message, frozen=True, kw_only=True, tag="SUBSCRIBED"):
     subscription: SubscriptionId
     stream: StreamName
     positions: tuple[Position, ...]
+    # For each position: the version of the needs that is heeded there, and from where on. Empty: none are known here.
+    heeded: tuple[tuple[Count, Count], ...] = ()
+
+    def check(self) -> None:
+        expect(len(self.heeded) in (0, len(self.positions)), "heeds needs elsewhere than it serves")
 
 
 class BatchMessage(Message, frozen=True, kw_only=True, tag="BATCH"):
@@ -337,6 +354,7 @@ class OpenSubscription(Command, frozen=True, kw_only=True, tag="OPEN"):
     heartbeats: bool = False  # Also answer with Publishers and Silent, for watermarks.
     reads: Reads = READS_ALL
     places: bool = False  # Also answer with Placed.
+    needs: Needs | None = None  # What to leave out where that saves something; also answer with Heeded. None: nothing.
 
 
 class Opened(Answer, frozen=True, kw_only=True, tag="OPENED"):
@@ -351,6 +369,13 @@ class Placed(Answer, frozen=True, kw_only=True, tag="PLACED"):
     """These origins are served from here on: nothing behind these positions is missed, nothing before them comes."""
 
     positions: tuple[Position, ...]
+
+
+class Heeded(Answer, frozen=True, kw_only=True, tag="HEEDED"):
+    """From where this origin is read now, nothing is left out that this version of the needs, or a later one, names."""
+
+    origin: Origin
+    version: Count
 
 
 class Rows(Answer, frozen=True, kw_only=True, tag="ROWS"):
@@ -461,3 +486,10 @@ class ReadsChanged(Event, frozen=True):
     subscription: SubscriptionId
     reads: Reads
     heartbeats: bool
+
+
+class NeedsChanged(Event, frozen=True):
+    """The inside client of a subscription needs other tuples than before, or other columns of them."""
+
+    subscription: SubscriptionId
+    needs: Needs

@@ -29,6 +29,7 @@ from protocols.delivery.messages import (
     Heartbeat,
     ListDeadLetters,
     Missed,
+    NeedsChanged,
     Opened,
     OpenSubscription,
     Origin,
@@ -91,7 +92,7 @@ class Subscriber:
         ROLE,
         messages=(Subscribed, BatchMessage, Gap, Heartbeat, PublisherNews),
         commands=(OpenSubscription, Seen, Refuse, ListDeadLetters, CloseSubscription),
-        events=(LetterSynced, ReadsChanged),
+        events=(LetterSynced, ReadsChanged, NeedsChanged),
         records=(SubscriptionOpened, CursorMoved, TupleBuried),
     )
 
@@ -154,6 +155,9 @@ class Subscriber:
                 return self._buried(event)
             case ReadsChanged():
                 return self._relist(event, now)
+            case NeedsChanged(subscription=name) if name in self.subscriptions:
+                self.subscriptions[name].needs = event.needs
+                return self._ask_all(self.subscriptions[name])
             case Requested(request=request, command=CloseSubscription() as command):
                 return self._close(request, command, now)
             case Abandoned():
@@ -233,7 +237,7 @@ class Subscriber:
         for position in command.positions:
             known.seen[position.origin] = max(known.seen.get(position.origin, 0), position.next)
             known.doubts.passed(position.origin, position.next)
-        known.attach(request, command.reads, places=command.places)
+        known.attach(request, command)
         self._requests[request] = known.subscription
         if command.known and not known.keep and not known.is_open:
             return [*effects, *self._open_known(known, command.known, now)]
@@ -391,20 +395,8 @@ class Subscriber:
         return [self._ask(subscription, peer, origins, copies) for (peer, copies), origins in groups.items()]
 
     def _ask(self, subscription: Cursor, peer: PeerId, origins: list[Origin], copies: bool) -> Effect:
-        is_first = subscription.ask(peer, copies)
-        message = Subscribe(
-            subscription=subscription.subscription,
-            stream=subscription.stream,
-            positions=subscription.positions_at(origins),
-            since=subscription.since,
-            credit=self.limits.credit_bytes if subscription.request is not None else 0,
-            copies_of=tuple(origins) if copies else (),
-            restart=is_first,
-            heartbeats=subscription.heartbeats,
-            witness=subscription.heard_of,
-            any_version=True,
-        )
-        return Send(peer, message)
+        credit, is_here = self.limits.credit_bytes, peer == self.peer_id
+        return Send(peer, subscription.question(peer, origins, copies, credit, is_here=is_here))
 
     def _subscribed(self, sender: PeerId, message: Subscribed) -> list[Effect]:
         subscription = self.subscriptions.get(message.subscription)
@@ -423,6 +415,7 @@ class Subscriber:
         effects: list[Effect] = []
         if subscription.request is not None and (placed := subscription.place(served)):
             effects.append(Reply(subscription.request, Placed(positions=placed), last=False))
+        effects += subscription.hear(sender, message)
         if fresh and subscription.keep:
             effects.append(Append(CursorMoved(subscription=subscription.subscription, positions=tuple(fresh))))
         missing = [o for o in subscription.publishers if o.publisher == sender and o not in served]
@@ -469,6 +462,8 @@ class Subscriber:
                 continue  # Something before it is missing; the sender resends from there.
             if batch.next <= upto:
                 repeated[origin] = None
+                continue
+            if not subscription.accepts(batch):
                 continue
             subscription.taken[origin] = batch.next
             subscription.heard_of = max(subscription.heard_of, batch.published_at)

@@ -22,7 +22,7 @@ from protocols.execution.apart import Aliases, aliases_of, inner_joins, made_by
 from protocols.execution.cut import is_stateful, narrowed, runs_inline
 from protocols.execution.messages import Move, PlacementName
 from protocols.execution.refusals import NoEngine
-from protocols.ids import Millis, PeerId
+from protocols.ids import Millis, PeerId, StreamName
 from protocols.placement.delay import Infeasible
 from protocols.placement.messages import Distributed
 from protocols.placement.place import ALGORITHMS, Algorithm, Placement, place
@@ -249,10 +249,12 @@ def parts_of(
     able: Sequence[PeerId],
     told: Mapping[str, StreamRates] = MappingProxyType({}),
     instead: Sequence[tuple[PeerId, PeerId]] = (),
+    sieved: Container[StreamName] = (),
 ) -> Parts:
     """The tree of a plan: a leaf for each publisher of each source, the narrowing of a source above its leaves.
 
-    `able` are the peers with an engine; `instead` names, for a peer without one, a peer that stands in for it.
+    `able` are the peers with an engine; `instead` names, for a peer without one, a peer that stands in for it. The
+    publishers of `sieved` streams send what is needed, so nobody narrows them: the leaves are narrow.
     """
     flowing = {name: known for name, shown in streams.items() if (known := known_of(shown)) is not None}
     rates = Rates({**told, **flowing})
@@ -270,10 +272,11 @@ def parts_of(
         return Vertex(name, tuple(tops), beta, able=tuple(able), instead=tuple(instead))
 
     def add_source(source: Source) -> list[int]:
-        beta = rates.estimate(source).beta
         publishers = _publishers(streams.get(source.stream))
+        is_sieved = source.stream in sieved and source.alias in narrow and bool(publishers)
+        beta = rates.estimate(narrow[source.alias] if is_sieved else source).beta
         leaves = [add(Vertex(source.alias, (), beta * share, peer)) for peer, share in publishers or [(proxy, 1.0)]]
-        if source.alias not in narrow or not publishers:
+        if source.alias not in narrow or not publishers or is_sieved:
             return leaves
         beta = rates.estimate(narrow[source.alias]).beta
         chains[source.alias] = add(Vertex(f"narrow {source.alias}", tuple(leaves), beta))
@@ -333,8 +336,23 @@ def basis_of(
     if lacks_engine:
         return NoEngine(len(view.peers), here=is_forced, unshared=len(seen.unshared))
     streams = published_in(view, placing.streams)
-    parts = parts_of(plan, streams, proxy, able, placing.told, stand_ins(view, streams, proxy, able))
+    instead, sieved = stand_ins(view, streams, proxy, able), sieved_in(plan, placing, seen, engine)
+    parts = parts_of(plan, streams, proxy, able, placing.told, instead, sieved)
     return Basis(parts, view, tuple(able))
+
+
+def sieved_in(plan: Operator, placing: Placing, seen: NetworkSeen, engine: str) -> tuple[StreamName, ...]:
+    """The streams that come to the reader as narrow as it needs them, from each of their publishers.
+
+    A reader in the daemon shares what it needs with the others at its host. One in Spark takes the rows of a chain, as
+    few and as narrow as they can be; and who does not share reads as if it were alone.
+    """
+    is_inline = engine != "spark" if not is_stateful(plan) else runs_inline(plan, engine)
+    if placing.sharing == "off" or not is_inline:
+        return ()
+    there = {name: [each.peer for each in shown.publishers] for name, shown in placing.streams.items()}
+    there = {name: [peer for peer in peers if peer in seen.peers] for name, peers in there.items()}
+    return tuple(name for name, peers in there.items() if peers and all(peer in seen.sieving for peer in peers))
 
 
 def _is_forced(plan: Operator, engine: str) -> bool:
@@ -366,9 +384,8 @@ def choose(parts: Parts, view: NetworkView, placing: Placing) -> Choice | Infeas
     tree, bound_ms, is_auto = parts.tree, placing.bound_ms, placing.placement == "auto"
     if is_auto and parts.work is None and math.isinf(bound_ms):
         # Without state, narrowing at the source never sends more: this is the optimum.
-        return msgspec.structs.replace(
-            parts.at_sources(tree.proxy), why="what it reads is narrowed where it is published"
-        )
+        why = "what it reads is narrowed where it is published" if parts.chains else "its publishers send what it needs"
+        return msgspec.structs.replace(parts.at_sources(tree.proxy), why=why)
     algorithm: Algorithm = "exact" if placing.placement == "auto" else placing.placement
     stay = placing.choice
     if stay is not None and not all(peer in view.index for peer in stay.peers):

@@ -21,10 +21,10 @@ from protocols.ids import Millis, PeerId, StreamName
 from protocols.inside import Inside
 from protocols.limits import Limits
 from protocols.messages import Message, Refused
+from protocols.part import Part
 from protocols.role import Owned
 from protocols.sharing.host import Outcome, StreamHost
 from protocols.sharing.messages import ListShared
-from protocols.sharing.part import Part
 from protocols.sharing.tap import Broken, Due, NoRows, Opened, Some, Tap, What
 from protocols.subgraphs import (
     Deploy,
@@ -229,6 +229,8 @@ class Executor:
             since=each.since,
             source=run.sees(each.alias),
             parts=run.selects(each.alias),
+            needed=run.needed(each.alias),
+            columns=run.columns_of(each.alias),
             reads=run.reads(each.alias),
             is_timed=run.deploy.subgraph.is_timed,
             known=each.known,

@@ -248,6 +248,8 @@ class Planning:
         lost = [peer for peer, at in self.planner.lost.items() if now - at < SHUN_MS]
         streams = dict.fromkeys(source.stream for source in sources(self.plan))
         lost += [peer for peer in seen.peers if not all(self.planner.may_host(peer, each) for each in streams)]
+        if not all(self.planner.may_host(self.planner.peer_id, each) for each in streams):
+            seen = msgspec.structs.replace(seen, sieving=())  # This peer may not read what its query reads elsewhere.
         self.placing.unready = {peer: until for peer, until in self.placing.unready.items() if now < until}
         return decide(self.plan, self.placing, seen, self.planner.peer_id, self.wanted_engine, lost)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -12,6 +13,7 @@ import msgspec
 
 from protocols.catalogue.streams import Reads
 from protocols.delivery.messages import Batch, Missed, Position, Publishers, Silence
+from protocols.delivery.needs import EVERYBODY
 from protocols.effects import Effect
 from protocols.execution.cut import is_stateful
 from protocols.execution.engine import FeedRun, RunId, StartRun
@@ -20,9 +22,9 @@ from protocols.execution.inline import Step, WindowRun, pipelines
 from protocols.execution.late_values import LateValues, windowed_by_value
 from protocols.execution.progress import InputClock
 from protocols.ids import Millis
-from protocols.sharing.part import Part, parts_of
-from protocols.sharing.sieve import EVERYBODY, selected
+from protocols.part import Part, latest_of, parts_of
 from protocols.sharing.tap import Passed, Some
+from protocols.sieve import selected
 from protocols.subgraphs import (
     NOTHING,
     PATIENCE_MS,
@@ -112,6 +114,7 @@ class SubgraphRun:
             self._windows = WindowRun.of(self.plan, deploy.resume.watermark_us)
         elif self.is_inline:
             self._steps, self._steps_behind = pipelines(self.plan), pipelines(self.plan, is_selected=True)
+        self._is_ranked = any(each.window is not None and each.window.kind == "rows" for each in self.sources.values())
         self._horizon_us = horizon_us(self.plan) if self.is_stateful else None
         self._has_lists = any(isinstance(each, Nest) for each in walk(self.plan))
         by_value = windowed_by_value(self.plan)
@@ -165,11 +168,21 @@ class SubgraphRun:
         return Source(source.stream, EVERYBODY, self._schemas[alias], None, source.event_time)
 
     def selects(self, alias: str) -> tuple[Expression, ...] | None:
-        """What it does first with the rows of a stream; None: it wants to see all of them."""
-        is_ranked = any(each.window is not None and each.window.kind == "rows" for each in self.sources.values())
-        if not self.is_inline or self._tells_old or is_ranked:
+        """What it does first with the rows of a stream; None: it wants to see all that come."""
+        if not self.is_inline or self._tells_old or self._is_ranked:
             return None
         return selected(self.plan, alias)
+
+    def needed(self, alias: str) -> tuple[Expression, ...]:
+        """A row of a stream that does not meet these is of no use. Windows of rows count all rows."""
+        return () if self._is_ranked else selected(self.plan, alias)
+
+    def columns_of(self, alias: str) -> tuple[str, ...] | None:
+        """The columns of a stream that it reads; None: it hands all to its engine, or counts rows as they are."""
+        if not self.is_inline or self._is_ranked:
+            return None
+        read = columns_read(self.deploy.subgraph.plan)[alias]
+        return tuple(each.name for each in self._schemas[alias].fields if each.name in read)
 
     def take_batch(self, alias: str, batch: Batch, now: Millis) -> tuple[list[Effect], list[RunOutput]]:
         """Rows of a stream that were read for this run alone."""
@@ -184,20 +197,23 @@ class SubgraphRun:
     def take_part(self, alias: str, part: Part, now: Millis) -> tuple[list[Effect], list[RunOutput]]:
         """Rows of a stream, fed so that they are all new or all old. An earlier attempt has covered the old ones."""
         source, rows = self.sources[alias], part.rows
-        told = min(max(self._told.next.get((alias, part.origin), 0), part.first), part.next) - part.first
+        told = min(max(self._told.next.get((alias, part.origin), 0), part.first), part.next)
         if self._tells_old:
-            rows = [(*row[:-1], place >= told, row[-1]) for place, row in enumerate(rows)]
+            rows = [(*row[:-1], place >= told, row[-1]) for place, row in zip(part.places, rows, strict=True)]
         if source.window is not None and source.window.kind == "rows":
             rows = [(*row, rank) for rank, row in enumerate(rows, self._ranks.get(alias, 0))]
             self._ranks[alias] = self._ranks.get(alias, 0) + len(rows)
+        self.rows_in[alias] += part.left_out
+        self.unfit[alias] += len(part.unfit)
         effects: list[Effect] = []
         results: list[RunOutput] = []
-        for place, end in pairwise(dict.fromkeys((0, told, len(rows)))):
-            some = rows[place:end]
-            upto = part.first + end
-            latest = max(row[len(source.schema.fields)] for row in some)
-            self.clocks[alias].note(part.origin, upto, (latest - EPOCH) // MICROSECOND, part.published_at, now)
-            more_effects, more_results = self._feed_stream(alias, some, place >= told, Position(part.origin, upto), now)
+        for first, upto in pairwise(dict.fromkeys((part.first, told, part.next))):
+            some = rows[bisect_left(part.places, first) : bisect_left(part.places, upto)]
+            latest_us = part.latest_us if upto == part.next else None
+            if part.is_whole or (some and latest_us is None):
+                latest_us = latest_of(source.schema, some)
+            self.clocks[alias].note(part.origin, upto, latest_us, part.published_at, now)
+            more_effects, more_results = self._feed_stream(alias, some, first >= told, Position(part.origin, upto), now)
             effects += more_effects
             results += more_results
         return effects, results

@@ -9,8 +9,8 @@ from typing import Any, Final
 import msgspec
 
 from protocols.catalogue.statistics import FREQUENT_KEPT, StreamStatistics
+from protocols.filing import Comparison, getter
 from protocols.join_index.condition import CompiledJoin
-from protocols.join_index.filing import Comparison, getter
 from protocols.join_index.keys import NULL, joined_text, value_text
 from protocols.join_index.messages import SIDES, Side, ValueText
 from protocols.join_index.selections import comparison_of

@@ -12,10 +12,10 @@ import msgspec
 from protocols.catalogue.shares import WHOLE, PublisherShare
 from protocols.clock import Stamp
 from protocols.delivery.messages import Batch, Origin
+from protocols.filing import getter
 from protocols.ids import Millis, PeerId, RequestId
 from protocols.join_index.condition import CompiledJoin, time_of, together
 from protocols.join_index.expiry import less
-from protocols.join_index.filing import getter
 from protocols.join_index.heavy import Spread
 from protocols.join_index.keys import NULL, value_text
 from protocols.join_index.messages import Attribute, Incarnation, IndexQuery, JoinId, JoinQuery, Load, Side, ValueText

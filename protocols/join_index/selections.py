@@ -13,10 +13,10 @@ from hashlib import sha256
 from typing import Final
 
 from protocols.clock import Stamp
+from protocols.filing import Comparison, Filing, comparison_in
 from protocols.ids import Millis
 from protocols.join_index.condition import JoinCondition, Meeting, checked
 from protocols.join_index.expiry import less
-from protocols.join_index.filing import Comparison, Filing, comparison_in
 from protocols.join_index.messages import LEFT, RIGHT, JoinId, JoinQuery, Side
 from protocols.subgraphs import Algorithm
 from queries.expressions import conjuncts

@@ -23,3 +23,4 @@ class NetworkSeen(Event, frozen=True):
     engines: tuple[PeerId, ...]  # Those that say they can run operators with state.
     older: tuple[PeerId, ...] = ()  # Peers of a release whose daemons run no windows.
     unshared: tuple[PeerId, ...] = ()  # Live peers that are left out, since they do not share execution with us.
+    sieving: tuple[PeerId, ...] = ()  # Those that, of what they publish, send each reader only what it needs.

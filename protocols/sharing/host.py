@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from protocols.clock import COUNT_BITS, wall_ms
 from protocols.delivery.cursor import tail
 from protocols.delivery.messages import (
+    Heeded,
     Missed,
+    NeedsChanged,
     OpenSubscription,
     Origin,
     Placed,
@@ -29,6 +31,7 @@ from protocols.inside import Inside
 from protocols.limits import Limits
 from protocols.messages import Answer, Refused
 from protocols.sharing.messages import SharedListed, SharedShown
+from protocols.sharing.needs import together
 from protocols.sharing.shared import SharedStream
 from protocols.sharing.tap import Due, Opened, Tap
 
@@ -77,7 +80,8 @@ class StreamHost:
         stream = self.shared.get(tap.stream)
         if stream is None:
             stream = self._open(tap, now, effects)
-        stream.add(tap)
+        if stream.add(tap):
+            effects.append(_needing(stream))
         effects += self._relist(stream)
         due: list[Due] = []
         if tap.is_timed and stream.publishers is not None:
@@ -97,7 +101,7 @@ class StreamHost:
         begins_ms = wall_ms(tap.since) if wall_ms(tap.since) > now - NEAR_MS else now
         since = max(0, begins_ms - SLACK_MS) << COUNT_BITS
         self._openings += 1
-        name = f"{tap.stream}~{now}-{self._openings}@{self.peer_id.hex()}"
+        name, needs = f"{tap.stream}~{now}-{self._openings}@{self.peer_id.hex()}", together(1, [tap.need])
         command = OpenSubscription(
             stream=tap.stream,
             subscription=name,
@@ -106,10 +110,11 @@ class StreamHost:
             heartbeats=tap.is_timed,
             reads=tap.reads,
             places=True,
+            needs=needs,
         )
         request, effect = self.inside.ask(self.role, command)
         effects.append(effect)
-        stream = SharedStream(tap.stream, name, since, request, tap.reads, tap.is_timed, self.limits)
+        stream = SharedStream(tap.stream, name, since, request, tap.reads, tap.is_timed, self.limits, needs)
         self.shared[tap.stream] = self._streams[request] = stream
         return stream
 
@@ -124,6 +129,7 @@ class StreamHost:
             heartbeats=tap.is_timed,
             reads=tap.reads,
             places=not tap.is_private,
+            needs=None if tap.is_private else together(1, [tap.need]),
         )
         request, effect = self.inside.ask(self.role, command)
         tap.request, tap.placed = request, {}
@@ -191,6 +197,9 @@ class StreamHost:
             case Missed():
                 self._dirty[stream] = None
                 return [], stream.miss(answer)
+            case Heeded():
+                stream.heed(answer.origin, answer.version)
+                return self._consider_unmet(stream, [answer.origin], now)
             case Publishers():
                 stream.publishers = answer
                 return [], [Due(tap, _met(answer, tap.known)) for tap in stream.taps if tap.is_timed]
@@ -215,7 +224,19 @@ class StreamHost:
         due = [each for batch in answer.batches for each in stream.take(batch)]
         self._dirty[stream] = None
         effects, passed = self._relieve(stream, now)
-        return effects, due + passed
+        more, met = self._consider_unmet(stream, dict.fromkeys(batch.origin for batch in answer.batches), now)
+        return effects + more, due + passed + met
+
+    def _consider_unmet(self, stream: SharedStream, origins: Iterable[Origin], now: Millis) -> Outcome:
+        """Let taps join that have waited for tuples sieved by newer needs, or read alone what is of no use to them."""
+        effects: list[Effect] = []
+        due: list[Due] = []
+        for origin in origins:
+            for tap in stream.unmet(origin):
+                more, some = self._consider(stream, tap, origin, now)
+                effects += more
+                due += some
+        return effects, due
 
     def _relieve(self, stream: SharedStream, now: Millis) -> Outcome:
         """Let those read alone who would hold up others."""
@@ -341,6 +362,10 @@ class StreamHost:
             return [], []
         if not stream.reaches(tap, origin) or not stream.is_near(tap, origin):
             return self._read_alone(tap) if tap.request is None else [], []
+        if not stream.is_heeded(tap, origin):
+            if tap.request is None:
+                stream.await_needs(tap, origin)
+            return [], []
         due = stream.join(tap, origin)
         self._dirty[stream] = None
         return self._end_own(stream, tap), due
@@ -391,6 +416,8 @@ class StreamHost:
             return effects, due
         self._ticked_at = now
         for stream in list(self.shared.values()):
+            if stream.narrow(now):
+                effects.append(_needing(stream))
             more, some = self._relieve(stream, now)
             effects += more
             due += some
@@ -460,6 +487,10 @@ class StreamHost:
         for stream in self.shared.values():
             assert self._streams[stream.request] is stream
             stream.validate()
+
+
+def _needing(stream: SharedStream) -> Effect:
+    return Tell(NeedsChanged(stream.subscription, stream.needs))
 
 
 def _met(publishers: Publishers, known: tuple[Origin, ...]) -> Publishers:

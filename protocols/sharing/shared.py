@@ -13,14 +13,19 @@ from protocols.catalogue.streams import Reads
 from protocols.clock import Stamp
 from protocols.delivery.feed import BATCH_OVERHEAD_BYTES
 from protocols.delivery.messages import Batch, Missed, Origin, Position, Publishers, Silence
-from protocols.ids import RequestId, StreamName, SubscriptionId
+from protocols.delivery.needs import Needs
+from protocols.ids import COUNT_MAX, Millis, RequestId, StreamName, SubscriptionId
 from protocols.limits import Limits
-from protocols.sharing.part import Part, parts_of
-from protocols.sharing.sieve import Sieve
+from protocols.part import Part, parts_of
+from protocols.sharing.needs import covers, together, widened
 from protocols.sharing.tap import Broken, Due, NoRows, Passed, Some, Tap
+from protocols.sieve import Sieve
 from queries.plan import Source
 
 PEAKS_MAX: Final = 256
+UNSIEVED: Final = COUNT_MAX  # No needs have so high a version.
+VERSIONS_MAX: Final = 64  # Of the needs, so many are known; what is sieved by earlier ones is of no use to new taps.
+NARROW_MS: Final = 10_000  # Needs become narrower so long after a tap has gone: another may come that needs the same.
 
 
 @dataclass(slots=True, eq=False)
@@ -34,12 +39,16 @@ class Reading:
     stamp: Stamp = 0  # Of the last tuple.
     forgotten: Stamp = -1  # The latest stamp among tuples that were read and are no longer in memory.
     silence: Silence | None = None  # What its publisher has said behind its last tuple.
+    heeded: int = 0  # Everything to come has what this version of the needs names.
     recent: deque[Batch] = field(default_factory=deque)
     waiting: dict[Tap, None] = field(default_factory=dict)  # Taps whose place, or insertion, is not reached yet.
     joined: dict[Tap, None] = field(default_factory=dict)  # Taps that get what is read.
     owing: dict[Tap, None] = field(default_factory=dict)  # Taps that have not processed all that they got.
     held: dict[Tap, int] = field(default_factory=dict)  # Taps that left, until they are served alone; their places.
     unsettled_bytes: int = 0
+    # The batches in memory by the version of the needs that they were sieved by: where those of one version end, and
+    # the stamp there.
+    _sieved: deque[tuple[int, int, Stamp]] = field(default_factory=deque)
     _unsettled: deque[tuple[int, int]] = field(default_factory=deque)  # Where each batch ends, and its size.
 
     def note(self, batch: Batch) -> None:
@@ -49,10 +58,17 @@ class Reading:
         self._unsettled.append((batch.next, size))
         self.unsettled_bytes += size
         self.read, self.stamp, self.silence = batch.next, batch.published_at, None
+        by = batch.sieved.by if batch.sieved is not None else UNSIEVED
+        if self._sieved and self._sieved[-1][0] == by:
+            self._sieved.pop()
+        self._sieved.append((by, batch.next, batch.published_at))
+        if batch.sieved is not None:
+            self.heeded = max(self.heeded, by)
 
     def skip(self, upto: int) -> None:
         """What lies before is kept nowhere any more."""
         self.recent.clear()
+        self._sieved.clear()
         self._unsettled.append((upto, 0))
         self.kept_from = self.read = upto
         self.forgotten = max(self.forgotten, self.stamp)
@@ -61,7 +77,16 @@ class Reading:
         """Drop the oldest batch from memory; returns its size."""
         batch = self.recent.popleft()
         self.kept_from, self.forgotten = batch.next, batch.published_at
+        while self._sieved and self._sieved[0][1] <= self.kept_from:
+            self._sieved.popleft()
         return len(batch.rows)
+
+    def usable(self, tap: Tap) -> tuple[int, Stamp]:
+        """From where on the memory has all that a tap needs, and the stamp of the last tuple before."""
+        for by, upto, stamp in reversed(self._sieved):
+            if by < tap.needs_from:
+                return upto, stamp
+        return self.kept_from, self.forgotten
 
     def behind(self, place: int) -> int:
         """How many bytes in memory lie behind a place."""
@@ -89,6 +114,11 @@ class Reading:
         if size <= bytes_max:
             return []
         return [tap for tap in self.owing if tap.acked[self.origin] <= last]
+
+
+def _is_span(batch: Batch) -> bool:
+    """Whether a batch stands for several that were published, of which nothing was sent."""
+    return batch.sieved is not None and not batch.sieved.skipped
 
 
 @dataclass(slots=True)
@@ -128,7 +158,7 @@ class _View:
         while peaks and peaks[-1][1] <= part.latest_us:
             peaks.pop()
         peaks.append((part.next, part.latest_us))
-        self.unfit[part.origin] += len(part.rows) - len(part.fit)
+        self.unfit[part.origin] += len(part.rows) - len(part.fit) + len(part.unfit)
         del peaks[:-PEAKS_MAX]
 
     def newly_unfit(self, tap: Tap, origin: Origin) -> int:
@@ -156,6 +186,7 @@ class SharedStream:
     reads: Reads
     heartbeats: bool
     limits: Limits
+    needs: Needs
     is_open: bool = False
     publishers: Publishers | None = None
     taps: dict[Tap, None] = field(default_factory=dict)
@@ -168,15 +199,55 @@ class SharedStream:
     _unseen: deque[tuple[Reading, int, int]] = field(default_factory=deque)  # Batches as they came, and their bytes.
     _unseen_bytes: int = 0
     _moved: dict[Reading, None] = field(default_factory=dict)  # Perhaps there is more to acknowledge.
+    _versions: dict[int, Needs] = field(default_factory=dict)  # Of the needs, those by which there may be batches.
+    _is_loose: bool = False  # A tap has gone: perhaps the others need less.
+    _narrow_at: Millis | None = None  # When to look whether they do.
+    _unmet: dict[Tap, None] = field(default_factory=dict)  # Taps that wait for what is sieved by newer needs.
+
+    def __post_init__(self) -> None:
+        self._versions[self.needs.version] = self.needs
 
     # Taps come and go.
 
-    def add(self, tap: Tap) -> None:
+    def add(self, tap: Tap) -> bool:
+        """One more tap; says whether it needs more than those before."""
+        is_wider = not covers(self.needs, tap.need)
+        if is_wider:
+            self._need(widened(self.needs, tap.need))
+        tap.needs_from = self.needs.version
+        for version in sorted(self._versions, reverse=True):
+            if not covers(self._versions[version], tap.need):
+                break
+            tap.needs_from = version
+        self._add(tap)
+        return is_wider
+
+    def _need(self, needs: Needs) -> None:
+        self.needs = self._versions[needs.version] = needs
+        for version in list(self._versions)[:-VERSIONS_MAX]:
+            del self._versions[version]
+
+    def narrow(self, now: Millis) -> bool:
+        """Need no more than the taps that are left, once some have been gone for a while; says whether that is less."""
+        if self._is_loose:
+            self._is_loose, self._narrow_at = False, now + NARROW_MS
+        if self._narrow_at is None or now < self._narrow_at or not self.taps:
+            return False
+        self._narrow_at = None
+        needs = together(self.needs.version + 1, (tap.need for tap in self.taps))
+        if needs.is_like(self.needs):
+            return False
+        self._need(needs)
+        return True
+
+    def _add(self, tap: Tap) -> None:
         self.taps[tap] = None
         self._views.setdefault(tap.source, _View(tap.source)).add(tap)
 
     def remove(self, tap: Tap) -> None:
         """A tap is over."""
+        self._is_loose = True
+        self._unmet.pop(tap, None)
         for reading in self.origins.values():
             for group in (reading.waiting, reading.joined, reading.owing):
                 group.pop(tap, None)
@@ -202,10 +273,32 @@ class SharedStream:
 
     def reaches(self, tap: Tap, origin: Origin) -> bool:
         """Whether it has, or will read, everything of an origin from the place of a tap on."""
-        reading, place = self.origins[origin], tap.places.get(origin)
+        place = tap.places.get(origin)
+        usable, before = self.origins[origin].usable(tap)
         if place is not None:
-            return place >= reading.kept_from
-        return reading.kept_from == 0 or (tap.since >= self.since and tap.since > reading.forgotten)
+            return place >= usable
+        return usable == 0 or (tap.since >= self.since and tap.since > before)
+
+    def is_heeded(self, tap: Tap, origin: Origin) -> bool:
+        """Whether all that is to come of an origin has what a tap needs."""
+        return self.origins[origin].heeded >= tap.needs_from
+
+    def await_needs(self, tap: Tap, origin: Origin) -> None:
+        """All in memory is of use to a tap; what comes next may not be. Nothing of it is let go until that is known."""
+        reading, place = self.origins[origin], tap.places.get(origin)
+        self._unmet[tap] = None
+        if place is None:
+            place = next((each.first for each in reading.recent if tap.concerns(each)), reading.read)
+        reading.held.setdefault(tap, min(place, reading.read))
+
+    def unmet(self, origin: Origin) -> list[Tap]:
+        """Taps that wait at an origin for what is sieved by newer needs."""
+        return [tap for tap in self._unmet if not tap.is_shared(origin)]
+
+    def heed(self, origin: Origin, version: int) -> None:
+        """Everything to come of an origin has what this version of the needs names."""
+        if origin in self.origins:
+            self.origins[origin].heeded = max(self.origins[origin].heeded, version)
 
     def is_near(self, tap: Tap, origin: Origin) -> bool:
         """Whether little lies between a tap that reads alone and what is read here."""
@@ -223,13 +316,16 @@ class SharedStream:
             tap.told[origin] = place
             tap.unfit[origin] = self._views[tap.source].unfit[origin]
             reading.joined[tap] = None
-        reading.held.pop(tap, None)
+        if reading.held.pop(tap, None) is not None:
+            self._moved[reading] = None
         if place is not None and tap.acked.get(origin, place) < place:
             tap.debts[origin] = place  # Processed or not, it got this by a subscription of its own.
             reading.owing[tap] = None
         due: list[Due] = []
         for batch in [each for each in reading.recent if tap.concerns(each)]:
             due += self._offer(reading, tap, batch)
+        if all(map(tap.is_shared, self.origins)):
+            self._unmet.pop(tap, None)
         return due
 
     def _offer(self, reading: Reading, tap: Tap, batch: Batch) -> list[Due]:
@@ -249,7 +345,10 @@ class SharedStream:
             place = tap.waits[origin]
             if part.published_at < tap.since if place is None else part.next <= place:
                 return []
-            self._admit(reading, tap, part.first if place is None else max(place, part.first))
+            if place is None:  # A span may begin before the insertion, but none of its tuples is of use.
+                self._admit(reading, tap, part.first if part.rows else part.next)
+            else:
+                self._admit(reading, tap, max(place, part.first))
         if tap.told[origin] >= part.next:
             return []
         part = part.since(tap.told[origin], tap.source.schema)
@@ -271,6 +370,7 @@ class SharedStream:
 
     def leave(self, tap: Tap) -> None:
         """A tap is to read alone, from its place on. That place is held until it is served there."""
+        self._unmet.pop(tap, None)
         for origin, reading in self.origins.items():
             if origin in tap.told:
                 place = tap.places[origin] = tap.told.pop(origin)
@@ -284,6 +384,7 @@ class SharedStream:
 
     def release(self, tap: Tap, origin: Origin) -> None:
         """A tap that left is served alone."""
+        self._unmet.pop(tap, None)
         reading = self.origins.get(origin)
         if reading is not None and reading.held.pop(tap, None) is not None:
             self._moved[reading] = None
@@ -325,10 +426,13 @@ class SharedStream:
         reading = self.origins[batch.origin]
         assert batch.first == reading.read
         self._remember(reading, batch)
+        for tap in self.unmet(batch.origin):
+            if not tap.concerns(batch) and tap in reading.held:  # Published before its query: it need not be kept.
+                reading.held[tap] = batch.next
         due: list[Due] = []
         for tap in [each for each in reading.waiting if each.concerns(batch)]:
-            if (tap.waits[batch.origin] or 0) > batch.first:
-                due += self._offer(reading, tap, batch)  # Its place is inside.
+            if (tap.waits[batch.origin] or 0) > batch.first or _is_span(batch):
+                due += self._offer(reading, tap, batch)  # Its place is inside, or behind it.
             else:
                 self._admit(reading, tap, batch.first)
         self.bytes_saved += len(batch.rows) * max(0, len(reading.joined) - 1)
@@ -352,6 +456,8 @@ class SharedStream:
     def _show(self, reading: Reading, view: _View, batch: Batch) -> list[Due]:
         """A batch for all taps that see it the same way."""
         origin = batch.origin
+        is_latest = batch.sieved is None or batch.sieved.by == self.needs.version
+        may_test = None if is_latest else lambda tap: tap.can_use(batch)
         due: list[Due] = []
         try:
             for part in view.parts(batch):
@@ -360,7 +466,7 @@ class SharedStream:
                     if tap.told.get(origin, part.next) <= part.first:
                         self._owe(reading, tap, part)
                         due.append(Due(tap, part))
-                for rows, taps in view.sieve.sifted(part.fit):
+                for rows, taps in view.sieve.sifted(part.fit, may_test):
                     for tap in taps:
                         first = tap.told.get(origin, part.next)
                         if first <= part.first:

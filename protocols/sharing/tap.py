@@ -11,7 +11,8 @@ from protocols.clock import Stamp
 from protocols.delivery.messages import Batch, Missed, Origin, Position, Publishers, Silence
 from protocols.ids import Millis, RequestId, StreamName, SubscriptionId
 from protocols.messages import Refused
-from protocols.sharing.part import Part
+from protocols.part import Part
+from protocols.sharing.needs import Need
 from queries.expressions import Expression
 from queries.plan import Source
 from queries.schema import Row
@@ -77,6 +78,9 @@ class Tap:
     is_timed: bool  # It goes by the time of publishers.
     known: tuple[Origin, ...]
     is_private: bool = False  # It shares with nobody.
+    needed: tuple[Expression, ...] = ()  # A tuple that does not meet these is of no use to it, though it may get it.
+    columns: tuple[str, ...] | None = None  # It reads no other columns; None: all.
+    needs_from: int = 0  # This version of the shared stream's needs, and all later ones, have what it needs.
     places: dict[Origin, int] = field(default_factory=dict)  # Where it begins, or what it has taken while alone.
     acked: dict[Origin, int] = field(default_factory=dict)  # Its reader has processed everything below.
     waits: dict[Origin, int | None] = field(default_factory=dict)  # For a place, or (None) for its query's insertion.
@@ -96,6 +100,14 @@ class Tap:
     def own_name(self) -> SubscriptionId:
         """Of its own subscription; each has another."""
         return self.name if self.openings <= 1 else f"{self.name}+{self.openings}"
+
+    @property
+    def need(self) -> Need:
+        return Need(self.source, self.needed, self.columns)
+
+    def can_use(self, batch: Batch) -> bool:
+        """Whether nothing that it needs was left out of a batch of the shared stream."""
+        return batch.sieved is None or batch.sieved.by >= self.needs_from
 
     def is_shared(self, origin: Origin) -> bool:
         return origin in self.told or origin in self.waits

@@ -5,7 +5,10 @@ from __future__ import annotations
 from unittest.mock import patch
 
 from protocols.delivery.messages import Origin
-from protocols.sharing.shared import SharedStream
+from protocols.delivery.needs import Sieved
+from protocols.sharing import shared as module_of_streams
+from protocols.sharing.needs import together
+from protocols.sharing.shared import Reading, SharedStream
 from protocols.sharing.tap import Due, Tap
 from tests.sim.bugs import Patch, bug
 
@@ -76,3 +79,30 @@ def a_tap_that_leaves_goes_on_where_others_are() -> Patch:
             tap.places[origin] = tap.acked[origin] = reading.read + 1
 
     return patch.object(SharedStream, "leave", hurry)
+
+
+# What a host needs of a stream, and what publishers leave out of it.
+
+
+@bug("sharing", seeds=60)
+def needs_narrowed_too_early() -> Patch:
+    """The needs of a stream shrink to those of its newest reader."""
+    return patch.object(module_of_streams, "widened", lambda needs, need: together(needs.version + 1, [need]))
+
+
+@bug("sharing", seeds=60)
+def a_reader_joins_before_its_needs_are_heeded() -> Patch:
+    """A tap joins though publishers still leave out what it needs."""
+    return patch.object(SharedStream, "is_heeded", lambda stream, tap, origin: True)
+
+
+@bug("sharing", seeds=60)
+def the_version_of_a_batch_is_ignored() -> Patch:
+    """A tap takes from memory what was sieved before its needs were known."""
+    return patch.object(Reading, "usable", lambda reading, tap: (reading.kept_from, reading.forgotten))
+
+
+@bug("sharing", seeds=60)
+def positions_of_left_out_tuples_are_forgotten() -> Patch:
+    """A sieved batch is read as if its rows followed each other from its beginning."""
+    return patch.object(Sieved, "numbers", property(lambda sieved: list(range(len(sieved.skipped)))))

@@ -99,12 +99,12 @@ def test_silence_is_told_to_readers_that_have_everything_alone() -> None:
             Subscribe(subscription=name, stream="flights", positions=(), since=0, credit=9, heartbeats=heartbeats), peer
         )
     said = Silence(origin, 1, 7)
-    assert feed.beat(said) == [], "the tuple is not on disk"
+    assert feed.beat(said, 10) == [], "the tuple is not on disk"
     feed.commit(1, now=0)
-    assert feed.beat(said) == [Send(OTHER, Heartbeat(subscriptions=("q", "r"), silence=said))]
-    assert feed.beat(said, only="r") == [Send(OTHER, Heartbeat(subscriptions=("r",), silence=said))]
+    assert feed.beat(said, 10) == [Send(OTHER, Heartbeat(subscriptions=("q", "r"), silence=said))]
+    assert feed.beat(said, 10, only="r") == [Send(OTHER, Heartbeat(subscriptions=("r",), silence=said))]
     feed.unreachable(OTHER)
-    assert feed.beat(said) == [], "it may not have got the tuple"
+    assert feed.beat(said, 10) == [], "it may not have got the tuple"
 
 
 @pytest.mark.parametrize("snapshot", [False, True])

@@ -11,6 +11,7 @@ from protocols.catalogue.streams import StreamDefinition
 from protocols.clock import COUNT_BITS
 from protocols.delivery.messages import (
     Batch,
+    Heeded,
     Opened,
     OpenSubscription,
     Origin,
@@ -206,4 +207,7 @@ class Host:
         """A subscription is open, and these origins are served, from their beginning on."""
         effects = self.happen(Answered(request, Opened(subscription="s", stamp=9), last=False))
         placed = Placed(positions=tuple(Position(origin, 0) for origin in origins))
-        return [*effects, *self.happen(Answered(request, placed, last=False))]
+        effects += self.happen(Answered(request, placed, last=False))
+        for origin in origins:
+            effects += self.happen(Answered(request, Heeded(origin=origin, version=1), last=False))
+        return effects

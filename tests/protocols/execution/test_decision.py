@@ -7,7 +7,18 @@ import math
 import msgspec
 
 from protocols.catalogue.statistics import NumberStatistics, StreamStatistics
-from protocols.execution.decision import AGAIN_MS, SETTLED_MS, Choice, Decision, Placing, decide, known_of, parts_of
+from protocols.execution.decision import (
+    AGAIN_MS,
+    SETTLED_MS,
+    Basis,
+    Choice,
+    Decision,
+    Placing,
+    basis_of,
+    decide,
+    known_of,
+    parts_of,
+)
 from protocols.execution.refusals import NoEngine
 from protocols.ids import PeerId
 from protocols.placement.delay import Infeasible
@@ -96,6 +107,32 @@ def test_selections_run_where_their_stream_is_published_and_the_baseline_ships_e
     assert decided(placing("auto"), NARROW).chains == {"l": NORTH, "r": SOUTH}
     assert decided(placing("baseline"), NARROW).chains == {"l": PROXY, "r": PROXY}
     assert decided(placing("auto"), SELECT).chains == {"left": NORTH}
+
+
+def test_publishers_that_sieve_leave_nothing_to_be_placed_but_what_has_state():
+    """Unless the reader does not share, or takes its rows to Spark."""
+    sieving = msgspec.structs.replace(LINE, sieving=(NORTH, SOUTH))
+    assert decided(placing("auto"), SELECT, sieving).chains == {}
+    assert decided(placing("auto", rate=0.0), WINDOWS, sieving).chains == {}
+    assert decided(placing("auto"), NARROW, sieving).chains == {"l": NORTH, "r": SOUTH}, "a join runs on Spark"
+    assert decided(placing("auto"), SELECT, sieving, "spark").chains == {"left": NORTH}
+    assert decided(placing("auto"), SELECT, msgspec.structs.replace(LINE, sieving=(SOUTH,))).chains == {"left": NORTH}
+    apart = placing("auto")
+    apart.sharing = "off"
+    assert decided(apart, SELECT, sieving).chains == {"left": NORTH}
+
+
+def test_an_edge_from_a_publisher_that_sieves_carries_what_is_selected():
+    plan = parse(SELECT, STREAMS).plan
+    plain, sieved = (
+        basis_of(plan, placing(), msgspec.structs.replace(LINE, sieving=each), PROXY, "auto", ())
+        for each in ((), (NORTH, SOUTH))
+    )
+    assert isinstance(plain, Basis)
+    assert isinstance(sieved, Basis)
+    (narrow,) = [each.beta for each in plain.parts.tree.vertices if each.name.startswith("narrow")]
+    (leaf,) = [each.beta for each in sieved.parts.tree.vertices if each.peer == NORTH]
+    assert leaf == narrow < max(each.beta for each in plain.parts.tree.vertices)
 
 
 def test_what_has_state_goes_only_where_there_is_an_engine():

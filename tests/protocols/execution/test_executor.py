@@ -7,6 +7,7 @@ import pytest
 
 from protocols.catalogue.streams import Reads
 from protocols.delivery.messages import Batch, Missed, Opened, OpenSubscription, Publishers, Rows, Seen, Silent
+from protocols.delivery.needs import Needs
 from protocols.effects import Effect, Send, SetTimer, Tell
 from protocols.events import Abandoned, Answered, Received, Requested, TimerFired
 from protocols.execution.cut import introduced
@@ -26,6 +27,7 @@ from protocols.execution.executor import (
 from protocols.execution.flow_rows import FLOW_BYTES, encode_rows
 from protocols.execution.hosted import TIMED_MS
 from protocols.messages import Message, Refused
+from protocols.sieve import selected
 from protocols.subgraphs import (
     PATIENCE_MS,
     Deploy,
@@ -43,6 +45,7 @@ from protocols.subgraphs import (
     SubgraphStatus,
     Undeploy,
 )
+from queries.plan import sources
 from tests.protocols.execution.parts import (
     JOIN,
     LEFT,
@@ -89,7 +92,10 @@ def test_a_subgraph_is_announced_once_its_streams_are_open():
     opened, timer = host.hear(deploy)
     reads = Reads(columns=("number", "part", "at"), version=1, reader='query "q"')
     name = f"left~1000-1@{NORTH.hex()}"
-    command = OpenSubscription(stream="left", subscription=name, since=0, reads=reads, places=True)
+    plan = deploy.subgraph.plan
+    source = sources(plan)[0]
+    needs = Needs(1, source.schema, "at", None, (selected(plan, source.alias),))
+    command = OpenSubscription(stream="left", subscription=name, since=0, reads=reads, places=True, needs=needs)
     assert opened == Tell(Requested(-1, command))
     assert timer == SetTimer(TICK, TICK_MS)
     announced = Send(PROXY, Deployed(query="q.1", attempt=1, number=1, life=1000))

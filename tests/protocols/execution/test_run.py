@@ -9,11 +9,12 @@ import pytest
 
 from protocols.clock import COUNT_BITS
 from protocols.delivery.messages import FINISHED_US, Batch, Missed, Origin, Position, Publishers
+from protocols.delivery.needs import Sieved, skipped
 from protocols.execution.cut import cut
 from protocols.execution.engine import FeedRun, StartRun
 from protocols.execution.flow_rows import decode_rows, encode_rows
 from protocols.execution.run import RunOutput, SubgraphRun
-from protocols.sharing.part import PART_ROWS_MAX
+from protocols.part import PART_ROWS_MAX
 from protocols.subgraphs import PATIENCE_MS, Progress
 from queries.catalogue import Stream
 from queries.expressions import EPOCH
@@ -51,6 +52,36 @@ def test_results_come_with_what_they_cover():
     progress = Progress(covers, covers, 3 * SECOND, 3 * SECOND)
     assert results == [RunOutput([(1,), (3,)], True, progress, progress)]
     assert run.to_acknowledge == {"left": {LEFT: Position(LEFT, 3)}}
+
+
+def sieved(first: int, count: int, latest_s: int, *rows: tuple) -> Batch:
+    """A batch of which only the rows at some places are left; each row says where it stands."""
+    left = batch(LEFT, first, *((number, part, time) for _, number, part, time in rows)).rows if rows else b"\x90"
+    said = Sieved(1, skipped([place - first for place, *_ in rows]), latest_s * SECOND, ())
+    return Batch(LEFT, first, count, 9 << COUNT_BITS, left, said)
+
+
+def test_what_was_left_out_is_covered_and_counted_and_moves_the_watermark():
+    run = run_of(SELECT)
+    _, results = run.take_batch("left", sieved(0, 10, 7, (3, 33, 1, at(4)), (8, 88, 1, at(5))), now=0)
+    covers = (reach("left", LEFT, 10),)
+    progress = Progress(covers, covers, 7 * SECOND, 7 * SECOND)
+    assert results == [RunOutput([(33,), (88,)], True, progress, progress)]
+    _, results = run.take_batch("left", sieved(10, 5, 9), now=0)
+    covers = (reach("left", LEFT, 15),)
+    assert [each.progress for each in results] == [Progress(covers, covers, 9 * SECOND, 9 * SECOND)]
+    assert run.rows_in == {"left": 15}
+
+
+def test_a_sieved_batch_that_was_told_in_part_is_fed_in_two():
+    run = run_of(SELECT, resume=Progress((reach("left", LEFT, 4),), (reach("left", LEFT, 4),)))
+    _, results = run.take_batch(
+        "left", sieved(0, 10, 7, (3, 33, 1, at(4)), (4, 44, 1, at(5)), (8, 88, 1, at(5))), now=0
+    )
+    assert [(list(each.rows), each.is_new, each.progress.covers) for each in results] == [
+        ([], False, (reach("left", LEFT, 4),)),
+        ([(44,), (88,)], True, (reach("left", LEFT, 10),)),
+    ]
 
 
 def test_parts_of_a_large_batch_cover_no_more_than_themselves():

@@ -16,7 +16,9 @@ from protocols.catalogue.streams import READS_ALL
 from protocols.clock import COUNT_BITS
 from protocols.delivery.messages import (
     Batch,
+    Heeded,
     Missed,
+    NeedsChanged,
     Opened,
     OpenSubscription,
     Origin,
@@ -29,20 +31,21 @@ from protocols.delivery.messages import (
     Silence,
     Silent,
 )
+from protocols.delivery.needs import EVERYBODY, Needs, Sieved, skipped
 from protocols.effects import Effect, Tell
 from protocols.events import Abandoned, Requested
 from protocols.ids import PeerId, RequestId
 from protocols.inside import Inside
 from protocols.limits import Limits
 from protocols.messages import Refused
+from protocols.part import Part, parts_of, timed_rows
 from protocols.sharing.host import Outcome, StreamHost
-from protocols.sharing.part import Part, timed_rows
-from protocols.sharing.sieve import EVERYBODY, selected
 from protocols.sharing.tap import Due, NoRows, Some, Tap
 from protocols.sharing.tap import Opened as TapOpened
+from protocols.sieve import selected
 from queries.catalogue import Stream
 from queries.compile import predicate_on_batch
-from queries.expressions import EPOCH, MICROSECOND, conjunction
+from queries.expressions import EPOCH, MICROSECOND, columns_of, conjunction
 from queries.plan import Source, sources
 from queries.query import parse
 from queries.schema import Row, Schema
@@ -95,6 +98,8 @@ class Subscription:
     request: RequestId
     opened_at: int
     is_open: bool = False
+    needs: Needs | None = None  # As the host stated them last,
+    heeded: dict[Origin, Needs] = field(default_factory=dict)  # and as each publisher goes by them.
     sent: dict[Origin, int] = field(default_factory=dict)
     seen: dict[Origin, int] = field(default_factory=dict)
     unseen: deque[tuple[Origin, int, int]] = field(default_factory=deque)  # What the host holds, as it came.
@@ -111,9 +116,10 @@ class Reader:
     """One reader of a tap: what it got, and how far it has said so."""
 
     tap: Tap
-    wants: tuple | None
+    wants: tuple
     starts: dict[Origin, int]
     since: int
+    begun: dict[Origin, int] = field(default_factory=dict)
     at: dict[Origin, int] = field(default_factory=dict)
     rows: dict[Origin, list[Row]] = field(default_factory=dict)
     latest_us: dict[Origin, int] = field(default_factory=dict)
@@ -123,7 +129,13 @@ class Reader:
     silences: int = 0
 
     def keep(self, rows: list[Row] | tuple) -> list[Row]:
-        return list(predicate_on_batch(conjunction(self.wants or ()), SOURCE.columns)(rows))
+        return list(predicate_on_batch(conjunction(self.wants), SOURCE.columns)(rows))
+
+    def shown(self, row: Row) -> Row:
+        """A row in the columns that this reader reads."""
+        columns = self.tap.columns
+        names = [each.name for each in SCHEMA.fields]
+        return tuple(row[at] if columns is None or name in columns else None for at, name in enumerate(names))
 
 
 class World:
@@ -188,16 +200,22 @@ class World:
             since = (
                 self.tick() if luck.random() < 0.7 or self.forgets else luck.choice([0, self.stamp - (5 << COUNT_BITS)])
             )
-            wants = luck.choice([None, *SELECTIONS])
+            wants = luck.choice(SELECTIONS)
             starts: dict[Origin, int] = {}
         else:
             since, wants, starts = resume.since, resume.wants, dict(resume.tap.acked)
+        read = [each.path[0] for part in wants for each in columns_of(part)]
+        columns = tuple(
+            each.name for each in SCHEMA.fields if each.name in ("at", *read, luck.choice(["number", "part"]))
+        )
         tap = Tap(
             name=f"q{len(self.readers) + len(self.gone)}",
             stream=STREAM,
             since=since,
             source=SOURCE,
-            parts=wants,
+            parts=wants if luck.random() < 0.8 else None,
+            needed=wants,
+            columns=columns if luck.random() < 0.7 else None,
             reads=READS_ALL,
             is_timed=luck.random() < 0.5,
             known=tuple(self.logs) if luck.random() < 0.5 else (),
@@ -241,7 +259,14 @@ class World:
         assert isinstance(effect, Tell)
         match effect.event:
             case Requested(request=request, command=OpenSubscription() as command):
-                self.subscriptions[request] = Subscription(command, request, self.stamp)
+                self.subscriptions[request] = Subscription(command, request, self.stamp, needs=command.needs)
+            case NeedsChanged():
+                for each in self.subscriptions.values():
+                    if each.command.subscription == effect.event.subscription:
+                        assert each.needs is not None
+                        assert effect.event.needs.version > each.needs.version
+                        each.needs = effect.event.needs
+                        each.needs.check()
             case Requested(command=Seen() as command):
                 for each in self.subscriptions.values():
                     if each.command.subscription == command.subscription:
@@ -262,17 +287,19 @@ class World:
             case TapOpened():
                 reader.is_open = True
             case Part():
+                self.check_places(reader, what)
                 self.got(reader, what.origin, what.first, what.next, list(what.rows), what.published_at)
                 self.note(reader, what.origin, what.latest_us)
             case Some(part=part, rows=rows):
-                assert reader.wants is not None
+                assert reader.tap.parts is not None
                 assert what.first <= part.first, f"seed={self.seed}"
                 self.got(reader, part.origin, what.first, part.next, list(rows), part.published_at, is_sieved=True)
                 self.note(reader, part.origin, what.latest_us)
             case Batch():
-                rows = timed_rows(SCHEMA, "at", what)
-                self.got(reader, what.origin, what.first, what.next, rows, what.published_at)
-                self.note(reader, what.origin, max((row[3] - EPOCH) // MICROSECOND for row in rows))
+                for part in parts_of(SCHEMA, "at", what):
+                    self.check_places(reader, part)
+                    self.got(reader, part.origin, part.first, part.next, list(part.rows), part.published_at)
+                    self.note(reader, part.origin, part.latest_us)
             case Publishers() | Silence():
                 if isinstance(what, Silence):
                     reader.silences += 1
@@ -286,6 +313,13 @@ class World:
                 raise AssertionError(f"seed={self.seed}: {what} for {reader.tap.name}")
             case other:
                 raise AssertionError(other)
+
+    def check_places(self, reader: Reader, part: Part) -> None:
+        log = self.logs[part.origin]
+        for place, row in zip(part.places, part.rows, strict=True):
+            batch = next(each for each in log.batches if each.next > place)
+            published = SCHEMA.decode(batch.rows)[place - batch.first]
+            assert reader.shown(row) == reader.shown(published), f"seed={self.seed}: another tuple stands at {place}"
 
     def note(self, reader: Reader, origin: Origin, latest_us: int) -> None:
         reader.latest_us[origin] = max(latest_us, reader.latest_us.get(origin, latest_us))
@@ -308,8 +342,9 @@ class World:
         assert stamp >= reader.since, message
         assert at is None or at == first, message
         reader.at[origin] = upto
+        reader.begun.setdefault(origin, first)
         kept = rows if is_sieved else reader.keep(rows)
-        reader.rows.setdefault(origin, []).extend(row[:3] for row in kept)
+        reader.rows.setdefault(origin, []).extend(map(reader.shown, kept))
         reader.unacked.append((Position(origin, upto),))
 
     def acknowledge(self, reader: Reader) -> None:
@@ -356,9 +391,51 @@ class World:
         if first.first < at:
             rows = SCHEMA.decode(first.rows)[at - first.first :]
             batches[0] = Batch(log.origin, at, len(rows), first.published_at, SCHEMA.encode(rows))
+        batches = self.sieved(batches, subscription.heeded.get(log.origin))
         subscription.sent[log.origin] = batches[-1].next
         subscription.unseen += [(each.origin, each.next, len(each.rows)) for each in batches]
         self.answer(request, Rows(batches=tuple(batches)))
+
+    def sieved(self, batches: list[Batch], needs: Needs | None) -> list[Batch]:
+        """Row by row, without what the reader does not need; empty batches may become one span."""
+        if needs is None or needs.is_everything:
+            return batches
+        found: list[Batch] = []
+        for batch in batches:
+            rows = timed_rows(SCHEMA, "at", batch)
+            keeps = [predicate_on_batch(conjunction(parts), needs.source.columns) for parts in needs.conjunctions]
+            numbers = [number for number, row in enumerate(rows) if any(keep([row]) for keep in keeps)]
+            names = [each.name for each in SCHEMA.fields]
+            thin = [
+                tuple(
+                    rows[number][at] if needs.columns is None or name in needs.columns else None
+                    for at, name in enumerate(names)
+                )
+                for number in numbers
+            ]
+            latest_us = max((row[3] - EPOCH) // MICROSECOND for row in rows)
+            sieved = Sieved(needs.version, skipped(numbers), latest_us)
+            first = batch.first
+            last = found[-1] if found else None
+            if last is not None and last.sieved is not None and not last.sieved.skipped and not numbers:
+                found.pop()
+                first, sieved = last.first, Sieved(needs.version, (), max(latest_us, last.sieved.latest_us))
+            count = batch.next - first
+            found.append(Batch(batch.origin, first, count, batch.published_at, SCHEMA.encode(thin), sieved))
+            found[-1].check()
+        return found
+
+    def heed(self, subscription: Subscription) -> None:
+        """A publisher hears what is needed; or it says by which needs it goes. One of an older release never does."""
+        if subscription.needs is None or not subscription.sent:
+            return
+        origin = self.luck.choice(list(subscription.sent))
+        is_old = origin.publisher == PeerId(bytes([2]) * 20)
+        if not is_old and self.luck.random() < 0.5:
+            subscription.heeded[origin] = subscription.needs
+        elif is_old or origin in subscription.heeded:
+            version = subscription.needs.version if is_old else subscription.heeded[origin].version
+            self.answer(subscription.request, Heeded(origin=origin, version=version))
 
     def hush(self, subscription: Subscription) -> None:
         if subscription.sent and subscription.command.heartbeats:
@@ -372,16 +449,18 @@ class World:
 
     # A run.
 
-    def step(self) -> None:
+    def step(self) -> None:  # noqa: C901 - one branch for each thing that happens
         luck = self.luck
         awake = [each for each in self.readers if each.unacked and not each.sleeps]
-        kinds = ["publish", "serve", "ack", "catch up", "tick", "join", "leave", "origin", "wake", "restart"]
-        weights = [6.0, 14, 8, 3, 1, 0.8, 0.5, 0.05, 0.3, 0.05]
+        kinds = ["publish", "serve", "ack", "catch up", "tick", "join", "leave", "origin", "wake", "restart", "heed"]
+        weights = [6.0, 14, 8, 3, 1, 0.8, 0.5, 0.05, 0.3, 0.05, 3]
         match luck.choices(kinds, weights)[0]:
             case "publish" if self.logs:
                 self.publish()
             case "serve" if self.subscriptions:
                 self.serve(luck.choice(list(self.subscriptions.values())))
+            case "heed" if self.subscriptions:
+                self.heed(luck.choice(list(self.subscriptions.values())))
             case "ack" if awake:
                 self.acknowledge(luck.choice(awake))
             case "catch up" if self.readers:
@@ -413,6 +492,8 @@ class World:
             self.perform(self.host.tick(self.now))
             for each in list(self.subscriptions.values()):
                 if each.request in self.subscriptions:
+                    self.heed(each)
+                if each.request in self.subscriptions:
                     self.serve(each)
             for reader in list(self.readers):
                 if reader.unacked and not reader.sleeps:
@@ -422,13 +503,22 @@ class World:
     def due(self, reader: Reader, log: Log) -> list[Row]:
         start = reader.starts.get(log.origin, log.start(reader.since))
         rows = [row for each in log.batches for row in SCHEMA.decode(each.rows)][start:]
-        return [row[:3] for row in reader.keep([(*row, row[2]) for row in rows])]
+        return [reader.shown(row) for row in reader.keep([(*row, row[2]) for row in rows])]
+
+    def check_time(self, reader: Reader, log: Log) -> None:
+        """A reader knows the latest time of all tuples that it has passed, needed or not."""
+        rows = [row for each in log.batches for row in SCHEMA.decode(each.rows)]
+        times = [(row[2] - EPOCH) // MICROSECOND for row in rows]
+        if log.origin in reader.begun:
+            begun, at, known = reader.begun[log.origin], reader.at[log.origin], reader.latest_us[log.origin]
+            assert max(times[begun:at]) <= known <= max(times[:at]), f"seed={self.seed}: {reader.tap.name}"
 
     def check(self) -> None:
         """Every reader that does not sleep has all that is due to it; nobody has anything else."""
         for reader in self.readers:
             assert reader.is_open, f"seed={self.seed}: {reader.tap.name} was never told that it is open"
             for log in self.logs.values():
+                self.check_time(reader, log)
                 expected, rows = self.due(reader, log), reader.rows.get(log.origin, [])
                 where = f"seed={self.seed}: {reader.tap.name} of {log.origin.publisher.short}"
                 if reader.sleeps:

@@ -26,6 +26,6 @@ def test_the_model_finds_a_planted_bug(name: str):
         with BUGS[name].plant():
             try:
                 play(seed)
-            except AssertionError:
+            except (AssertionError, TypeError):  # A selection tests a column that was left out.
                 return
     raise AssertionError(f"{name} is not found in 30 seeds")

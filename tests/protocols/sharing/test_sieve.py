@@ -7,7 +7,8 @@ from decimal import Decimal
 
 import pytest
 
-from protocols.sharing.sieve import EVERYBODY, Sieve, selected
+from protocols.delivery.needs import EVERYBODY
+from protocols.sieve import Sieve, selected
 from queries.catalogue import Stream
 from queries.compile import predicate_on_batch
 from queries.expressions import Expression, conjunction

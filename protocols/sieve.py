@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Final, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 
-from protocols.join_index.filing import Comparison, Filing, comparison_in
+from protocols.delivery.needs import EVERYBODY
+from protocols.filing import Comparison, Filing, comparison_in
 from queries.compile import predicate_on_batch
 from queries.expressions import Column, Expression, conjunction, conjuncts, rewritten
 from queries.plan import Operator, Select, Source, walk
 from queries.schema import Row
 
 Reader = TypeVar("Reader")
-EVERYBODY: Final = ""  # The alias that a stream has in the selections of all its readers.
 
 
 def selected(plan: Operator, alias: str) -> tuple[Expression, ...]:
@@ -78,9 +78,16 @@ class Sieve(Generic[Reader]):
             del self._selections[name]
             self._filed.remove(name, known.wish)
 
-    def sifted(self, rows: Sequence[Row]) -> Iterator[tuple[Sequence[Row], dict[Reader, None]]]:
-        """Rows of a batch, and who gets them. Who gets none is not named."""
+    def sifted(
+        self, rows: Sequence[Row], may_test: Callable[[Reader], bool] | None = None
+    ) -> Iterator[tuple[Sequence[Row], dict[Reader, None]]]:
+        """Rows of a batch, and who gets them. Who gets none is not named.
+
+        Rows may lack columns that some selections test: `may_test` says whose are not among them.
+        """
         for selection, some in self._filed.found_in(rows):
+            if may_test is not None and not any(map(may_test, selection.readers)):
+                continue
             kept = selection.keep(some)
             if kept:
                 yield kept, selection.readers

@@ -2,8 +2,8 @@
 
 A thing is filed under one comparison: an equality if it has one, else a bound (`<`, `<=`, `>`, `>=`). A thing without
 any is filed among those that every row may concern. A lookup only leaves out what a row cannot concern; whoever asks
-checks the whole condition after it. Queries of a join are filed so (`selections.py`), and the selections on a stream
-that a host reads (`sharing/sieve.py`).
+checks the whole condition after it. Queries of a join are filed so (`join_index/selections.py`), and selections on a
+stream (`sieve.py`).
 """
 
 from __future__ import annotations
