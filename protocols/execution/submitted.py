@@ -467,8 +467,8 @@ class SubmittedQuery:
     def _published(self, now: Millis) -> list[Effect]:
         note = self.results.mark_published()
         if self.attempt is not None:
-            return self.results.settled(note, self.attempt.number) + self._publish(now)
-        self.results.go_on_from(note)  # The attempt that made them is over.
+            return self.results.acknowledge(note, self.attempt.number) + self._publish(now)
+        self.results.resume_from(note)  # The attempt that made them is over.
         return self._begin_attempt(now) if self.state == "waiting" else []
 
     # From one proxy to the next.

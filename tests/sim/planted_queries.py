@@ -124,7 +124,7 @@ def a_resumed_attempt_without_its_state() -> Patch:
 @bug("queries", seeds=20)
 def old_rows_taken_for_new() -> Patch:
     """Rows that are read again for the state make their results again."""
-    return patch.object(SubgraphRun, "_told", property(lambda run: Vector(), lambda run, vector: None), create=True)
+    return patch.object(SubgraphRun, "_covered", property(lambda run: Vector(), lambda run, vector: None), create=True)
 
 
 @bug("queries", seeds=400)

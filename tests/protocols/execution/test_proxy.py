@@ -298,7 +298,7 @@ def test_statistics_outlive_a_crash_with_their_query_and_must_be_some():
     proxy.happen(Requested(2, SubmitQuery(text=SELECT, name="q", statistics=known)))
     proxy.show_streams(left=NORTH)
     proxy.start(proxy.journal)
-    assert proxy.proxy.queries["q"].planning.placing.told["left"].rate_per_s == 5
+    assert proxy.proxy.queries["q"].planning.placing.rates["left"].rate_per_s == 5
 
 
 def test_a_query_whose_last_peer_with_spark_is_gone_waits_for_one():
