@@ -1,9 +1,9 @@
-"""Things filed by the constant that each compares an attribute with, so that a row finds those it may concern.
+"""An index of selections: given a row, it finds the things whose condition the row may meet.
 
-A thing is filed under one comparison: an equality if it has one, else a bound (`<`, `<=`, `>`, `>=`). A thing without
-any is filed among those that every row may concern. A lookup only leaves out what a row cannot concern; whoever asks
-checks the whole condition after it. Queries of a join are filed so (`join_index/selections.py`), and selections on a
-stream (`sieve.py`).
+A thing is filed under one comparison of an attribute with a constant: an equality if its condition has one, else a
+bound (`<`, `<=`, `>`, `>=`). A thing without such a comparison is found by every row. A lookup may find too much, never
+too little: whoever asks checks the whole condition after it. The things are the queries of a join
+(`join_index/selections.py`), or the selections on a stream that a host reads (`sieve.py`).
 """
 
 from __future__ import annotations

@@ -130,12 +130,13 @@ def merged(before: Progress, after: Progress) -> Progress:
     covers, lows = Vector.of(before.covers), Vector.of(before.lows)
     covers.advance(after.covers)
     lows.advance(after.lows)
-    watermark_us = _later(before.watermark_us, after.watermark_us)
-    floor_us = _later(before.floor_us, after.floor_us)
+    watermark_us = later(before.watermark_us, after.watermark_us)
+    floor_us = later(before.floor_us, after.floor_us)
     return Progress(covers.reaches(), lows.reaches(), watermark_us, floor_us, after.is_idle, after.has_finished)
 
 
-def _later(a: int | None, b: int | None) -> int | None:
+def later(a: int | None, b: int | None) -> int | None:
+    """The later of two times, each of which may be unknown."""
     return max((time for time in (a, b) if time is not None), default=None)
 
 
@@ -160,7 +161,7 @@ class FlowInput(msgspec.Struct, frozen=True, array_like=True, tag="flow", tag_fi
 
     alias: str
     subgraph: Count
-    is_mixed: bool = False  # The last field of its rows says which are new.
+    is_mixed: bool = False  # Its rows end with whether they are new.
     maker: PeerId | None = None  # The host of that subgraph. None: an older proxy sent it; whoever is first makes it.
 
 
@@ -177,9 +178,7 @@ class Subgraph(msgspec.Struct, frozen=True, array_like=True):
     consumer: Count | None = None  # The subgraph that reads it.
     consumer_alias: str = ""
     derived: StreamName = ""  # The name of what it makes for its consumer: the same in every query that wants it.
-    tells_old: bool = (
-        False  # It hands on results of old rows alone, too. The last field of its rows says which are new.
-    )
+    tells_old: bool = False  # It hands on results of old rows alone, too: its rows end with whether they are new.
     is_timed: bool = True  # It, or what it feeds, has state and goes by watermarks.
 
 
@@ -187,13 +186,13 @@ class Subgraph(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Deploy(Message, frozen=True, kw_only=True, tag="DEPLOY"):
-    """Run a subgraph, in this attempt of its query; earlier attempts are over."""
+    """Run a subgraph in this attempt of its query; earlier attempts are over."""
 
     query: StreamName
     attempt: Count
     subgraph: Subgraph
     consumer_host: PeerId | None
-    resume: Progress  # Rows below its covers are for state only; results made of them alone are known already.
+    resume: Progress  # Rows below its covers are old. They are for state only: results of old rows alone are known.
 
     def check(self) -> None:
         subgraph = self.subgraph
@@ -263,7 +262,7 @@ class Flow(Message, frozen=True, kw_only=True, tag="FLOW"):
     sequence: Count
     rows: bytes
     count: Count
-    is_new: bool  # Otherwise the consumer needs them for its state only.
+    is_new: bool  # Otherwise they are old: the consumer needs them for its state only.
     progress: Progress
     is_whole: bool  # False: more parts of the batch follow (the last has the progress), or its maker still replays.
 
@@ -352,9 +351,7 @@ class ResultsReady(Event, frozen=True):
     attempt: int
     rows: Sequence[Row]
     progress: Progress | None  # None: what they cover is not known yet.
-    beyond: Sequence[
-        bytes
-    ] = ()  # Digests of this attempt's results that `progress` does not cover; if None, of `rows`.
+    beyond: Sequence[bytes] = ()  # Digests of what `progress` does not cover; without progress, of `rows`.
 
 
 class ResultsSafe(Event, frozen=True):

@@ -68,7 +68,7 @@ class Index:
     """The two rewriters and five evaluators of some queries."""
 
     def __init__(self, plans: Iterable[Operator]) -> None:
-        limits = JoinLimits(late_ms=DAY_MS, queries_max=1_000_000)
+        limits = JoinLimits(away_ms=DAY_MS, queries_max=1_000_000)
         self._rewriters = [Rewriter(peer, limits, Inside()) for peer in PEERS[:2]]
         self._evaluators = {peer: Evaluator(peer, limits) for peer in PEERS}
         self._requests: list[RequestId] = []

@@ -16,7 +16,7 @@ def disagreements(peers: Iterable[SimPeer]) -> list[str]:
     live = {each.peer_id: each.machine for each in peers if isinstance(each.machine, Peer)}
     queries = [each for peer in live.values() for each in peer.proxy.queries.values()]
     placed = [each for each in queries if each.planning.index is None]
-    waiting = [f"query {each.name} is {each.state}: {each.reason}" for each in placed if each.state != "running"]
+    waiting = [f"query {each.name} is {each.state}: {each.retry.reason}" for each in placed if each.state != "running"]
     return waiting or [*_misplaced(live, placed), *_claimed_twice(live, placed)]
 
 

@@ -1,4 +1,4 @@
-"""A disk whose power fails during a write: some steps are done, one is begun, the rest never happen."""
+"""Disks that fail during a write: some steps are done, one is begun, the rest never happen."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ class PowerLost(Exception):
     """From here on nothing reaches the disk."""
 
 
-class FailingDisk:
-    """Passes everything on until so many steps are safe; then the power is gone."""
+class CountedDisk:
+    """Passes everything on to a disk, until so many steps are done. Then `end` is raised in place of the next one."""
+
+    end: type[Exception]
 
     def __init__(self, disk: Disk, steps: int) -> None:
         self._disk = disk
@@ -27,7 +29,8 @@ class FailingDisk:
         return self._disk.read(name, offset, size)
 
     def append(self, name: str, data: bytes) -> None:
-        self._disk.append(name, data)  # Not synced yet: the crash decides what is left of it.
+        self._step()
+        self._disk.append(name, data)
 
     def sync(self, name: str) -> None:
         self._step()
@@ -47,5 +50,14 @@ class FailingDisk:
 
     def _step(self) -> None:
         if self._steps == 0:
-            raise PowerLost
+            raise self.end
         self._steps -= 1
+
+
+class FailingDisk(CountedDisk):
+    """Its power is gone after so many steps that are safe at once."""
+
+    end = PowerLost
+
+    def append(self, name: str, data: bytes) -> None:
+        self._disk.append(name, data)  # Not synced yet: the crash decides what is left of it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -20,14 +20,12 @@ from queries.decimals import BOUNDS
 
 if TYPE_CHECKING:
     from peerd.cli.watermark import Watch
-    from peerd.client import Client, QueryEngine, RunningQuery
+    from peerd.client import Client, QueryOptions, RunningQuery
     from peerd.control_client import ControlClient
     from protocols.execution.messages import (
-        PlacementName,
         QueryListed,
         QueryShown,
         QueryStarting,
-        ResultsDurability,
         SubgraphShown,
     )
     from protocols.subgraphs import RewriterStatus, SubgraphStatus
@@ -61,24 +59,11 @@ _SUBGRAPH_COLUMNS: Final = (
 )
 
 
-class SubmitOptions(NamedTuple):
-    """How a query is to run."""
-
-    name: str
-    engine: QueryEngine
-    placement: PlacementName
-    within_ms: float | None
-    statistics: str
-    since: Literal["now", "start"] | int
-    durability: ResultsDurability
-    takeover_ms: float | None
-
-
 def run_query(
     text: str,
     data_dir: Path | None,
     number: int | None,
-    how: SubmitOptions,
+    how: QueryOptions,
     limit: int | None,
     detach: bool,
     form: str | None,
@@ -89,14 +74,14 @@ def run_query(
         progress = _Progress(target(data_dir, number))
         async with client_for(data_dir, number, patience_s=None if detach else PATIENCE_S) as client, progress:
             if detach:
-                accepted = await client.submit(text, **how._asdict(), on_starting=progress.begin)
+                accepted = await client.submit(text, **how, on_starting=progress.begin)
                 click.echo(accepted.query)
                 click.echo(
                     f'"peer query attach {accepted.query}" reads it, "peer query stop {accepted.query}" ends it',
                     err=True,
                 )
                 return
-            async with client.query(text, **how._asdict(), on_starting=progress.begin) as results:
+            async with client.query(text, **how, on_starting=progress.begin) as results:
                 progress.end()
                 click.echo(f"query {results.query} runs; Ctrl-C stops it", err=True)
                 async with explaining(lambda: shown_record(client, results.query)) as watch:

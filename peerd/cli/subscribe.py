@@ -31,7 +31,7 @@ from peerd.words import count as counted
 from peerd.words import parse_span
 
 if TYPE_CHECKING:
-    from peerd.client import Client, Subscription
+    from peerd.client import Client, QueryOptions, Subscription
     from protocols.delivery.messages import DeadLettered, Missed
     from protocols.execution.messages import PlacementName, ResultsDurability
 
@@ -123,11 +123,11 @@ def subscribe(
     query = query_text(text, file)
     if query is not None:
         _check_last(last)
-        from peerd.cli.query import SubmitOptions, run_query
+        from peerd.cli.query import run_query
 
-        known = stats.read_text() if stats is not None else ""
-        runs, begins, bound_ms = runs_by(engine, join), since_of(since), _milliseconds(within)
-        how = SubmitOptions(name or "", runs, placement, bound_ms, known, begins, durability, _milliseconds(takeover))
+        how: QueryOptions = {"name": name or "", "engine": runs_by(engine, join), "since": since_of(since)}
+        how |= {"placement": placement, "within_ms": _milliseconds(within), "statistics": _text_of(stats)}
+        how |= {"durability": durability, "takeover_ms": _milliseconds(takeover)}
         run_query(with_parameters(query, parameters), data_dir, number, how, limit, detach, form)
         return
     assert text is not None
@@ -185,6 +185,10 @@ def _check_last(last: int | None) -> None:
     if last is not None:
         hint = "--since lets a query begin in the past, with what its streams have kept."
         raise PeerError("--last goes with a stream, not with a query", hint=hint, exit_code=Exit.MISUSE)
+
+
+def _text_of(file: Path | None) -> str:
+    return file.read_text() if file is not None else ""
 
 
 def _milliseconds(text: str | None) -> float | None:

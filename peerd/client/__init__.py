@@ -17,7 +17,8 @@ between: the client comes back to its peer by itself. docs/examples/delays.py is
 
 from __future__ import annotations
 
-from peerd.client.client import PATIENCE_S, Client, QueryEngine
+from peerd.client.client import PATIENCE_S, Client
+from peerd.client.options import QueryEngine, QueryOptions
 from peerd.client.publisher import Publisher
 from peerd.client.running_query import RunningQuery
 from peerd.client.session import ConnectionLost, PeerRefused
@@ -33,6 +34,7 @@ __all__ = [
     "PeerRefused",
     "Publisher",
     "QueryEngine",
+    "QueryOptions",
     "ReceivedBatch",
     "Row",
     "RunningQuery",

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Literal, Self, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar, Unpack
 
+from peerd.client.options import QueryEngine, QueryOptions
 from peerd.client.publisher import Publisher
 from peerd.client.running_query import RunningQuery
 from peerd.client.session import PeerRefused, Repeat, Session
@@ -50,7 +51,6 @@ from protocols.delivery.messages import (
 from protocols.execution.messages import (
     AdoptQuery,
     ListQueries,
-    PlacementName,
     PlanQuery,
     QueriesListed,
     QueryAccepted,
@@ -60,7 +60,6 @@ from protocols.execution.messages import (
     QueryShown,
     QueryStarting,
     QueryWeighed,
-    ResultsDurability,
     ShowQuery,
     StopQuery,
     SubmitQuery,
@@ -91,7 +90,6 @@ from queries.schema import Field, Schema
 PATIENCE_S: Final = 30.0
 PUBLISHES_IN_FLIGHT_MAX: Final = 100  # Fewer than a peer remembers of one client.
 
-QueryEngine = Literal["auto", "inline", "spark", "sai", "dai-q", "dai-t", "dai-v"]  # The last four: the join index.
 _Answer = TypeVar("_Answer", bound=Answer)
 
 
@@ -364,42 +362,19 @@ class Client:
         text: str,
         parameters: Sequence[Any] = (),
         *,
-        name: QueryId = "",
-        engine: QueryEngine = "auto",
-        placement: PlacementName = "auto",
-        within_ms: float | None = None,
-        statistics: str = "",
-        since: Literal["now", "start"] | Stamp = "now",
-        durability: ResultsDurability = "auto",
-        takeover_ms: float | None = None,
         detached: bool = False,
         on_starting: Callable[[QueryStarting], None] | None = None,
+        **options: Unpack[QueryOptions],
     ) -> RunningQuery:
         """Run a continuous query in SQL or WXQuery and read its results: `async with client.query("SELECT …") as rows`.
 
         It misses no tuple published after it has begun. It ends with the block, unless it is detached: then it goes on
-        at the peer, and attach() reads it. Parameters replace the question marks of SQL. `placement` says how its
-        operators are placed, `within_ms` bounds the delay of a tuple to this peer. `statistics` describe streams that
-        nobody publishes to yet, as `peer history --stats -o json` prints them. `since` lets it begin in the past, with
-        what its streams have kept from then on. `durability="replicated"` keeps the results on a second disk, too; with
-        `takeover_ms` the peer that has it goes on with the query once this one has been gone for so long.
+        at the peer, and attach() reads it. Parameters replace the question marks of SQL. `on_starting` hears what the
+        query waits for before it runs. The other options (`name`, `engine`, `placement`, `within_ms`, `statistics`,
+        `since`, `durability`, `takeover_ms`) are explained in QueryOptions.
         """
         return RunningQuery(
-            self,
-            lambda: self.submit(
-                text,
-                parameters,
-                name=name,
-                engine=engine,
-                placement=placement,
-                within_ms=within_ms,
-                statistics=statistics,
-                since=since,
-                durability=durability,
-                takeover_ms=takeover_ms,
-                on_starting=on_starting,
-            ),
-            ends=not detached,
+            self, lambda: self.submit(text, parameters, on_starting=on_starting, **options), ends=not detached
         )
 
     def attach(
@@ -417,32 +392,26 @@ class Client:
         text: str,
         parameters: Sequence[Any] = (),
         *,
-        name: QueryId = "",
-        engine: QueryEngine = "auto",
-        placement: PlacementName = "auto",
-        within_ms: float | None = None,
-        statistics: str = "",
-        since: Literal["now", "start"] | Stamp = "now",
-        durability: ResultsDurability = "auto",
-        takeover_ms: float | None = None,
         on_starting: Callable[[QueryStarting], None] | None = None,
+        **options: Unpack[QueryOptions],
     ) -> QueryAccepted:
-        """Start a query that runs until it is stopped. `on_starting` hears what it waits for meanwhile."""
+        """Start a query that runs until it is stopped; otherwise as query()."""
 
         def hear(news: Answer) -> None:
             if on_starting is not None and isinstance(news, QueryStarting):
                 on_starting(news)
 
+        takeover_ms = options.get("takeover_ms")
         command = SubmitQuery(
             text=filled(text, parameters),
-            name=name,
-            engine=engine,
+            name=options.get("name", ""),
+            engine=options.get("engine", "auto"),
             witness=self._latest,
-            placement=placement,
-            within_ms=within_ms,
-            statistics=statistics,
-            since=since,
-            durability=durability,
+            placement=options.get("placement", "auto"),
+            within_ms=options.get("within_ms"),
+            statistics=options.get("statistics", ""),
+            since=options.get("since", "now"),
+            durability=options.get("durability", "auto"),
             takeover_ms=None if takeover_ms is None else round(takeover_ms),
         )
         answer = await self._session.ask(command, "never", hear)

@@ -1,6 +1,7 @@
-"""Takes queries over whose proxy is gone, from the copies of their results that this peer keeps.
+"""Takes over queries whose proxy is gone, from the copies of their results that this peer keeps as their backup.
 
-backup: silence of the proxy, or ADOPT ──▶ its copy is frozen ──▶ next link of the chain of custody ──▶ a proxy goes on
+the proxy is silent, or ADOPT ─▶ the copy is frozen ─▶ a wish for the next link of the chain of custody ─▶ it is decided
+─▶ this peer is the proxy
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ FORGOTTEN_MS: Final = 600_000  # After so long without a word, look whether the 
 
 
 class CopyFrozen(Event, frozen=True):
-    """Our disk knows that a copy is to stay as it is."""
+    """Our disk knows that a copy takes no more results."""
 
     origin: Origin
 
@@ -63,7 +64,7 @@ class Adopter:
     may_publish: Callable[[StreamName], bool] = lambda _stream: True  # The door replaces it.
     _adopting: dict[Origin, tuple[str, RequestId | None]] = field(default_factory=dict)  # Name, and who waits for it.
     _looking: dict[Origin, None] = field(default_factory=dict)
-    _retry_at: dict[Origin, Millis] = field(default_factory=dict)  # Not before: something stood in the way.
+    _retry_at: dict[Origin, Millis] = field(default_factory=dict)  # After a try that failed: the next one.
     _down: dict[PeerId, Millis] = field(default_factory=dict)
     _read: dict[Origin, tuple[int, QueryInstalled | None]] = field(default_factory=dict)  # Notes that were decoded.
 
@@ -123,7 +124,7 @@ class Adopter:
         return effects
 
     def _is_due(self, installed: QueryInstalled, origin: Origin, silent_ms: Millis) -> bool:
-        """Whether its proxy is gone for long enough; or it was under way when this peer crashed, or was not decided."""
+        """Whether its proxy has been gone for long enough, or this peer has begun to take it over already."""
         is_gone = bool(installed.takeover_ms) and silent_ms > installed.takeover_ms
         return is_gone or origin in self.keeper.frozen
 
@@ -153,8 +154,8 @@ class Adopter:
         silent_ms = now - self.keeper.heard_at.get(origin, now)
         if silent_ms < ALIVE_WITHIN_MS and self._down.get(origin.publisher, 0) <= now - silent_ms:
             hint = f'"peer query stop {name}" ends it. A proxy that dies is noticed within 15 s.'
-            said = f"its proxy {origin.publisher.short} was heard of {silent_ms / 1000:.0f} s ago"
-            return [Reply(request, not_adopted(name, said, hint))]
+            alive = f"its proxy {origin.publisher.short} was heard of {silent_ms / 1000:.0f} s ago"
+            return [Reply(request, not_adopted(name, alive, hint))]
         if why := self._objection(installed, origin):
             return [Reply(request, not_adopted(name, why))]
         if origin in self._adopting:
@@ -184,7 +185,7 @@ class Adopter:
         return [*frozen, AfterSync((Tell(CopyFrozen(origin)),))]
 
     def _wish(self, origin: Origin, now: Millis) -> list[Effect]:
-        """Our disk has the end of the copy: wish to take the stream over from there."""
+        """Our disk has the copy up to its end: ask the catalogue for the next link of the chain of custody."""
         wish = Keeping(backup=self.peer_id, is_taken=True, upto=self.keeper.feeds[origin].next)
 
         def is_listed(entries: tuple[Entry, ...], last: Custody | None) -> bool:
@@ -198,7 +199,7 @@ class Adopter:
     def _decided(self, origin: Origin, custody: Custody | None, now: Millis) -> list[Effect]:
         if custody is not None and custody.keeping.is_taken and custody.keeping.backup == self.peer_id:
             return self.catalogue.lookup(origin.stream, _token(origin), now)  # For its definition.
-        if custody is None:  # Not listed, or not found: an earlier wish of ours may still come to hold.
+        if custody is None:  # Not listed, or not found. An earlier wish of ours may still be decided.
             return self.catalogue.lookup(origin.stream, _token(origin), now)
         return self._give_up(origin, "another peer is its backup")
 
@@ -228,14 +229,14 @@ class Adopter:
         return [*effects, AfterSync((Reply(request, done),))] if request is not None else effects
 
     def _give_up(self, origin: Origin, why: str) -> list[Effect]:
-        """It is not for this peer to go on with."""
+        """This peer cannot go on with the query: forget its notes."""
         name, request = self._adopting.pop(origin)
         self.proxy.registry.reserved.pop(name, None)
         effects = [*self.keeper.thaw(origin), *self.keeper.forget_notes(origin)]
         return [*effects, Reply(request, not_adopted(name, why))] if request is not None else effects
 
     def _undecided(self, origin: Origin, reason: str, now: Millis) -> list[Effect]:
-        """Perhaps it has come to hold, only the chain can say: the copy stays frozen, and we ask again."""
+        """The wish may be decided without our knowing it: the copy stays frozen, and we ask again."""
         if origin not in self._adopting:
             return []
         self._retry_at[origin] = now + UNDECIDED_MS

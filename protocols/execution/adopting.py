@@ -1,7 +1,8 @@
-"""What goes from the proxy of a query to whoever takes it over: notes beside the copy of its results, and back.
+"""The notes that a proxy has the backup of its results keep, and what a successor reads from them.
 
-A note has the query as it was installed, and perhaps a checkpoint of what its results are made of. The copy and its
-notes are what the proxy's own disk has of the query; so taking over is a restart elsewhere.
+The backup keeps them beside its copy of the results. A note (`Note`) is one or two records of the proxy's journal: the
+query as installed, and perhaps a checkpoint of what its results are made of (ResultsNoted). So the copy and its notes
+are what the proxy's own disk has of the query, and taking over is a restart elsewhere.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def takeover_asked(options: Iterable[tuple[str, str]]) -> Millis:
 def note_beside(
     query: SubmittedQuery, now: Millis, note: ResultsNoted | None = None, *, is_whole: bool = False
 ) -> None:
-    """Have the backup of the results keep what another proxy needs to go on with the query."""
+    """Have the backup keep what another proxy needs to go on with the query."""
     mirror = query.services.publisher.copied(query.stream)
     if mirror is None:
         return
@@ -65,9 +66,9 @@ def installed_in(notes: tuple[Note, ...]) -> QueryInstalled | None:
 
 
 def successor(notes: tuple[Note, ...], count: int) -> QueryInstalled | None:
-    """The query as its next proxy installs it, by the notes beside `count` results.
+    """The query as its next proxy installs it, from the notes beside a copy of `count` results.
 
-    None where the notes cannot be read, or do not say what the last of these results are made of.
+    None: the notes cannot be read, or do not say what the last of these results are made of.
     """
     installed = installed_in(notes)
     if installed is None:

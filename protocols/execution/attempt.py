@@ -2,7 +2,7 @@
 
 A planned move (`Moving`) belongs to the attempt that it will end. Engines take many seconds to start, so the new hosts
 start theirs first (PREPARE), and the query runs on where it is. Once all are ready, the next attempt begins there.
-When a host is lost, the next attempt begins without PREPARE: nothing runs on meanwhile.
+When a host is lost, the next attempt begins without PREPARE: nothing runs on meanwhile. `Retry` says when it begins.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ RESEND_MS: Final = 2000
 SILENT_MS: Final = 5000  # A host that sends no status for so long is taken for lost.
 PREPARED_WITHIN_MS: Final = 120_000  # Long enough for a busy machine: the query runs on meanwhile.
 PREPARE_AGAIN_MS: Final = 2000
+RETRY_MIN_MS: Final = 500  # Between a loss and the next attempt. Each further loss doubles it,
+RETRY_MAX_MS: Final = 15_000  # up to this, until an attempt runs.
 
 Letters = list[tuple[PeerId, Message]]
 """Messages, each with the peer it is for."""
@@ -171,6 +173,32 @@ class Moving:
             return []
         self.ask_at = now + PREPARE_AGAIN_MS
         return [(host, Prepare(query=self.query, attempt=self.attempt)) for host in self.awaited]
+
+
+@dataclass(slots=True)
+class Retry:
+    """When the next attempt of a query begins, and with what.
+
+    Keeps:     why the last attempt ended, and what is known of the next one
+    """
+
+    at: Millis = 0
+    wait_ms: Millis = RETRY_MIN_MS  # After the next loss.
+    reason: str = ""  # Why the last attempt ended.
+    is_hasty: bool = False  # It skips the lookup of its streams.
+    decided: Decision | None = None  # Where it runs, if that is known already.
+
+    @property
+    def is_first(self) -> bool:
+        """Whether nothing was lost since an attempt ran."""
+        return self.wait_ms == RETRY_MIN_MS
+
+    def note_lost(self, reason: str, now: Millis) -> None:
+        self.reason, self.at = reason, now + self.wait_ms
+        self.wait_ms = min(self.wait_ms * 2, RETRY_MAX_MS)
+
+    def note_running(self) -> None:
+        self.wait_ms = RETRY_MIN_MS
 
 
 def _engines(made: Cut) -> dict[PeerId, None]:

@@ -127,7 +127,7 @@ class Placing:
     unready: dict[PeerId, Millis] = field(default_factory=dict)  # Hosts without a working engine, avoided until then.
     unable: dict[PeerId, str] = field(default_factory=dict)  # Hosts that could not start a new query, and why.
 
-    def adopt(self, options: Iterable[tuple[str, str]]) -> None:
+    def take_options(self, options: Iterable[tuple[str, str]]) -> None:
         """Take the options of the text, except where the client has said otherwise."""
         for key, value in options:
             if key == "placement" and self.placement == "auto" and value in ALGORITHMS:
@@ -140,8 +140,8 @@ class Placing:
                 self.patience_ms = patience // timedelta(milliseconds=1)
 
     @property
-    def told(self) -> dict[str, StreamRates]:
-        """What the client says of the streams."""
+    def rates(self) -> dict[str, StreamRates]:
+        """The rates of the streams as the client says they are."""
         return from_json(self.statistics) if self.statistics else {}
 
     @property
@@ -247,17 +247,18 @@ def parts_of(
     streams: Mapping[str, StreamShown],
     proxy: PeerId,
     able: Sequence[PeerId],
-    told: Mapping[str, StreamRates] = MappingProxyType({}),
+    by_client: Mapping[str, StreamRates] = MappingProxyType({}),
     instead: Sequence[tuple[PeerId, PeerId]] = (),
     sieved: Container[StreamName] = (),
 ) -> Parts:
     """The tree of a plan: a leaf for each publisher of each source, the narrowing of a source above its leaves.
 
-    `able` are the peers with an engine; `instead` names, for a peer without one, a peer that stands in for it. The
-    publishers of `sieved` streams send what is needed, so nobody narrows them: the leaves are narrow.
+    `able` are the peers with an engine; `instead` names, for a peer without one, a peer that stands in for it. Where
+    nothing flows in a stream now, the rates `by_client` count. The publishers of `sieved` streams send what is needed,
+    so nobody narrows them: the leaves are narrow.
     """
     flowing = {name: known for name, shown in streams.items() if (known := known_of(shown)) is not None}
-    rates = Rates({**told, **flowing})
+    rates = Rates({**by_client, **flowing})
     body = plan.input if isinstance(plan, Restructure) else plan
     narrow, inner = narrowed(plan), inner_joins(body)
     vertices: list[Vertex] = []
@@ -337,7 +338,7 @@ def basis_of(
         return NoEngine(len(view.peers), here=is_forced, unshared=len(seen.unshared))
     streams = published_in(view, placing.streams)
     instead, sieved = stand_ins(view, streams, proxy, able), sieved_in(plan, placing, seen, engine)
-    parts = parts_of(plan, streams, proxy, able, placing.told, instead, sieved)
+    parts = parts_of(plan, streams, proxy, able, placing.rates, instead, sieved)
     return Basis(parts, view, tuple(able))
 
 
@@ -453,31 +454,33 @@ def _rate(publisher: PublisherShown) -> float:
 
 def known_of(shown: StreamShown) -> StreamRates | None:
     """What the publishers of a stream advertise, put together; None if nothing flows."""
-    told = [each.statistics for each in shown.publishers if each.statistics is not None]
-    rate = math.fsum(each.rate_per_s for each in told)
+    advertised = [each.statistics for each in shown.publishers if each.statistics is not None]
+    rate = math.fsum(each.rate_per_s for each in advertised)
     if not rate:
         return None
     columns: dict[tuple[str, ...], ColumnStatistics] = {}
-    for each in sorted(told, key=lambda each: each.rate_per_s):  # The busiest publisher has the last word on a column.
+    for each in sorted(
+        advertised, key=lambda each: each.rate_per_s
+    ):  # The busiest publisher has the last word on a column.
         for known in each.fields:
             columns[known.name,] = ColumnStatistics(distinct=known.distinct, frequent=known.frequent)
-    columns |= {path: _with_numbers(columns.get(path), path, told) for path in _numeric_paths(told)}
-    row_bytes = math.fsum(each.rate_per_s * each.row_bytes for each in told) / rate
+    columns |= {path: _with_numbers(columns.get(path), path, advertised) for path in _numeric_paths(advertised)}
+    row_bytes = math.fsum(each.rate_per_s * each.row_bytes for each in advertised) / rate
     retention_s = shown.definition.retention_ms / 1000
     return StreamRates(rate_per_s=rate, row_bytes=row_bytes, columns=columns, retention_s=retention_s)
 
 
-def _numeric_paths(told: Sequence[StreamStatistics]) -> dict[tuple[str, ...], None]:
-    return dict.fromkeys(each.path for statistics in told for each in statistics.numbers)
+def _numeric_paths(advertised: Sequence[StreamStatistics]) -> dict[tuple[str, ...], None]:
+    return dict.fromkeys(each.path for statistics in advertised for each in statistics.numbers)
 
 
 def _with_numbers(
-    known: ColumnStatistics | None, path: tuple[str, ...], told: Sequence[StreamStatistics]
+    known: ColumnStatistics | None, path: tuple[str, ...], advertised: Sequence[StreamStatistics]
 ) -> ColumnStatistics:
     """A column with how its numbers are spread at all publishers together, each as weighty as its rate."""
     found = [
         (statistics.rate_per_s, each)
-        for statistics in told
+        for statistics in advertised
         if statistics.rate_per_s
         for each in statistics.numbers
         if each.path == path and each.is_sensible

@@ -1,4 +1,4 @@
-"""What a subgraph asks of the engine that runs it, and what the engine tells: effects out, events in."""
+"""Between a subgraph and the engine that runs it: what the engine is to do (effects), and what it reports (events)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RunId = str
 
 
 class StartRun(Effect, frozen=True):
-    """Have the engine run a plan. RunStarted or RunFailed tells."""
+    """Have the engine run a plan. It reports RunStarted or RunFailed."""
 
     run: RunId
     plan: Operator
@@ -20,9 +20,9 @@ class StartRun(Effect, frozen=True):
 
 
 class FeedRun(Effect, frozen=True):
-    """Hand rows of one source to a run, numbered from 1 over all its sources. RunResults tells what came of it.
+    """Hand rows of one source to a run, numbered from 1 over all its sources. It reports RunResults.
 
-    Rows that are not new are for state only: an earlier attempt has handed on the results made of them alone.
+    Old rows (`is_new` is false) are for state only: an earlier attempt has handed on the results of old rows alone.
     """
 
     run: RunId
@@ -41,7 +41,7 @@ class StopRun(Effect, frozen=True):
 
 
 class WarmEngine(Effect, frozen=True):
-    """Have the engine ready, though there is no run for it yet. EngineTried tells, also if it was ready before."""
+    """Start the engine, though there is no run for it yet. It reports EngineTried, also if it was ready before."""
 
 
 class RunStarted(Event, frozen=True):
@@ -59,7 +59,7 @@ class RunResults(Event, frozen=True):
 
 
 class RunState(Event, frozen=True):
-    """How many rows a run keeps as its state, told now and then."""
+    """How many rows a run keeps as its state; reported now and then."""
 
     run: RunId
     rows: int

@@ -14,7 +14,7 @@ from protocols.errors import expect
 from protocols.events import Answered, Event, Received, Requested, TimerFired
 from protocols.execution.engine import EngineTried, RunFailed, RunResults, RunStarted, RunState, StopRun, WarmEngine
 from protocols.execution.flow_rows import chunks, encode_rows
-from protocols.execution.hosted import Heard, Hosted
+from protocols.execution.hosted import Hosted, Incoming
 from protocols.execution.run import RunOutput, SubgraphRun
 from protocols.execution.soundness import unsound_subgraph
 from protocols.ids import Millis, PeerId, StreamName
@@ -365,7 +365,7 @@ class Executor:
         message = Flowed(query=deploy.query, attempt=deploy.attempt, subgraph=subgraph, sequence=upto)
         return self._send(maker, message)
 
-    def _say_flowed(self, hosted: Hosted, now: Millis) -> list[Effect]:
+    def _acknowledge_flows(self, hosted: Hosted, now: Millis) -> list[Effect]:
         """Acknowledge the flows that have come lately."""
         hosted.flowed_at = now
         return [
@@ -374,7 +374,7 @@ class Executor:
             if upto > hosted.flowed.get(subgraph, 0)
         ]
 
-    def _take(self, key: RunKey, alias: str, what: Heard, now: Millis) -> list[Effect]:
+    def _take(self, key: RunKey, alias: str, what: Incoming, now: Millis) -> list[Effect]:
         hosted = self.hosted[key]
         if not hosted.is_started:
             hosted.early.append((alias, what))
@@ -516,7 +516,7 @@ class Executor:
                 hosted.caught_up_at = now
                 effects += self._catch_up(hosted, now)
             if hosted.acked and now - hosted.flowed_at >= FLOWED_MS:
-                effects += self._say_flowed(hosted, now)
+                effects += self._acknowledge_flows(hosted, now)
             if now - hosted.status_at < STATUS_MS and not hosted.run.goes_by_time and not hosted.flows:
                 continue  # Nothing to do, for most of thousands of subgraphs.
             if now - hosted.leased_at > LEASE_MS and hosted.proxy != self.peer_id:
@@ -530,7 +530,7 @@ class Executor:
             effects += self._resend(hosted, now)
             if now - hosted.status_at >= STATUS_MS and hosted.is_announced:
                 hosted.status_at = now
-                effects += self._say_how_far(hosted)
+                effects += self._report_progress(hosted)
                 status = hosted.run.status(hosted.life, now, self.streams.others(hosted.taps))
                 effects.append(self._send(hosted.proxy, status))
         self._is_ticking = bool(self.hosted)
@@ -542,12 +542,12 @@ class Executor:
             self._due += self.streams.catch_up(tap)
         return self._serve(now)
 
-    def _say_how_far(self, hosted: Hosted) -> list[Effect]:
+    def _report_progress(self, hosted: Hosted) -> list[Effect]:
         """Report progress without results: the next attempt would otherwise replay from rows that may have expired."""
-        deploy, reached = hosted.run.deploy, hosted.run.said()
-        if deploy.subgraph.consumer is not None or reached is None or reached == hosted.said:
+        deploy, reached = hosted.run.deploy, hosted.run.to_report()
+        if deploy.subgraph.consumer is not None or reached is None or reached == hosted.reported:
             return []
-        hosted.said = reached
+        hosted.reported = reached
         hosted.unsafe += 1
         return [Tell(ResultsReady(deploy.query, deploy.attempt, (), reached))]
 

@@ -331,11 +331,11 @@ class QueryFinder:
             answer = _fitting(answer)
         if isinstance(answer, QueryShown) and len(_encode(answer)) > ANSWER_BYTES_MAX:
             answer = too_large_to_show(answer.query, self.peer_id)
-        told = ProxyAnswer(number=number, answer=answer)
-        self._answered[owner] = told
+        message = ProxyAnswer(number=number, answer=answer)
+        self._answered[owner] = message
         while len(self._answered) > ANSWERS_KEPT:
             del self._answered[next(iter(self._answered))]
-        return [Send(asker, told)]
+        return [Send(asker, message)]
 
     # Time.
 
@@ -371,7 +371,10 @@ _ANSWERS: Final[dict[type, tuple[type[Answer], ...]]] = {
 
 
 def _fitting(listed: QueriesListed) -> QueriesListed:
-    """As much of a list as fits into a message: of each query only the beginning of its text or, of very many, none."""
+    """As much of a list as fits into a message.
+
+    Texts are cut to their beginnings. If that is not enough they are left out, and then the youngest queries.
+    """
     for characters in (TEXT_LISTED, 0):
         rows = [msgspec.structs.replace(row, text=shortened(row.text, characters)) for row in listed.queries]
         sizes = list(itertools.accumulate(len(_encode(row)) for row in rows))

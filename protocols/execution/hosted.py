@@ -14,7 +14,7 @@ from protocols.subgraphs import Flow, Progress
 TIMED_MS: Final = 200  # How often a tap is told how far its stream is, if what is behind it goes by time,
 UNTIMED_MS: Final = 1000  # or if not.
 
-Heard = What | Flow
+Incoming = What | Flow
 """What comes in for a subgraph."""
 
 
@@ -31,7 +31,7 @@ class Hosted:
     unopened: dict[str, None] = field(default_factory=dict)  # Streams that are not open yet.
     taps: dict[str, Tap] = field(default_factory=dict)  # By alias.
     caught_up_at: Millis = 0
-    early: list[tuple[str, Heard]] = field(default_factory=list)  # Before the engine had started.
+    early: list[tuple[str, Incoming]] = field(default_factory=list)  # Before the engine had started.
     expected: dict[int, int] = field(default_factory=dict)  # Next sequence of each flow that comes in.
     flows: deque[tuple[Flow, Millis]] = field(default_factory=deque)  # Sent and not acknowledged.
     next_sequence: int = 0
@@ -42,7 +42,7 @@ class Hosted:
     flowed_at: Millis = 0
     unsafe: int = 0  # ResultsReady without their ResultsSafe.
     status_at: Millis = 0
-    said: Progress | None = None  # The last progress that the proxy was told without results.
+    reported: Progress | None = None  # The last progress that the proxy got without results.
 
     @property
     def catch_up_ms(self) -> Millis:

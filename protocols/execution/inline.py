@@ -1,6 +1,6 @@
 """The engine inside the daemon: selections, projections and unions at once, and windows of time from slices.
 
-What closes a window of many groups takes long, so an input is worked on in steps, a few in one event.
+Closing a window of many groups takes long, so the work on an input is cut into steps. One event does a few of them.
 """
 
 from __future__ import annotations
@@ -35,9 +35,10 @@ Step = Callable[[Sequence[Row]], Sequence[Row]]
 
 
 def pipelines(plan: Operator, base: Operator | None = None, *, is_selected: bool = False) -> dict[str, Step]:
-    """For each source of a stateless plan, what its rows become; or for the one below `base`, what its rows become.
+    """For each source of a plan without state, a function from its rows to results.
 
-    `is_selected`: of rows that meet what the plan selects at first.
+    With `base`, an operator of the plan: the function begins with the rows of this operator. `is_selected`: the rows
+    meet the first selections already.
     """
 
     def below_it(below: Operator) -> dict[str, Step]:
@@ -70,7 +71,7 @@ def _then(before: dict[str, Step], step: Step) -> dict[str, Step]:
 
 
 class Made(NamedTuple):
-    """Results of an input. Without its number there are more to come, or it is not worked on to its end."""
+    """Results of one input. More of them may follow until the input is done: then its number is given."""
 
     number: int | None
     rows: list[Row]
@@ -119,7 +120,7 @@ class WindowRun:
 
     @classmethod
     def of(cls, plan: Operator, closed_until_us: int | None) -> WindowRun:
-        """Windows that end by a time were told by an earlier attempt."""
+        """Leave out windows that end by `closed_until_us`: an earlier attempt has handed on their results."""
         plain: dict[str, Step] = {}
         windows: dict[str, _Windows] = {}
         for branch in _branches(plan):

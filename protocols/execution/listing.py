@@ -69,7 +69,7 @@ class Listings:
         """Another peer is its proxy now: leave an entry that says so, whatever we wrote meanwhile."""
         self._due_at.pop(query.stream, None)
         self._writing.pop(query.stream, None)
-        entry = msgspec.structs.replace(self._entry(query), proxy=proxy, term=query.term + 1)
+        entry = msgspec.structs.replace(self._entry(query), proxy=proxy, term=query.installed.term + 1)
         return self.directory.advertise(entry, (self.role, "handed", query.stream), now)
 
     def _remove(self, entry: QueryEntry, now: Millis) -> list[Effect]:
@@ -100,14 +100,14 @@ class Listings:
             stream=query.stream,
             proxy=self.peer_id,
             text=planning.text,
-            inserted_at=query.inserted_at,
+            inserted_at=query.installed.inserted_at,
             reads=tuple(dict.fromkeys(reads)),
             engine=planning.engine,
             placement=planning.placing.placement,
             within_ms=planning.placing.within_ms,
-            since=query.since,
+            since=query.installed.since,
             durability=query.durability,
-            term=query.term,
+            term=query.installed.term,
         )
 
     def validate(self) -> None:

@@ -95,9 +95,7 @@ class Planning:
     placing: Placing
     parsed: ParsedQuery | None = None
     index: Indexed | None = None  # The join index runs it.
-    is_too_large: bool = (
-        False  # A daemon had no room for its windows: Spark has to run it, if the client left that open.
-    )
+    is_too_large: bool = False  # A daemon had no room for its windows: Spark runs it, if nobody asked for an engine.
     versions: dict[StreamName, StreamVersion] | None = None  # Of its streams; None: not planned yet.
     asked: Asked | None = None  # The open question to the coordinators.
     is_looking: bool = False  # It waits for NetworkSeen.
@@ -113,8 +111,8 @@ class Planning:
     def wanted_engine(self) -> str:
         """What is to run it: what the client asked for, else what the text does."""
         options = dict(self.parsed.options) if self.parsed is not None else {}
-        said = self.engine if self.engine != "auto" else options.get("engine", "auto")
-        return "spark" if said == "auto" and self.is_too_large else said
+        wanted = self.engine if self.engine != "auto" else options.get("engine", "auto")
+        return "spark" if wanted == "auto" and self.is_too_large else wanted
 
     # From text to plan.
 
@@ -164,7 +162,7 @@ class Planning:
             self.parsed = parse(self.text, {name: each.stream(self._version(each)) for name, each in known.items()})
         except QueryError as error:
             return not_understood(error) if are_all else self._ask("streams", ListStreams())
-        self.placing.adopt(self.parsed.options)
+        self.placing.take_options(self.parsed.options)
         return self._keep_versions(known) or self._must_run_elsewhere() or self._choose_index() or self.parsed
 
     def _version(self, definition: StreamDefinition) -> int | None:

@@ -30,6 +30,7 @@ from protocols.events import (
 )
 from protocols.execution.derived import DerivedStreams
 from protocols.execution.engine import EngineTried
+from protocols.execution.installed import Installed
 from protocols.execution.listing import Listings
 from protocols.execution.messages import (
     ListQueries,
@@ -43,7 +44,8 @@ from protocols.execution.messages import (
 )
 from protocols.execution.planning import Planner
 from protocols.execution.refusals import objection, unknown_query
-from protocols.execution.registry import Registry, results_stream, shown
+from protocols.execution.registry import Registry, results_stream
+from protocols.execution.shown import shown
 from protocols.execution.submitted import Services, SubmittedQuery
 from protocols.ids import Key, LogId, Millis, PeerId, RequestId, StreamName
 from protocols.inside import Inside, Questions
@@ -194,14 +196,8 @@ class QueryProxy:
         if refusal := objection(name, command.statistics, taken, self.clock, self.publisher):
             return [Reply(request, refusal)]
         stream = results_stream(name, inserted_at, self.peer_id, self.publisher.catalogue.store.is_nearest)
-        query = self.registry.add(name, command, inserted_at, stream, request)
-        query.owner = owner
-        query.wanted_durability, query.takeover_ms = command.durability, command.takeover_ms
-        match command.since:
-            case "start":
-                query.since = 0
-            case int():
-                query.since = min(command.since, inserted_at)
+        installed = Installed.of(command, owner, stream, inserted_at)
+        query = self.registry.add(name, command, installed, request)
         return [*query.begin(now), *self._start_ticking()]
 
     def adopt(self, record: QueryInstalled, results: StreamDefinition, proxy: PeerId, now: Millis) -> list[Effect]:

@@ -157,8 +157,8 @@ def too_large_to_show(name: QueryId, proxy: PeerId) -> Refused:
 
 def not_understood(error: QueryError) -> Refused:
     """The text has a mistake."""
-    said = str(error).removesuffix(f"\nhint: {error.hint}")
-    return Refused(code="invalid", error=said, hint=error.hint)
+    mistake = str(error).removesuffix(f"\nhint: {error.hint}")
+    return Refused(code="invalid", error=mistake, hint=error.hint)
 
 
 def not_indexed(name: QueryId, algorithm: str, why: str, *, is_placed: bool, able: str | None) -> Refused:

@@ -13,17 +13,17 @@ from typing import Final
 from protocols.catalogue.streams import stream_key
 from protocols.clock import Stamp
 from protocols.execution.decision import Placing
+from protocols.execution.installed import Installed
 from protocols.execution.messages import (
     QueriesListed,
     QueryId,
     QueryInstalled,
-    QueryListed,
-    QueryShown,
     ResultsNoted,
     SubmitQuery,
 )
 from protocols.execution.planning import Planning
 from protocols.execution.results import QueryResults
+from protocols.execution.shown import listed
 from protocols.execution.submitted import Services, SubmittedQuery
 from protocols.ids import Key, PeerId, RequestId, StreamName
 from protocols.messages import Record
@@ -47,15 +47,14 @@ class Registry:
         self,
         name: QueryId,
         wish: SubmitQuery | QueryInstalled,
-        inserted_at: Stamp,
-        stream: StreamName,
+        installed: Installed,
         client: RequestId | None = None,
     ) -> SubmittedQuery:
         """A query as its client, or the journal, wants it."""
         placing = Placing(wish.placement, wish.within_ms, wish.statistics)
-        planning = Planning(self.services.planner, stream, name, wish.text, wish.engine, placing)
-        results = QueryResults(name, stream)
-        query = SubmittedQuery(self.services, inserted_at, stream, planning, results, client)
+        planning = Planning(self.services.planner, installed.stream, name, wish.text, wish.engine, placing)
+        results = QueryResults(name, installed.stream)
+        query = SubmittedQuery(self.services, installed, planning, results, client)
         self.queries[name] = query
         return query
 
@@ -87,59 +86,22 @@ class Registry:
             case QueryInstalled(state="begun" | "acknowledged" as state):
                 self.make_way(record.query, record.stream)
                 known = self.queries.get(record.query)
-                query = known or self.add(record.query, record, record.inserted_at, record.stream)
+                inserted_at = record.inserted_at
+                query = known or self.add(record.query, record, Installed(record.stream, inserted_at, inserted_at))
                 if known is None and record.base is not None:
-                    query.base = record.base
+                    query.installed.base = record.base
                     query.results.notes.append(record.base)
-                query.takeover_ms, query.term, query.before = record.takeover_ms, record.term, record.before
-                query.journalled, query.owner = state, record.owner
+                query.installed.restore(record, state)
                 query.planning.versions = {each.stream: each for each in record.versions or ()}
-                query.since = record.inserted_at if record.since is None else record.since
             case ResultsNoted() if record.query in self.queries:
                 self.queries[record.query].results.notes.append(record)
 
     def snapshot(self) -> list[Record]:
-        oldest_first = sorted(self.queries.values(), key=lambda each: each.inserted_at)
-        return [record for each in oldest_first for record in each.records()]
+        oldest_first = sorted(self.queries.values(), key=lambda each: each.installed.inserted_at)
+        return [record for each in oldest_first for record in each.installed.snapshot(each.planning, each.results)]
 
     def listed(self) -> QueriesListed:
-        return QueriesListed(queries=tuple(_listed(each) for each in self.queries.values()))
-
-
-def _listed(query: SubmittedQuery) -> QueryListed:
-    number = query.attempt.number if query.attempt is not None else 0
-    text, count = query.planning.text, query.before + query.results.count
-    proxy = query.services.peer_id
-    return QueryListed(query.name, query.stream, text, query.state, number, count, query.inserted_at, proxy)
-
-
-def shown(query: SubmittedQuery) -> QueryShown:
-    """All about one query, for people to look at."""
-    attempt, results, placing = query.attempt, query.results, query.planning.placing
-    return QueryShown(
-        query=query.name,
-        stream=query.stream,
-        text=query.planning.text,
-        state=query.state,
-        attempt=attempt.number if attempt is not None else 0,
-        reason=query.reason,
-        inserted_at=query.inserted_at,
-        results=query.before + results.count,
-        subgraphs=attempt.shown() if attempt is not None else (),
-        envelope=query.envelope,
-        dropped=results.dropped,
-        dropped_for=results.dropped_for,
-        placement=placing.placement,
-        why=placing.choice.why if placing.choice is not None else "",
-        moves=tuple(placing.moves),
-        preparing=tuple(attempt.moving.awaited) if attempt is not None and attempt.moving is not None else (),
-        story=tuple(query.lifecycle.story),
-        since=query.since,
-        proxy=query.services.peer_id,
-        durability=query.durability,
-        takeover_ms=query.takeover_ms or 0,
-        term=query.term,
-    )
+        return QueriesListed(queries=tuple(listed(each) for each in self.queries.values()))
 
 
 def results_stream(query: QueryId, inserted_at: Stamp, proxy: PeerId, is_nearest: Callable[[Key], bool]) -> StreamName:

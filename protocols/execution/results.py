@@ -33,7 +33,7 @@ class _Group:
 
     rows: Sequence[Row]
     progress: Progress | None  # None: what they cover is not known yet.
-    beyond: Sequence[bytes]  # Digests of all results that `progress` does not cover; if None, of `rows`.
+    beyond: Sequence[bytes]  # Digests of all results that `progress` does not cover; without progress, of `rows`.
 
 
 @dataclass(slots=True)
@@ -50,18 +50,18 @@ class QueryResults:
     count: int = 0  # In the query's stream, or on their way into it.
     resume: Progress = field(default_factory=Progress)  # What the results in the stream cover.
     beyond: list[bytes] = field(default_factory=list)  # Digests of results in the stream that `resume` does not cover.
-    told: Counter[bytes] = field(default_factory=Counter)  # Those of `beyond` that this attempt has not made again yet.
-    notes: list[ResultsNoted] = field(default_factory=list)  # The last safe one without `adds_to`, and those after it.
+    to_remake: Counter[bytes] = field(default_factory=Counter)  # Of `beyond`, what this attempt has not made again yet.
+    notes: list[ResultsNoted] = field(default_factory=list)  # The last safe whole one, and those that add to it.
     noted_at: Millis = 0
     in_flight: ResultsNoted | None = None  # The note of the rows that the stream has not taken yet.
     dropped: int = 0  # Results that no stream takes.
     dropped_for: str = ""  # Why the last of them was dropped.
-    numbered: Stamp = 0  # The last note.
+    numbered: Stamp = 0  # The number of the last note.
     publish_at: Millis = 0  # Not before this time: the stream has refused results.
-    _reached: ResultsNoted | None = None  # The note that `resume` and `beyond` come from.
+    _resumed: ResultsNoted | None = None  # The note that `resume` and `beyond` come from.
     _waiting: deque[_Group] = field(default_factory=deque)
-    _ends: int = 0  # How many groups end with what is in flight.
-    _part: int = 0  # How many rows of the first group are in flight, if not all.
+    _ends: int = 0  # How many groups have their last rows in flight.
+    _part: int = 0  # How many rows are in flight of a group that is too large for one batch.
 
     def restart(self, count: int) -> None:
         """After a restart: resume from the last notes whose results are in the stream, which has `count` of them."""
@@ -71,7 +71,7 @@ class QueryResults:
         whole = [place for place, note in enumerate(safe) if note.adds_to is None]
         self.notes = safe[whole[-1] :] if whole else []
         for note in self.notes:
-            self.go_on_from(note)
+            self.resume_from(note)
 
     def safe(self, count: int) -> list[ResultsNoted]:
         """The notes whose results are in the stream, if it has so many."""
@@ -84,13 +84,13 @@ class QueryResults:
         return safe
 
     def number_from(self, number: Stamp) -> Stamp:
-        """A number for something that is noted beside the results; later notes have higher ones."""
+        """The number of the next note: higher than that of any earlier one."""
         self.numbered = max(self.numbered + 1, number)
         return self.numbered
 
     def begin_attempt(self) -> Progress:
         """The progress that an attempt resumes from. It makes the results beyond that again; `add` leaves them out."""
-        self.told = Counter(self.beyond)
+        self.to_remake = Counter(self.beyond)
         return self.resume
 
     def end_attempt(self) -> None:
@@ -102,18 +102,19 @@ class QueryResults:
 
         Without progress, the digests are those of these results alone, if they are known.
         """
-        if progress is None or self.told:
+        if progress is None or self.to_remake:
             digests = beyond if progress is None and beyond else [*map(self._digest, rows)]
-            if self.told:
-                is_new = [not self._was_told(digest) for digest in digests]
+            if self.to_remake:
+                is_new = [not self._is_remade(digest) for digest in digests]
                 rows, digests = [*compress(rows, is_new)], [*compress(digests, is_new)]
-            beyond = digests if progress is None else (*self.told.elements(), *beyond)
+            beyond = digests if progress is None else (*self.to_remake.elements(), *beyond)
         self._waiting.append(_Group(rows, progress, beyond))
 
-    def _was_told(self, digest: bytes) -> bool:
-        if not self.told[digest]:
+    def _is_remade(self, digest: bytes) -> bool:
+        """Whether a result is in the stream already, from an earlier attempt."""
+        if not self.to_remake[digest]:
             return False
-        self.told[digest] -= 1
+        self.to_remake[digest] -= 1
         return True
 
     def _digest(self, row: Row) -> bytes:
@@ -127,7 +128,7 @@ class QueryResults:
             return [], None
         note, rows = batch
         if not rows:
-            effects = self.settled(note, attempt)
+            effects = self.acknowledge(note, attempt)
             if now - self.noted_at >= NOTE_MS:
                 self.noted_at, self.notes = now, [note]
                 effects.append(Append(note))
@@ -136,7 +137,7 @@ class QueryResults:
         self.noted_at = now
         return [Append(note)], Publish(stream=self.stream, rows=self.schema.encode(rows), count=len(rows))
 
-    def settled(self, note: ResultsNoted, attempt: Stamp) -> list[Effect]:
+    def acknowledge(self, note: ResultsNoted, attempt: Stamp) -> list[Effect]:
         """A note is safe: the host of the last subgraph may acknowledge the inputs of each group that it ends."""
         return [Tell(ResultsSafe(self.stream, attempt)) for _ in range(self.settle(note))]
 
@@ -153,7 +154,7 @@ class QueryResults:
             return None
         assert self.schema is not None
         rows: list[Row] = []
-        is_whole = not self.notes or self.notes[-1] is not self._reached
+        is_whole = not self.notes or self.notes[-1] is not self._resumed
         beyond, progress = [*self.beyond] if is_whole else [], self.resume
         self._ends, self._part, size = 0, 0, 0
         for group in self._waiting:
@@ -243,16 +244,16 @@ class QueryResults:
             return False
         return True
 
-    def go_on_from(self, note: ResultsNoted) -> None:
+    def resume_from(self, note: ResultsNoted) -> None:
         """Let the next attempt resume from this note."""
-        self.resume, self._reached = note.progress, note
+        self.resume, self._resumed = note.progress, note
         if note.adds_to is None:
             self.beyond = []
         self.beyond += note.beyond
 
     def settle(self, note: ResultsNoted) -> int:
         """A note is safe: drop the groups that it ends, and say how many they were."""
-        self.go_on_from(note)
+        self.resume_from(note)
         for _ in range(self._ends):
             self._waiting.popleft()
         return self._ends

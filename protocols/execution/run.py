@@ -75,7 +75,7 @@ class _Waiting(msgspec.Struct, frozen=True):
     progress: Progress
     watermark_us: int | None
     floor_us: int | None
-    is_whole: bool
+    has_replayed: bool
     alias: str
     acknowledges: int | tuple[Position, ...]  # The flow's next sequence, or the stream's positions.
 
@@ -131,8 +131,8 @@ class SubgraphRun:
         self.floor_us: int | None = None
         self.was_idle = self.had_finished = False
         self.reached = Progress(deploy.resume.covers, deploy.resume.lows)
-        self.is_whole = not self.is_stateful  # The replay is done: the state is that of the earlier attempt, or later.
-        self._told = Vector.of(deploy.resume.covers)  # Rows below have had their effect in an earlier attempt.
+        self.has_replayed = not self.is_stateful  # The state is that of the earlier attempt, or later.
+        self._covered = Vector.of(deploy.resume.covers)  # Rows below are old: an earlier attempt has covered them.
         self._lows = Vector.of(deploy.resume.lows)
         self._fed = Vector.of(deploy.resume.lows)
         self._waiting: deque[_Waiting] = deque()
@@ -195,11 +195,11 @@ class SubgraphRun:
         return effects, results
 
     def take_part(self, alias: str, part: Part, now: Millis) -> tuple[list[Effect], list[RunOutput]]:
-        """Rows of a stream, fed so that they are all new or all old. An earlier attempt has covered the old ones."""
+        """Rows of a stream: first the old ones, if there are any, then the new ones."""
         source, rows = self.sources[alias], part.rows
-        told = min(max(self._told.next.get((alias, part.origin), 0), part.first), part.next)
+        old = min(max(self._covered.next.get((alias, part.origin), 0), part.first), part.next)
         if self._tells_old:
-            rows = [(*row[:-1], place >= told, row[-1]) for place, row in zip(part.places, rows, strict=True)]
+            rows = [(*row[:-1], place >= old, row[-1]) for place, row in zip(part.places, rows, strict=True)]
         if source.window is not None and source.window.kind == "rows":
             rows = [(*row, rank) for rank, row in enumerate(rows, self._ranks.get(alias, 0))]
             self._ranks[alias] = self._ranks.get(alias, 0) + len(rows)
@@ -207,13 +207,13 @@ class SubgraphRun:
         self.unfit[alias] += len(part.unfit)
         effects: list[Effect] = []
         results: list[RunOutput] = []
-        for first, upto in pairwise(dict.fromkeys((part.first, told, part.next))):
+        for first, upto in pairwise(dict.fromkeys((part.first, old, part.next))):
             some = rows[bisect_left(part.places, first) : bisect_left(part.places, upto)]
             latest_us = part.latest_us if upto == part.next else None
             if part.is_whole or (some and latest_us is None):
                 latest_us = latest_of(source.schema, some)
             self.clocks[alias].note(part.origin, upto, latest_us, part.published_at, now)
-            more_effects, more_results = self._feed_stream(alias, some, first >= told, Position(part.origin, upto), now)
+            more_effects, more_results = self._feed_stream(alias, some, first >= old, Position(part.origin, upto), now)
             effects += more_effects
             results += more_results
         return effects, results
@@ -221,15 +221,15 @@ class SubgraphRun:
     def take_some(self, alias: str, some: Some, now: Millis) -> tuple[list[Effect], list[RunOutput]]:
         """Those rows of a part that it selects; they were selected for all readers of the stream together."""
         part = some.part
-        told = self._told.next.get((alias, part.origin), 0)
-        if part.first < told < part.next:
+        covered = self._covered.next.get((alias, part.origin), 0)
+        if part.first < covered < part.next:
             return self.take_part(alias, part, now)
         self.clocks[alias].note(part.origin, part.next, some.latest_us, part.published_at, now)
         self.rows_in[alias] += part.next - some.first - len(some.rows) - some.unfit
         self.unfit[alias] += some.unfit
         rows = self._steps_behind[alias](some.rows) if self._windows is None else None
         upto, covers = Position(part.origin, part.next), (Reach(alias, part.origin, part.next),)
-        return self._feed(alias, some.rows, part.first >= told, Progress(covers, covers), (upto,), now, made=rows)
+        return self._feed(alias, some.rows, part.first >= covered, Progress(covers, covers), (upto,), now, made=rows)
 
     def pass_over(self, alias: str, passed: Sequence[Passed], now: Millis) -> tuple[list[Effect], list[RunOutput]]:
         """Its stream has come further, without a row that it selects."""
@@ -243,8 +243,8 @@ class SubgraphRun:
 
     def take_gap(self, alias: str, missed: Missed, now: Millis) -> tuple[list[Effect], list[RunOutput]]:
         """Rows that expired before they were read: go on behind them."""
-        told = self._told.next.get((alias, missed.origin), 0)
-        self.missed[alias] += max(0, missed.next - max(missed.first, told))
+        covered = self._covered.next.get((alias, missed.origin), 0)
+        self.missed[alias] += max(0, missed.next - max(missed.first, covered))
         self.clocks[alias].note(missed.origin, missed.next, None, 0, now)
         return self._feed_stream(alias, (), True, Position(missed.origin, missed.next), now)
 
@@ -306,16 +306,16 @@ class SubgraphRun:
             wanted = is_new or self.deploy.subgraph.consumer is not None
             made = self._steps[alias](rows) if made is None else made
             return [], self.finished(number, made if wanted else ())
-        is_told = is_new or self._tells_old
-        return [FeedRun(self.run_id, number, alias, tuple(rows), is_told, self.watermark_us, self.floor_us)], []
+        has_results = is_new or self._tells_old
+        return [FeedRun(self.run_id, number, alias, tuple(rows), has_results, self.watermark_us, self.floor_us)], []
 
     def _has_all(self, now: Millis) -> bool:
-        """Whether the replay is done: all rows that the earlier attempt covered are back, or AWAIT_MS has passed."""
+        """Whether the replay is done: all rows that the earlier attempt covered are back, or its patience is over."""
         if any(self._in_parts.values()):
             return False
         if not self.is_stateful:
             return True
-        missing = any(upto > self._fed.next.get(reach, 0) for reach, upto in self._told.next.items())
+        missing = any(upto > self._fed.next.get(reach, 0) for reach, upto in self._covered.next.items())
         return not missing or now >= self._patient_until
 
     def _in_time(self, alias: str, rows: Sequence[Row], *, is_new: bool) -> Sequence[Row]:
@@ -404,7 +404,9 @@ class SubgraphRun:
             return self._feed(alias, (), True, Progress(), (), now)
         if self.deploy.subgraph.consumer is None or self._waiting:
             return [], []
-        return [], [RunOutput((), True, self._progress(Progress(), (), self.watermark_us, self.floor_us), self.said())]
+        return [], [
+            RunOutput((), True, self._progress(Progress(), (), self.watermark_us, self.floor_us), self.to_report())
+        ]
 
     def _progress(
         self, made: Progress, lows: tuple[Reach, ...], watermark_us: int | None, floor_us: int | None
@@ -424,7 +426,7 @@ class SubgraphRun:
             # An engine gives no result of old rows alone.
             is_new = done.is_new or self.is_stateful
             watermark_us, floor_us = done.watermark_us, done.floor_us
-            self.is_whole = done.is_whole
+            self.has_replayed = done.has_replayed
             progress = merged(progress, done.progress)
             self._pass_on(done)
         lows = self._stateful_lows(floor_us) if self.is_stateful else progress.lows
@@ -446,7 +448,7 @@ class SubgraphRun:
             if made.number is not None:
                 outputs += self.finished(made.number, made.rows)
             else:
-                self.is_whole = False
+                self.has_replayed = False
                 outputs.append(self._output(made.rows, True, Progress()))
         self.state_rows = self._windows.state_rows
         return outputs
@@ -455,11 +457,11 @@ class SubgraphRun:
         if self._shape is not None:
             rows = self._shape(rows)
         self.rows_out += len(rows)
-        return RunOutput(rows, is_new, progress, self.said())
+        return RunOutput(rows, is_new, progress, self.to_report())
 
-    def said(self) -> Progress | None:
+    def to_report(self) -> Progress | None:
         """What the results so far cover; None during a replay."""
-        return self.reached if self.is_whole else None
+        return self.reached if self.has_replayed else None
 
     def _pass_on(self, done: _Waiting) -> None:
         if isinstance(done.acknowledges, int):
@@ -508,7 +510,7 @@ class SubgraphRun:
 def _clock(each: Input, horizon_us: int | None, resume: Progress, now: Millis) -> InputClock:
     """The clock of an input, as an attempt finds it."""
     if isinstance(each, FlowInput):
-        return InputClock(0, follows_clock=False, horizon_us=horizon_us, said=Progress())
+        return InputClock(0, follows_clock=False, horizon_us=horizon_us, reported=Progress())
     clock = InputClock(
         each.lateness_ms * 1000,
         follows_clock=each.event_time is None,

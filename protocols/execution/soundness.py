@@ -1,4 +1,4 @@
-"""Whether a subgraph that another peer wants run can run here: what is checked before anything is made of it."""
+"""Checks a subgraph that another peer has sent, before this peer makes anything of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from queries.sound import UnsoundPlan, check_plan
 
 
 def unsound_subgraph(subgraph: Subgraph) -> str:
-    """Why no proxy of ours would send such a subgraph; empty if one may."""
+    """Why a subgraph is refused: no proxy of ours sends such a one. Empty: it is sound."""
     try:
         check_plan(subgraph.plan)
     except UnsoundPlan as error:

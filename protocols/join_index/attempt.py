@@ -16,7 +16,7 @@ from typing import Final
 from protocols.catalogue.statistics import StreamStatistics
 from protocols.delivery.messages import Origin
 from protocols.ids import Millis, PeerId, RequestId
-from protocols.join_index.choice import Chosen, chosen, rewriting
+from protocols.join_index.choice import Chosen, choose, rewriting
 from protocols.join_index.condition import CompiledJoin
 from protocols.join_index.heavy import heavy_values
 from protocols.join_index.known import both
@@ -64,11 +64,11 @@ class JoinAttempt:
     readers: dict[RewriterName, str] = field(default_factory=dict)
     posed_at: Millis = 0
     uncovered: Uncovered = field(default_factory=Uncovered)
-    said_at: Millis = 0  # When the proxy was last told of its progress.
+    reported_at: Millis = 0  # When the proxy was last told of its progress.
     unsafe: deque[int] = field(default_factory=deque)  # Sizes of the groups of results that are not safe yet.
     _covers: Vector = field(default_factory=Vector)
-    _said: tuple[Reach, ...] = ()
-    _is_whole: bool = False  # The replay is done.
+    _reported: tuple[Reach, ...] = ()  # The progress that the proxy knows.
+    _has_replayed: bool = False  # Evaluators have again what the last attempt had covered.
     _results: int = 0
 
     @property
@@ -91,11 +91,14 @@ class JoinAttempt:
 
     # How it runs.
 
-    def choose(self, alike: Mapping[Algorithm, int], count: int) -> None:
-        """Decide on the algorithm, for about so many evaluators. `alike` counts attempts with the same condition."""
+    def choose_algorithm(self, alike: Mapping[Algorithm, int], count: int) -> None:
+        """Take the algorithm that was asked for, or choose one for about `count` evaluators.
+
+        `alike` counts the attempts with the same condition.
+        """
         engine = self.engine
         if engine.is_open:
-            self.chosen = chosen(self.join, self.statistics, count, engine.skew, alike)
+            self.chosen = choose(self.join, self.statistics, count, engine.skew, alike)
         else:
             self.chosen = Chosen(engine.algorithm, "as asked for")
         self.join = self.join.by(self.chosen.algorithm)
@@ -155,11 +158,11 @@ class JoinAttempt:
 
     def news(self, now: Millis) -> tuple[Progress, tuple[bytes, ...]] | None:
         """The progress and the digests beyond it, if they have changed since the last call; None during a replay."""
-        self._is_whole = self._is_whole or self.has_caught_up(now)
+        self._has_replayed = self._has_replayed or self.has_caught_up(now)
         reached = self._covers.reaches()
-        if not self._is_whole or reached == self._said:
+        if not self._has_replayed or reached == self._reported:
             return None
-        self._said, self.said_at = reached, now
+        self._reported, self.reported_at = reached, now
         self.uncovered.cover(*(self._reached(side, self.uncovered.origins) for side in SIDES))
         return Progress(reached), self.uncovered.digests
 
@@ -218,7 +221,7 @@ class JoinAttempt:
         return IndexStatus(
             rewriters,
             self.evaluators,
-            len({heard.peer: None for report in reports for heard in report.heard}),
+            len({each.peer: None for report in reports for each in report.sent}),
             sum(report.messages for report in reports),
             self.chosen.algorithm,
             self.chosen.why,

@@ -84,17 +84,17 @@ def _indexed(algorithm: Algorithm, rewrites: tuple[bool, bool]) -> tuple[bool, b
     return True, True
 
 
-def choose(costs: Mapping[Algorithm, Cost], shared: Mapping[Algorithm, int]) -> Chosen:
+def best_of(costs: Mapping[Algorithm, Cost], shared: Mapping[Algorithm, int]) -> Chosen:
     """The algorithm that most queries with this condition have, or the cheapest that overloads no evaluator.
 
-    >>> choose({"dai-v": Cost(10.0, 5.0)}, {})
+    >>> best_of({"dai-v": Cost(10.0, 5.0)}, {})
     Chosen(algorithm='dai-v', why='no other algorithm can run it')
     >>> light = {"sai": Cost(10.0, 5.0), "dai-t": Cost(20.0, 4.0), "dai-v": Cost(10.0, 5.0)}
-    >>> choose(light, {})
+    >>> best_of(light, {})
     Chosen(algorithm='sai', why='it sends least: 10 messages a second, 5 of them to the busiest evaluator')
-    >>> choose(light, {"dai-t": 3})
+    >>> best_of(light, {"dai-t": 3})
     Chosen(algorithm='dai-t', why='it shares tuples and messages with 3 other queries')
-    >>> choose({"sai": Cost(20_000.0, 9000.0), "dai-t": Cost(40_000.0, 4000.0)}, {})
+    >>> best_of({"sai": Cost(20_000.0, 9000.0), "dai-t": Cost(40_000.0, 4000.0)}, {})
     Chosen(algorithm='dai-t', why='the busiest evaluator would have 4000 messages a second, with sai 9000')
     """
     able = [algorithm for algorithm in ALGORITHMS if algorithm in costs]
@@ -117,7 +117,7 @@ def choose(costs: Mapping[Algorithm, Cost], shared: Mapping[Algorithm, int]) -> 
     )
 
 
-def chosen(
+def choose(
     join: CompiledJoin,
     statistics: Mapping[Side, Iterable[StreamStatistics]],
     evaluators: int,
@@ -128,9 +128,9 @@ def chosen(
     shared = shared or {}
     able = [each for each in ALGORITHMS if join.condition.type == "T1" or each == "dai-v"]
     if any(shared.values()):
-        return choose(dict.fromkeys(able, Cost(0.0, 0.0)), shared)
+        return best_of(dict.fromkeys(able, Cost(0.0, 0.0)), shared)
     costs: dict[Algorithm, Cost] = {}
     for algorithm in able:
         known = both(join.by(algorithm), statistics)
         costs[algorithm] = cost(algorithm, join.attributes, known, evaluators, skew)
-    return choose(costs, shared)
+    return best_of(costs, shared)

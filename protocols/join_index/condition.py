@@ -276,7 +276,7 @@ class Meeting:
     shown: Callable[[Sequence[Row]], list[Row]]  # From pairs to result rows.
     schema: Schema
     aliases: tuple[str, str]
-    known: dict[tuple[str, Origin], int] = field(repr=False)  # Pairs below these were told in an earlier attempt.
+    covered: dict[tuple[str, Origin], int] = field(repr=False)  # An earlier attempt has covered the tuples below these.
 
     @classmethod
     def of(cls, query: JoinQuery, rest: Expression | None, aliases: tuple[str, str]) -> Meeting:
@@ -289,12 +289,12 @@ class Meeting:
             project_on_batch([each.expression for each in plan.outputs], columns),
             output_schema(plan),
             aliases,
-            {(reach.alias, reach.origin): reach.next for reach in query.known},
+            {(reach.alias, reach.origin): reach.next for reach in query.resume},
         )
 
-    def has_known(self, side: Side, origin: Origin, sequence: int) -> bool:
+    def has_covered(self, side: Side, origin: Origin, sequence: int) -> bool:
         """Whether an earlier attempt has covered this tuple."""
-        return sequence < self.known.get((self.aliases[side], origin), 0)
+        return sequence < self.covered.get((self.aliases[side], origin), 0)
 
 
 def time_of(stamp: Stamp) -> datetime:

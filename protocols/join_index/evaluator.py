@@ -1,7 +1,7 @@
 """The evaluator: it keeps tuples and triggers by value, and sends subscribers the results that they make.
 
-It promises to have, in one life, all it was given of every query that is not over. Where it cannot keep this promise it
-begins a new life with nothing, and whoever counted on the old one notices.
+It promises to keep, in one life, all it was given for every query that is not over. Where it cannot keep the promise it
+begins a new life with nothing. Rewriters and subscribers that counted on the old life see the new one in its messages.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from protocols.join_index.messages import (
     Parcel,
     Receipt,
     ResultRows,
-    Told,
+    SentTo,
 )
 from protocols.join_index.tables import RESULTS_BYTES, Tables
 
 RESEND_MS: Final = 2000  # Results without NOTIFIED are sent again after this time.
 LAPSE_MS: Final = 60_000  # A rewriter that has been silent for longer is gone.
-UNHEARD_BYTES_MAX: Final = 4 << 20  # Back-pressure: with more in flight to one subscriber, nothing is joined.
+UNACKNOWLEDGED_BYTES_MAX: Final = 4 << 20  # Back-pressure: with more in flight to one subscriber, nothing is joined.
 PARCELS_MAX: Final = 4096  # That wait their turn.
 UNPACKED_MAX: Final = 100_000  # Of one rewriter, that may come again.
 TESTS_PER_TURN: Final = 2000  # Work in one event, as Tables.tests_left counts it: 20 ms on a slow machine.
@@ -40,12 +40,12 @@ QUERY_TESTS: Final = 50  # To take a query in is as much work as so many tests.
 
 
 @dataclass(slots=True)
-class _Telling:
-    """The results sent to one subscriber."""
+class _OutboundSequence:
+    """The numbered results for one subscriber in one of its lives."""
 
-    sequence: int = 0
-    unheard: dict[int, tuple[JoinResults, Millis]] = field(default_factory=dict)
-    size: int = 0  # Bytes without NOTIFIED.
+    sequence: int = 0  # Of the last message that was sent.
+    unacknowledged: dict[int, tuple[JoinResults, Millis]] = field(default_factory=dict)  # And when each was sent.
+    size: int = 0  # Their bytes.
 
 
 @dataclass(slots=True)
@@ -65,17 +65,17 @@ class Evaluator:
     limits: JoinLimits
     life: Millis = 0
     tables: Tables = field(init=False)
-    _telling: dict[Incarnation, _Telling] = field(default_factory=dict)
+    _outbound: dict[Incarnation, _OutboundSequence] = field(default_factory=dict)
     _heard_at: dict[PeerId, Millis] = field(default_factory=dict)  # Rewriters that count on it.
     _brought: dict[PeerId, dict[JoinId, None]] = field(default_factory=dict)  # The queries that each of them brought.
-    # Parcels that may come again. One that waits or is being unpacked has no receipt yet.
+    # Parcels that may come again, with their receipts. One that waits or is being unpacked has none yet.
     _unpacked: dict[PeerId, dict[int, Receipt | None]] = field(default_factory=dict)
     _settled: dict[PeerId, int] = field(default_factory=dict)  # Parcels with lower numbers will not come again.
     _withheld: list[tuple[PeerId, Receipt]] = field(default_factory=list)  # Receipts, until subscribers have caught up.
     _abandoned: Recently[JoinId] = field(default_factory=Recently)  # Released by all rewriters, but not over.
     _parcels: deque[tuple[PeerId, Parcel]] = field(default_factory=deque)  # They wait.
     _unpacking: Iterator[None] | None = None
-    _worked_at: Millis = -1
+    _worked_at: Millis = -1  # The time of the last event with work.
     _effects: list[Effect] = field(default_factory=list)  # Of this event's work.
 
     def __post_init__(self) -> None:
@@ -85,7 +85,7 @@ class Evaluator:
         """Begin a new life, with nothing."""
         self.life = max(now, self.life + 1)
         self.tables = Tables(self.limits)
-        self._telling, self._heard_at, self._brought = {}, {}, {}
+        self._outbound, self._heard_at, self._brought = {}, {}, {}
         self._unpacked, self._settled, self._withheld = {}, {}, []
         self._abandoned = Recently()
         self._parcels.clear()
@@ -101,7 +101,7 @@ class Evaluator:
                 raise RemoteProtocolError("the end of a query of another subscriber")
         for query in parcel.over:
             self.tables.end(query, now)
-            self._silence(query)
+            self._drop_results(query)
             for brought in self._brought.values():
                 brought.pop(query, None)
         for query in parcel.released:
@@ -124,7 +124,7 @@ class Evaluator:
             # Its tuples are dropped. A rewriter that brings it again in this life is refused.
             self._abandoned.add(query, now + 2 * LAPSE_MS)
             self.tables.forget(query)
-            self._silence(query, is_over=False)
+            self._drop_results(query, is_over=False)
 
     def _accept(self, sender: PeerId, parcel: Parcel) -> list[Effect]:
         """Have a parcel wait its turn, once."""
@@ -146,36 +146,37 @@ class Evaluator:
         self._parcels.append((sender, parcel))
         return []
 
-    def _unpack(self, sender: PeerId, parcel: Parcel) -> Iterator[None]:
-        """Join a parcel, and acknowledge it in the end."""
+    def _join(self, sender: PeerId, parcel: Parcel) -> Iterator[None]:
+        """Join a parcel with what is here, and acknowledge it in the end."""
         refused, reason = self.tables.refused, ""
-        told: dict[Incarnation, int] = {}
+        sent: dict[Incarnation, int] = {}
         try:
             if any(query.id in self._abandoned for query in parcel.queries):
                 reason = f"peer {self.peer_id.short} had let go of a query"
             else:
-                for _ in self._join(sender, parcel):
-                    self._tell(told)
+                for _ in self._take(sender, parcel):
+                    self._send_results(sent)
                     yield
         except (RemoteProtocolError, msgspec.MsgspecError) as error:  # NotIndexed is one of the former.
             reason = str(error)
-        self._tell(told)
+        self._send_results(sent)
         if self.tables.refused > refused:
             reason = f"peer {self.peer_id.short} has no room for more of it"
-        said = tuple(Told(peer, life, sequence) for (peer, life), sequence in told.items())
-        receipt = Receipt(number=parcel.number, life=self.life, told=said, refused=reason)
+        numbers = tuple(SentTo(peer, life, sequence) for (peer, life), sequence in sent.items())
+        receipt = Receipt(number=parcel.number, life=self.life, sent=numbers, refused=reason)
         unpacked = self._unpacked.get(sender, {})
         if parcel.number in unpacked:
             unpacked[parcel.number] = receipt
         self._effects += self._acknowledge(sender, receipt)
 
-    def _join(self, sender: PeerId, parcel: Parcel) -> Iterator[None]:
+    def _take(self, sender: PeerId, parcel: Parcel) -> Iterator[None]:
+        """Take in the queries of a parcel, then its tuples and triggers."""
         for query in parcel.queries:
             if query.id not in self._brought.get(sender, {}):
                 continue  # Released or over while the parcel waited.
             before = self.tables.know(query, self._worked_at)
             if before is not None:  # An earlier attempt of the same query.
-                self._silence(before)
+                self._drop_results(before)
             self.tables.tests_left -= QUERY_TESTS
             if self.tables.tests_left <= 0:
                 yield
@@ -192,7 +193,7 @@ class Evaluator:
 
     @property
     def _has_chores(self) -> bool:
-        return bool(self.tables.chores) and self._unpacking is None  # What is stored changes in one place at a time.
+        return bool(self.tables.chores) and self._unpacking is None  # Only one generator changes the tables at a time.
 
     def go_on(self, now: Millis) -> list[Effect]:
         """Go on with what was too much for the events before."""
@@ -200,7 +201,7 @@ class Evaluator:
         return self._work(now)
 
     def _work(self, now: Millis) -> list[Effect]:
-        """Work as much as one event may. What happens in one millisecond may be one event, and counts as one."""
+        """Work as much as one event may. All that happens in one millisecond counts as one event."""
         if now != self._worked_at:
             self._worked_at, self.tables.tests_left = now, TESTS_PER_TURN
         while self.tables.tests_left > 0 and self.has_work:
@@ -209,7 +210,7 @@ class Evaluator:
                     self.tables.chores.popleft()
                 continue
             if self._unpacking is None:
-                self._unpacking = self._unpack(*self._parcels.popleft())
+                self._unpacking = self._join(*self._parcels.popleft())
             if next(self._unpacking, True):
                 self._unpacking = None
         effects, self._effects = self._effects, []
@@ -225,26 +226,26 @@ class Evaluator:
 
     def _is_ahead(self) -> bool:
         """Whether a subscriber is slow to acknowledge results."""
-        return any(telling.size > UNHEARD_BYTES_MAX for telling in self._telling.values())
+        return any(outbound.size > UNACKNOWLEDGED_BYTES_MAX for outbound in self._outbound.values())
 
-    def _silence(self, query: JoinId, *, is_over: bool = True) -> None:
-        """Drop the results of a query that are still under way. Their messages keep their numbers."""
-        for telling in self._telling.values():
-            for sequence, (message, sent_at) in telling.unheard.items():
+    def _drop_results(self, query: JoinId, *, is_over: bool = True) -> None:
+        """Drop the results of a query that its subscriber has not acknowledged. Their messages keep their numbers."""
+        for outbound in self._outbound.values():
+            for sequence, (message, sent_at) in outbound.unacknowledged.items():
                 kept = tuple(each for each in message.results if each.query != query)
                 if len(kept) < len(message.results):
-                    telling.size -= _size(message.results)
-                    telling.size += _size(kept)
+                    outbound.size -= _size(message.results)
+                    outbound.size += _size(kept)
                     dropped = message.dropped if is_over else (*message.dropped, query)
-                    telling.unheard[sequence] = (
+                    outbound.unacknowledged[sequence] = (
                         msgspec.structs.replace(message, results=kept, dropped=dropped),
                         sent_at,
                     )
 
     # Results.
 
-    def _tell(self, told: dict[Incarnation, int]) -> None:
-        """Tell subscribers what was found, and note the numbers of the messages."""
+    def _send_results(self, sent: dict[Incarnation, int]) -> None:
+        """Send subscribers what was found, and note the numbers of the messages in `sent`."""
         found: dict[Incarnation, list[ResultRows]] = {}
         for member, results in self.tables.results():
             found.setdefault((member.query.subscriber, member.query.life), []).append(results)
@@ -253,29 +254,29 @@ class Evaluator:
             late.setdefault((member.query.subscriber, member.query.life), []).append(name)
         self.tables.late.clear()
         for whom in found | dict.fromkeys(late):
-            if whom not in self._telling:
-                for before in [each for each in self._telling if each[0] == whom[0] and each[1] < whom[1]]:
-                    del self._telling[before]
-            telling = self._telling.setdefault(whom, _Telling())
+            if whom not in self._outbound:
+                for before in [each for each in self._outbound if each[0] == whom[0] and each[1] < whom[1]]:
+                    del self._outbound[before]
+            outbound = self._outbound.setdefault(whom, _OutboundSequence())
             for some in _portions(found.get(whom, [])) or [()]:
-                telling.sequence += 1
+                outbound.sequence += 1
                 message = JoinResults(
                     life=self.life,
                     subscriber_life=whom[1],
-                    sequence=telling.sequence,
+                    sequence=outbound.sequence,
                     results=some,
                     late=tuple(late.pop(whom, ())),
                 )
-                telling.unheard[telling.sequence] = (message, self._worked_at)
-                telling.size += _size(some)
-                told[whom] = message.sequence
+                outbound.unacknowledged[outbound.sequence] = (message, self._worked_at)
+                outbound.size += _size(some)
+                sent[whom] = message.sequence
                 self._effects.append(Send(whom[0], message))
 
     def notified(self, sender: PeerId, message: Notified) -> list[Effect]:
-        telling = self._telling.get((sender, message.subscriber_life))
-        heard = telling.unheard.pop(message.sequence, None) if telling is not None else None
-        if telling is not None and heard is not None:
-            telling.size -= _size(heard[0].results)
+        outbound = self._outbound.get((sender, message.subscriber_life))
+        arrived = outbound.unacknowledged.pop(message.sequence, None) if outbound is not None else None
+        if outbound is not None and arrived is not None:
+            outbound.size -= _size(arrived[0].results)
         return self._send_withheld()
 
     def _send_withheld(self) -> list[Effect]:
@@ -289,15 +290,16 @@ class Evaluator:
     def sweep(self, now: Millis) -> list[Effect]:
         """Send results again that have not arrived, and let go of what has expired."""
         if self._has_lapsed(now):
-            self.begin(now)  # If it forgot only these queries, a rewriter that comes back would not notice the loss.
+            # Forgetting these queries alone is not enough: a rewriter that comes back would not notice the loss.
+            self.begin(now)
             return []
         self.tables.sweep(now)
         self._abandoned.sweep(now)
         effects: list[Effect] = []
-        for (peer, _), telling in self._telling.items():
-            for sequence, (message, sent_at) in telling.unheard.items():
+        for (peer, _), outbound in self._outbound.items():
+            for sequence, (message, sent_at) in outbound.unacknowledged.items():
                 if now - sent_at >= RESEND_MS:
-                    telling.unheard[sequence] = (message, now)
+                    outbound.unacknowledged[sequence] = (message, now)
                     effects.append(Send(peer, message))
         return effects + self._send_withheld() + self._work(now)
 
@@ -326,9 +328,9 @@ class Evaluator:
     def validate(self) -> None:
         self.tables.validate()
         assert not self._effects, "they leave with the event that made them"
-        for telling in self._telling.values():
-            assert all(sequence <= telling.sequence for sequence in telling.unheard)
-            assert telling.size == sum(_size(message.results) for message, _ in telling.unheard.values())
+        for outbound in self._outbound.values():
+            assert all(sequence <= outbound.sequence for sequence in outbound.unacknowledged)
+            assert outbound.size == sum(_size(message.results) for message, _ in outbound.unacknowledged.values())
 
 
 def _size(results: tuple[ResultRows, ...]) -> int:

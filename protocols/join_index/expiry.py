@@ -67,7 +67,7 @@ class Recently(Generic[T]):
         return not self._until
 
 
-def less(counter: Counter[T], name: T) -> None:
+def decrement(counter: Counter[T], name: T) -> None:
     """Count one fewer; a count of 0 is removed."""
     counter[name] -= 1
     if not counter[name]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from protocols.catalogue.statistics import StreamStatistics
 from protocols.ids import ID_BYTES, PeerId, StreamName
-from protocols.join_index.choice import chosen
+from protocols.join_index.choice import choose
 from protocols.join_index.condition import CompiledJoin, NotIndexed, algorithm_for, check
 from protocols.join_index.messages import SIDES, JoinQuery
 from protocols.join_index.replicas import replicas_for
@@ -62,7 +62,7 @@ def chosen_text(plan: Operator, streams: Mapping[StreamName, Sequence[StreamStat
         return ""
     join = CompiledJoin.of(JoinQuery("", PeerId(bytes(ID_BYTES)), 0, algorithm, plan, DAY_MS))
     statistics = {side: streams.get(join.side(side).source.stream, ()) for side in SIDES}
-    best = chosen(join, statistics, peers)
+    best = choose(join, statistics, peers)
     counts = {side: replicas_for(0, statistics[side], peers) for side in SIDES}
     shared = [f"{join.side(side).attribute} is shared by {n} rewriters" for side, n in counts.items() if n > 1]
     return "; ".join((f"auto     {best.algorithm}: {best.why}", *shared))

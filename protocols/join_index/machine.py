@@ -40,7 +40,7 @@ _FOR_REWRITER: Final = (AskEvaluators, IndexQuery, KeepQueries, RemoveQuery, Rec
 SWEEP: Final = f"{ROLE}/sweep"
 WORK: Final = f"{ROLE}/work"
 _Part = Rewriter | Evaluator | Subscriber
-LIMITS: Final = JoinLimits(late_ms=DAY_MS)  # Without windows: a publisher may be away this long.
+LIMITS: Final = JoinLimits(away_ms=DAY_MS)
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class JoinIndex:
     peer_id: PeerId
     inside: Inside
     neighbours: Callable[[], tuple[PeerId, ...]]
-    late_ms: Millis  # With windows: how late a tuple may be in a first attempt.
+    first_late_ms: Millis  # JoinQuery.late_ms of first attempts.
     limits: JoinLimits = LIMITS
     rewriter: Rewriter = field(init=False)
     evaluator: Evaluator = field(init=False)
@@ -70,7 +70,7 @@ class JoinIndex:
     def __post_init__(self) -> None:
         self.rewriter = Rewriter(self.peer_id, self.limits, self.inside, self.neighbours)
         self.evaluator = Evaluator(self.peer_id, self.limits)
-        self.subscriber = Subscriber(self.peer_id, self.inside, self.neighbours, self.late_ms)
+        self.subscriber = Subscriber(self.peer_id, self.inside, self.neighbours, self.first_late_ms)
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:
         effects = [self._shortened(effect) for effect in self._handle(event, now)]

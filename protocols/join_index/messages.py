@@ -83,9 +83,9 @@ class JoinQuery(msgspec.Struct, frozen=True, array_like=True):
     algorithm: Algorithm
     plan: Operator
     retention_ms: Millis  # Without a window, a tuple meets others for this long after its publication.
-    known: tuple[Reach, ...] = ()  # Resume: of two tuples that are both below these, the result was handed on.
+    resume: tuple[Reach, ...] = ()  # An earlier attempt has handed on the results of two tuples that lie below these.
     life: Millis = 0  # The subscriber's. Evaluators number the results for each life.
-    late_ms: Millis = 0  # Evaluators keep a tuple this much longer than its window, for late partners.
+    late_ms: Millis = 0  # Windows allow for tuples that are so late: evaluators keep their partners so much longer.
 
 
 class Heavy(msgspec.Struct, frozen=True, array_like=True):
@@ -199,28 +199,28 @@ class Parcel(Message, frozen=True, kw_only=True, tag="PARCEL"):
             expect(len(load.sequences) == len(load.values), "a load whose lists differ in length")
 
 
-class Heard(msgspec.Struct, frozen=True, array_like=True):
-    """How many messages with results an evaluator had sent a subscriber, as a reader reports it: Told, by evaluator."""
+class SentTo(msgspec.Struct, frozen=True, array_like=True):
+    """The number of the last JOIN_RESULTS that an evaluator has sent one subscriber."""
 
-    peer: PeerId
-    life: Millis
+    subscriber: PeerId
+    life: Millis  # The subscriber's.
     sequence: Count
 
 
-class Told(msgspec.Struct, frozen=True, array_like=True):
-    """The number of the last results that were sent to a subscriber, in one life of the subscriber."""
+class SentBy(msgspec.Struct, frozen=True, array_like=True):
+    """The number of the last JOIN_RESULTS that one evaluator has sent a subscriber."""
 
-    subscriber: PeerId
-    life: Millis
+    peer: PeerId  # The evaluator.
+    life: Millis  # The evaluator's.
     sequence: Count
 
 
 class Receipt(Message, frozen=True, kw_only=True, tag="RECEIPT"):
-    """The parcel is unpacked. Its results have left with the numbers in `told`, or lower ones."""
+    """The parcel is unpacked. Its results have left with the numbers in `sent`, or lower ones."""
 
     number: Count
     life: Millis  # The evaluator's. What it got in an earlier life is lost.
-    told: tuple[Told, ...] = ()
+    sent: tuple[SentTo, ...] = ()
     refused: str = ""  # Why the evaluator did not keep some of it.
 
 
@@ -262,7 +262,7 @@ class Notified(Message, frozen=True, kw_only=True, tag="NOTIFIED"):
 class Covered(Message, frozen=True, kw_only=True, tag="COVERED"):
     """How far a reader has come: evaluators have unpacked all tuples below `covers`.
 
-    The subscriber may rely on it once it has the results that `heard` counts. It holds for all queries that are indexed
+    The subscriber may rely on it once it has the results that `sent` counts. It holds for all queries that are indexed
     with this reader, except the forgotten ones.
     """
 
@@ -271,7 +271,7 @@ class Covered(Message, frozen=True, kw_only=True, tag="COVERED"):
     tuples: Count  # Read so far.
     messages: Count  # Tuples and triggers sent to evaluators.
     covers: tuple[Position, ...]
-    heard: tuple[Heard, ...]  # Every evaluator that has got something of this reader.
+    sent: tuple[SentBy, ...]  # Every evaluator that has got something of this reader.
     forgotten: tuple[JoinId, ...] = ()
-    subscriber_life: Millis = 0  # The life whose results `heard` counts.
+    subscriber_life: Millis = 0  # The life whose results `sent` counts.
     unfit: Count = 0  # Of the tuples read, those with decimals that an earlier release accepted and no query reads.

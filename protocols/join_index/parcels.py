@@ -1,4 +1,4 @@
-"""Parcels under way to evaluators: what goes into them, and what is sent again until there is a receipt."""
+"""Parcels under way to evaluators: what goes into each, and which are sent again for want of a receipt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from protocols.effects import Effect, Send
 from protocols.ids import Millis, PeerId
 from protocols.join_index.heavy import Spread
 from protocols.join_index.messages import JoinQuery, Load, Parcel
-from protocols.join_index.reader import Reader, Reading
+from protocols.join_index.reader import Dispatch, Reader
 
 RESEND_MS: Final = 2000  # A parcel without a receipt is sent again after this time.
 PARCEL_BYTES: Final = 256 << 10
@@ -23,7 +23,7 @@ class Carried:
     """A parcel without a receipt."""
 
     reader: Reader
-    reading: Reading
+    dispatch: Dispatch
     parcel: Parcel
     to: PeerId
     sent_at: Millis
@@ -51,7 +51,7 @@ class Outbox:
         self._last_number += 1
         return self._last_number
 
-    def carry(self, reader: Reader, reading: Reading, loads: Iterable[Load], now: Millis) -> list[Send]:
+    def carry(self, reader: Reader, dispatch: Dispatch, loads: Iterable[Load], now: Millis) -> list[Send]:
         """One parcel for each evaluator, or several where one would be too large. New queries go first."""
         by_peer: dict[PeerId, list[Load]] = {}
         for load in loads:
@@ -60,7 +60,7 @@ class Outbox:
                 by_peer.setdefault(peer, []).append(share)
         sent: list[Send] = []
         for to, every in by_peer.items():
-            for queries, some in _portions(reader.untold(to), every):
+            for queries, some in _portions(reader.unknown_to(to), every):
                 number, on_the_way = self.next_number(), self._on_the_way.setdefault(to, {})
                 parcel = Parcel(
                     number=number,
@@ -73,8 +73,8 @@ class Outbox:
                 on_the_way[number] = None
                 if queries:
                     self._with_queries.setdefault(to, {})[number] = None
-                reading.parcels += 1
-                self._carried[number] = Carried(reader, reading, parcel, to, now)
+                dispatch.parcels += 1
+                self._carried[number] = Carried(reader, dispatch, parcel, to, now)
                 sent.append(Send(to, parcel))
         return sent
 
@@ -96,7 +96,7 @@ class Outbox:
         return carried
 
     def drop(self, reader: Reader) -> None:
-        """The parcels of a reader that is closed are of no use."""
+        """Forget the parcels of a reader that is closed."""
         for number in [number for number, each in self._carried.items() if each.reader is reader]:
             self.take(number)
 
@@ -126,7 +126,7 @@ class Outbox:
         there = dict.fromkeys(readers)
         for carried in self._carried.values():
             assert carried.reader.name in there
-            assert carried.reading.parcels > 0
+            assert carried.dispatch.parcels > 0
 
 
 def _by_evaluator(spread: Spread, load: Load) -> Iterator[tuple[PeerId, Load]]:

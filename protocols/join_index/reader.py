@@ -15,7 +15,7 @@ from protocols.delivery.messages import Batch, Origin
 from protocols.filing import getter
 from protocols.ids import Millis, PeerId, RequestId
 from protocols.join_index.condition import CompiledJoin, time_of, together
-from protocols.join_index.expiry import less
+from protocols.join_index.expiry import decrement
 from protocols.join_index.heavy import Spread
 from protocols.join_index.keys import NULL, value_text
 from protocols.join_index.messages import Attribute, Incarnation, IndexQuery, JoinId, JoinQuery, Load, Side, ValueText
@@ -39,8 +39,8 @@ class TupleTooLarge(Exception):
 
 
 @dataclass(slots=True, eq=False)
-class Reading:
-    """Tuples that were read together. It is done once evaluators have unpacked all parcels made of them."""
+class Dispatch:
+    """Tuples that were sent on together. It is done once evaluators have unpacked all parcels made of them."""
 
     passes: dict[Origin, int] = field(default_factory=dict)  # Its reader covers these positions once it is done.
     parcels: int = 0  # Without a receipt.
@@ -54,7 +54,7 @@ class Held:
     message: IndexQuery
     subscriber: PeerId
     leased_at: Millis
-    since: Reading | None = None  # The replay of recent tuples for this side, which is indexed once evaluators have it.
+    awaits: Dispatch | None = None  # Recent tuples that were replayed for this side: it is indexed once that is done.
 
     @property
     def name(self) -> HeldName:
@@ -87,7 +87,7 @@ class _Rewriting:
     """A group of queries with one join condition, rewritten by one side."""
 
     group: bytes
-    opens: Attribute | None  # The attribute that a partner is looked for by; None: DAI-V.
+    seeks: Attribute | None  # The attribute by which partners are looked for; None: DAI-V.
     value: OnRow
     wanted: Selections
     queries: int = 0
@@ -95,9 +95,9 @@ class _Rewriting:
     @classmethod
     def of(cls, held: Held) -> _Rewriting:
         side = held.message.side
-        opens = None if held.member.algorithm == "dai-v" else held.member.attributes[1 - side]
+        seeks = None if held.member.algorithm == "dai-v" else held.member.attributes[1 - side]
         wanted = Selections.of(side, held.source.schema)
-        return cls(held.member.group, opens, together(CompiledJoin.of(held.member.query).values[side]), wanted)
+        return cls(held.member.group, seeks, together(CompiledJoin.of(held.member.query).values[side]), wanted)
 
 
 @dataclass(slots=True, eq=False)
@@ -121,12 +121,12 @@ class Reader:
     lapsed: dict[JoinId, Incarnation] = field(default_factory=dict)  # Forgotten; the subscriber has not confirmed it.
     recent: deque[Batch] = field(default_factory=deque)  # Replayed for queries that come a little later.
     forgotten: Stamp = -1  # The latest stamp among the batches that are no longer in `recent`.
-    readings: deque[Reading] = field(default_factory=deque)
+    dispatches: deque[Dispatch] = field(default_factory=deque)
     read: dict[Origin, int] = field(default_factory=dict)
     covers: dict[Origin, int] = field(default_factory=dict)
     used: dict[PeerId, Millis] = field(default_factory=dict)  # Evaluators that have got something, and their lives.
-    heard: dict[PeerId, dict[Incarnation, int]] = field(default_factory=dict)  # How much each has told whom.
-    told: dict[PeerId, dict[JoinId, None]] = field(default_factory=dict)  # The queries that each knows.
+    sent: dict[PeerId, dict[Incarnation, int]] = field(default_factory=dict)  # By evaluator: SentTo each subscriber.
+    knows: dict[PeerId, dict[JoinId, None]] = field(default_factory=dict)  # By evaluator: the queries that it was sent.
     reported_at: Millis = 0
     report: int = 0
     tuples: int = 0
@@ -159,7 +159,7 @@ class Reader:
     def remove(self, name: HeldName) -> None:
         held = self.held.pop(name)
         self.joining.pop(name, None)
-        less(self.subscribers, held.incarnation)
+        decrement(self.subscribers, held.incarnation)
         if held.message.rewrites:
             group = (held.member.group, held.message.side)
             self._rewritings[group].wanted.remove(held.member)
@@ -168,18 +168,18 @@ class Reader:
                 del self._rewritings[group]
         if held.indexes:
             self._indexing -= 1
-        less(self._queries, name[0])
+        decrement(self._queries, name[0])
         if name[0] not in self._queries:
-            for queries in self.told.values():
+            for queries in self.knows.values():
                 queries.pop(name[0], None)
 
-    def untold(self, peer: PeerId) -> list[JoinQuery]:
+    def unknown_to(self, peer: PeerId) -> list[JoinQuery]:
         """Queries that an evaluator does not know yet; the caller sends them."""
-        told = self.told.setdefault(peer, {})
-        if len(told) == len(self._queries):
+        knows = self.knows.setdefault(peer, {})
+        if len(knows) == len(self._queries):
             return []
-        new = {held.member.query.id: held.member.query for held in self.held.values() if held.name[0] not in told}
-        told.update(dict.fromkeys(new))
+        new = {held.member.query.id: held.member.query for held in self.held.values() if held.name[0] not in knows}
+        knows.update(dict.fromkeys(new))
         return list(new.values())
 
     # Tuples.
@@ -236,9 +236,9 @@ class Reader:
         return self.at == at and self.spread is spread and self.schema == schema and self.share == share
 
     def can_take_over(self, other: Reader) -> bool:
-        """Whether another reader has nothing under way, and this one is at most a little behind it.
+        """Whether it can serve the queries of another reader, which is as far as this one or a little ahead.
 
-        What it reads again for the other's queries makes results again; their subscribers drop these.
+        This one reads the tuples in between again for these queries. Their subscribers drop results that come twice.
         """
         if (
             not self.is_like(other.at, other.schema, other.spread, other.share)
@@ -247,7 +247,7 @@ class Reader:
             or self.since > other.since
         ):
             return False
-        if other.readings or other.joining or self.read.keys() != other.covers.keys():
+        if other.dispatches or other.joining or self.read.keys() != other.covers.keys():
             return False
         apart = [other.covers[origin] - upto for origin, upto in self.read.items()]
         lives = all(self.used.get(peer, life) == life for peer, life in other.used.items())
@@ -258,9 +258,9 @@ class Reader:
         for held in other.held.values():
             self.add(held)
         self.used |= other.used
-        for peer, told in other.heard.items():
-            mine = self.heard.setdefault(peer, {})
-            for whom, sequence in told.items():
+        for peer, sent in other.sent.items():
+            mine = self.sent.setdefault(peer, {})
+            for whom, sequence in sent.items():
                 mine[whom] = max(mine.get(whom, 0), sequence)
 
     def validate(self) -> None:
@@ -306,7 +306,7 @@ def _rewritten(schema: Schema, batch: Batch, rows: Sequence[Row | None], rewriti
         is_wanted = rewriting.wanted.filed.is_wanted
         wanted = [good and row is not None and is_wanted(row) for good, row in zip(wanted, rows, strict=True)]
     side = rewriting.wanted.side
-    yield from _load(schema, batch, rewriting.opens, rewriting.group, side, values, wanted)
+    yield from _load(schema, batch, rewriting.seeks, rewriting.group, side, values, wanted)
 
 
 def _load(

@@ -26,7 +26,7 @@ class InboundSequence:
     _ahead: dict[int, None] = field(default_factory=dict)  # Later ones that have arrived, too.
 
     def take(self, sequence: int) -> bool:
-        """Note a number; says whether it is new."""
+        """Note a number; False if it was here before."""
         if sequence <= self.upto or sequence in self._ahead:
             return False
         self._ahead[sequence] = None
@@ -73,11 +73,11 @@ class Reports:
             del self.readers[reader]
 
     def take(self, peer: PeerId, life: Millis, sequence: int) -> bool:
-        """Results of an evaluator have arrived; says whether for the first time."""
+        """Note that results of an evaluator have arrived; False if they had arrived before."""
         return self._inbound.setdefault((peer, life), InboundSequence()).take(sequence)
 
     def is_near(self, peer: PeerId, life: Millis, sequence: int) -> bool:
-        """Whether results may have this number. So many may be under way, and no more."""
+        """Whether results may have this number: no more than AHEAD_MAX can be under way."""
         inbound = self._inbound.get((peer, life))
         return sequence <= (inbound.upto if inbound is not None else 0) + AHEAD_MAX
 
@@ -91,7 +91,7 @@ class Reports:
         lost: dict[JoinId, None] = {}
         for seen in self.readers.values():
             report = seen.latest
-            if report is not None and any(each.peer == peer and each.life != life for each in report.heard):
+            if report is not None and any(each.peer == peer and each.life != life for each in report.sent):
                 lost |= {query: None for query, _, _ in seen.members}
         return list(lost)
 
@@ -107,8 +107,8 @@ class Reports:
             yield seen
 
     def _has_all(self, report: Covered) -> bool:
-        for heard in report.heard:
-            inbound = self._inbound.get((heard.peer, heard.life))
-            if heard.sequence > (inbound.upto if inbound is not None else 0):
+        for each in report.sent:
+            inbound = self._inbound.get((each.peer, each.life))
+            if each.sequence > (inbound.upto if inbound is not None else 0):
                 return False
         return True

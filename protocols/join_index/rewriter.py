@@ -1,4 +1,4 @@
-"""The rewriter: it reads streams for the queries indexed at it, and sends evaluators what these make of the tuples.
+"""The rewriter: it reads streams for the queries indexed at it, and sends evaluators tuples and triggers.
 
 Nobody sends it tuples: it reads them from the log of their stream. One reader serves all queries of an attribute. A new
 query joins a reader that is under way, and the rewriter replays recent tuples for it, some in each event. If some of
@@ -30,7 +30,6 @@ from protocols.join_index.messages import (
     AskEvaluators,
     Covered,
     Evaluators,
-    Heard,
     Heavy,
     IndexQuery,
     JoinId,
@@ -42,16 +41,17 @@ from protocols.join_index.messages import (
     QueryRefused,
     Receipt,
     RemoveQuery,
+    SentBy,
 )
 from protocols.join_index.panel import Panel
 from protocols.join_index.parcels import Outbox
 from protocols.join_index.reader import (
     PIECE_BYTES,
     PIECE_ROWS,
+    Dispatch,
     Held,
     HeldName,
     Reader,
-    Reading,
     TupleTooLarge,
     pieces_of,
 )
@@ -63,9 +63,7 @@ LEASE_MS: Final = 20_000  # A query that no KEEP_QUERIES names for so long is fo
 SILENT_MS: Final = 6000  # An evaluator that has been silent for longer is taken for lost.
 REPORT_MS: Final = 100  # The least time between two reports of a reader.
 RELEASED_MS: Final = 30_000  # Evaluators are told for so long that a query is released: a message may get lost.
-REFUSE_RELEASED_MS: Final = (
-    120_000  # A released query is not taken again for so long: messages about it may still arrive.
-)
+REFUSE_RELEASED_MS: Final = 120_000  # A released query is refused for so long: messages about it may still arrive.
 
 
 @dataclass(slots=True, eq=False)
@@ -74,7 +72,7 @@ class _Replay:
 
     reader: Reader
     held: Held
-    reading: Reading  # Its count of parcels has one more until all are sent.
+    dispatch: Dispatch  # It counts one parcel more until all are sent, so that it is not done before.
     pieces: Iterator[Batch]
     is_done: bool = False
 
@@ -115,7 +113,7 @@ class Rewriter:
     _outbox: Outbox = field(default_factory=Outbox)
     _seen_at: dict[PeerId, Millis] = field(default_factory=dict)  # When each evaluator was last heard.
     _released: dict[PeerId, dict[JoinId, Millis]] = field(default_factory=dict)  # Until when each evaluator is told.
-    _gone: Recently[JoinId] = field(default_factory=Recently)  # Released queries.
+    _gone: Recently[JoinId] = field(default_factory=Recently)  # Released queries: not taken again for a while.
     _spreads: dict[tuple[tuple[PeerId, ...], tuple[Heavy, ...]], Spread] = field(default_factory=dict)
     _panel: Panel = field(init=False)
     _replays: deque[_Replay] = field(default_factory=deque)
@@ -130,7 +128,7 @@ class Rewriter:
     # Queries.
 
     def name_evaluators(self, sender: PeerId, message: AskEvaluators, now: Millis) -> list[Effect]:
-        """Name the same to everyone, so that their queries share readings."""
+        """Name the same to everyone, so that their queries share readers."""
 
         def is_used(peers: tuple[PeerId, ...]) -> bool:
             return any(evaluators == peers for evaluators, _ in self._spreads)
@@ -163,11 +161,11 @@ class Rewriter:
         reader.add(held)
         replayed = [batch for batch in reader.recent if batch.published_at >= member.inserted_at]
         if replayed:
-            held.since = Reading(parcels=1)
+            held.awaits = Dispatch(parcels=1)
             reader.joining[name] = held
-            reader.readings.append(held.since)
+            reader.dispatches.append(held.awaits)
             is_first = not self._replays
-            self._replays.append(_Replay(reader, held, held.since, pieces_of(replayed)))
+            self._replays.append(_Replay(reader, held, held.awaits, pieces_of(replayed)))
             return effects + (self.go_on(now) if is_first else [])
         return [*effects, *_indexed(reader, [held])]
 
@@ -185,12 +183,12 @@ class Rewriter:
         is_open = reader.name in self.readers
         effects: list[Effect] = []
         if is_open and reader.held.get(held.name) is held:
-            effects += self._carry(reader, replay.reading, reader.loads_for(held, replay.some()), now)
+            effects += self._carry(reader, replay.dispatch, reader.loads_for(held, replay.some()), now)
         else:
             replay.is_done = True
         if replay.is_done:
             self._replays.popleft()
-            replay.reading.parcels -= 1
+            replay.dispatch.parcels -= 1
             effects += self._settle(reader, now) if is_open else []
         return effects
 
@@ -302,7 +300,7 @@ class Rewriter:
             case Rows(batches=batches):
                 return self._read(reader, batches, now)
             case Missed(origin=origin, next=upto):
-                reader.readings.append(Reading({origin: upto}))
+                reader.dispatches.append(Dispatch({origin: upto}))
                 reader.read[origin] = upto
                 return self._settle(reader, now)
             case Refused():
@@ -310,10 +308,10 @@ class Rewriter:
         return []
 
     def _read(self, reader: Reader, batches: tuple[Batch, ...], now: Millis) -> list[Effect]:
-        reading = Reading({batch.origin: batch.next for batch in batches})
-        reader.readings.append(reading)
+        dispatch = Dispatch({batch.origin: batch.next for batch in batches})
+        reader.dispatches.append(dispatch)
         try:
-            sent = self._carry(reader, reading, reader.loads(batches), now)
+            sent = self._carry(reader, dispatch, reader.loads(batches), now)
         except msgspec.MsgspecError as error:
             return self._lose(reader, f"rows of {reader.at.relation} do not have the columns they had: {error}", now)
         except TupleTooLarge as error:
@@ -321,8 +319,8 @@ class Rewriter:
         reader.note(batches)
         return [*sent, *self._settle(reader, now)]
 
-    def _carry(self, reader: Reader, reading: Reading, loads: Iterable[Load], now: Millis) -> list[Send]:
-        sent = self._outbox.carry(reader, reading, loads, now)
+    def _carry(self, reader: Reader, dispatch: Dispatch, loads: Iterable[Load], now: Millis) -> list[Send]:
+        sent = self._outbox.carry(reader, dispatch, loads, now)
         for each in sent:
             self._seen_at.setdefault(each.peer, now)
         return sent
@@ -344,28 +342,28 @@ class Rewriter:
         if receipt.refused:
             return effects + self._lose(reader, receipt.refused, now)
         reader.used[sender] = receipt.life
-        heard = reader.heard.setdefault(sender, {})
-        for told in receipt.told:
-            whom = (told.subscriber, told.life)
-            heard[whom] = max(heard.get(whom, 0), told.sequence)
-        carried.reading.parcels -= 1
+        sent = reader.sent.setdefault(sender, {})
+        for each in receipt.sent:
+            whom = (each.subscriber, each.life)
+            sent[whom] = max(sent.get(whom, 0), each.sequence)
+        carried.dispatch.parcels -= 1
         return effects + self._settle(reader, now)
 
     def _settle(self, reader: Reader, now: Millis) -> list[Effect]:
-        """Advance past the readings of which all parcels are unpacked, oldest first."""
+        """Advance past the dispatches that are done, oldest first."""
         passed: dict[Origin, int] = {}
         is_settled = False
-        while reader.readings and not reader.readings[0].parcels:
-            done = reader.readings.popleft()
+        while reader.dispatches and not reader.dispatches[0].parcels:
+            done = reader.dispatches.popleft()
             is_settled = True
             for origin, upto in done.passes.items():
                 reader.covers[origin] = passed[origin] = max(upto, reader.covers.get(origin, 0))
         if not is_settled:
             return []
         effects: list[Effect] = []
-        new = [held for held in reader.joining.values() if held.since not in reader.readings]
+        new = [held for held in reader.joining.values() if held.awaits not in reader.dispatches]
         for held in new:
-            held.since = None
+            held.awaits = None
             del reader.joining[held.name]
         effects += _indexed(reader, new)
         if passed:
@@ -448,8 +446,8 @@ class Rewriter:
                 unfit=reader.unfit,
                 messages=reader.messages,
                 covers=covers,
-                heard=tuple(
-                    Heard(peer, life, reader.heard.get(peer, {}).get(whom, 0)) for peer, life in reader.used.items()
+                sent=tuple(
+                    SentBy(peer, life, reader.sent.get(peer, {}).get(whom, 0)) for peer, life in reader.used.items()
                 ),
                 forgotten=tuple(query for query, whose in reader.lapsed.items() if whose == whom),
                 subscriber_life=whom[1],
@@ -489,5 +487,5 @@ def _indexed(reader: Reader, every: Iterable[Held]) -> list[Effect]:
             ),
         )
         for held in every
-        if reader.is_open and held.since is None
+        if reader.is_open and held.awaits is None
     ]

@@ -16,7 +16,7 @@ from protocols.clock import Stamp
 from protocols.filing import Comparison, Filing, comparison_in
 from protocols.ids import Millis
 from protocols.join_index.condition import JoinCondition, Meeting, checked
-from protocols.join_index.expiry import less
+from protocols.join_index.expiry import decrement
 from protocols.join_index.messages import LEFT, RIGHT, JoinId, JoinQuery, Side
 from protocols.subgraphs import Algorithm
 from queries.expressions import conjuncts
@@ -141,7 +141,7 @@ class Group:
         self._tells_apart = any(side.tells_apart for side in self.sides)
         for window, windows in zip(member.windows, self.windows, strict=True):
             if window is not None:
-                less(windows, window)
+                decrement(windows, window)
 
     def concerned(self, left: Row, right: Row) -> Collection[Member]:
         """The queries that two tuples may concern."""

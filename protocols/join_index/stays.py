@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from protocols.ids import Millis
-from protocols.join_index.expiry import less
+from protocols.join_index.expiry import decrement
 from protocols.join_index.messages import LEFT, SIDES, Attribute, Side, other_side
 from protocols.join_index.selections import Group, Member
 from queries.schema import Schema
@@ -23,7 +23,10 @@ NEVER: Final[Millis] = -(1 << 62)
 
 
 class Shelf(NamedTuple):
-    """What is stored together: tuples by one attribute; or triggers of one group and side that look for such tuples."""
+    """What is stored together: tuples by one attribute (the group is empty), or triggers that look for such tuples.
+
+    Triggers of different groups, or of different sides, are on different shelves.
+    """
 
     at: Attribute | None
     group: bytes
@@ -70,19 +73,19 @@ class _Wishes:
     """How long the queries of one shelf want its tuples."""
 
     schema: Schema  # Of its tuples.
-    keep_ms: Counter[Millis] = field(default_factory=Counter)  # After publication.
-    late_ms: Counter[Millis] = field(default_factory=Counter)  # Beyond that.
+    keep_ms: Counter[Millis] = field(default_factory=Counter)  # After publication: partners published by then meet it.
+    extra_ms: Counter[Millis] = field(default_factory=Counter)  # Beyond that, for partners that arrive late.
     longest: tuple[Millis, Millis] = (0, 0)
 
-    def add(self, keep_ms: Millis, late_ms: Millis) -> None:
+    def add(self, keep_ms: Millis, extra_ms: Millis) -> None:
         self.keep_ms[keep_ms] += 1
-        self.late_ms[late_ms] += 1
-        self.longest = (max(self.keep_ms), max(self.late_ms))
+        self.extra_ms[extra_ms] += 1
+        self.longest = (max(self.keep_ms), max(self.extra_ms))
 
-    def remove(self, keep_ms: Millis, late_ms: Millis) -> None:
-        less(self.keep_ms, keep_ms)
-        less(self.late_ms, late_ms)
-        self.longest = (max(self.keep_ms, default=0), max(self.late_ms, default=0))
+    def remove(self, keep_ms: Millis, extra_ms: Millis) -> None:
+        decrement(self.keep_ms, keep_ms)
+        decrement(self.extra_ms, extra_ms)
+        self.longest = (max(self.keep_ms, default=0), max(self.extra_ms, default=0))
 
 
 @dataclass(slots=True)
@@ -93,7 +96,7 @@ class Stays:
     Invariant: a tuple that comes while a query is known stays as long as this query wants
     """
 
-    late_ms: Millis  # For sides without a window.
+    away_ms: Millis  # The extra time of sides without a window.
     _wishes: dict[Shelf, _Wishes] = field(default_factory=dict)
     _dropped: dict[Attribute | None, dict[Shelf, Dropped]] = field(default_factory=dict)
 
@@ -126,12 +129,12 @@ class Stays:
 
     def _wish(self, member: Member, side: Side) -> tuple[Millis, Millis]:
         has_window = member.windows[side] is not None
-        return member.keep_ms(side), member.query.late_ms if has_window else self.late_ms
+        return member.keep_ms(side), member.query.late_ms if has_window else self.away_ms
 
     def until(self, shelf: Shelf, wall: Millis, now: Millis) -> Millis:
         """When a tuple that was published at `wall` and comes now expires."""
-        keep_ms, late_ms = self._wishes[shelf].longest
-        return max(now, wall + keep_ms) + late_ms
+        keep_ms, extra_ms = self._wishes[shelf].longest
+        return max(now, wall + keep_ms) + extra_ms
 
     def drop(self, shelf: Shelf, came: int, wall: Millis) -> None:
         """A tuple has expired."""

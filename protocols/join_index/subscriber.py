@@ -21,7 +21,7 @@ from protocols.ids import Millis, PeerId, RequestId, StreamName
 from protocols.inside import Inside
 from protocols.join_index.attempt import JoinAttempt, RewriterName
 from protocols.join_index.condition import CompiledJoin, NotIndexed
-from protocols.join_index.expiry import Recently, less
+from protocols.join_index.expiry import Recently, decrement
 from protocols.join_index.keys import attribute_key
 from protocols.join_index.messages import (
     SIDES,
@@ -66,7 +66,7 @@ POSE_MS: Final = 2000  # A query that a rewriter has not answered is sent again 
 KEEP_MS: Final = 3000  # Between two renewals of leases.
 SILENT_MS: Final = 6000  # A rewriter that has been silent for longer is taken for lost.
 UNSAFE_MAX: Final = 50_000  # With more results that are not safe yet, evaluators get no NOTIFIED: back-pressure.
-SAY_MS: Final = 3000  # The proxy hears at least this often how far a query is.
+PROGRESS_MS: Final = 3000  # The proxy hears at least this often how far a query is.
 
 
 @dataclass(slots=True)
@@ -79,24 +79,24 @@ class Subscriber:
                of each replica of each side's attribute; KEEP_QUERIES, REMOVE_QUERY; NOTIFIED, later where results pile
                up; results for the proxy
     Keeps:     its attempts, and what it knows of their readers
-    Invariant: the proxy hears that tuples are covered only after it has got all their results
+    Invariant: the proxy gets all results of tuples before it hears that these are covered
     """
 
     peer_id: PeerId
     inside: Inside
     neighbours: Callable[[], tuple[PeerId, ...]]
-    late_ms: Millis = 0  # How late a tuple may be for a window. An attempt that sees a later one ends.
+    first_late_ms: Millis = 0  # JoinQuery.late_ms of first attempts. A tuple that is later ends the attempt.
     life: Millis = 0
     attempts: dict[JoinId, JoinAttempt] = field(default_factory=dict)
     _asked: dict[RequestId, JoinAttempt] = field(default_factory=dict)
     _shunned: Recently[PeerId] = field(default_factory=Recently)  # Evaluators that were lost.
     # By query: the late_ms of its next attempt, and when it was raised.
-    _late: dict[StreamName, tuple[Millis, Millis]] = field(default_factory=dict)
+    _raised: dict[StreamName, tuple[Millis, Millis]] = field(default_factory=dict)
     _alike: Counter[tuple[bytes, Algorithm]] = field(default_factory=Counter)  # Attempts, by condition and algorithm.
     _reports: Reports = field(default_factory=Reports)
     _owed: list[tuple[PeerId, Notified]] = field(default_factory=list)  # Held back until results are safe.
-    _unsafe: int = 0
-    _kept_at: Millis = 0
+    _unsafe: int = 0  # Results that the proxy has not put into the streams of their queries yet.
+    _kept_at: Millis = 0  # When leases were last renewed.
 
     # Attempts come and go.
 
@@ -113,7 +113,7 @@ class Subscriber:
             subgraph.engine.algorithm,
             subgraph.plan,
             DAY_MS,
-            known=message.resume.covers,
+            resume=message.resume.covers,
             life=self.life,
             late_ms=self._late_ms(message.query, now),
         )
@@ -136,12 +136,12 @@ class Subscriber:
         return f"{query}~{attempt}" if is_first else f"{query}~{self.peer_id.short}~{attempt}"
 
     def _late_ms(self, query: StreamName, now: Millis) -> Millis:
-        """How late tuples may be: twice as much as in an attempt that ended because one was later."""
+        """How late tuples may be for windows: twice as much as in an attempt that ended because one was later."""
         running = {attempt.deploy.query: None for attempt in self.attempts.values()} | {query: None}
-        self._late = {
-            name: (late_ms, at) for name, (late_ms, at) in self._late.items() if name in running or now - at < DAY_MS
+        self._raised = {
+            name: (late_ms, at) for name, (late_ms, at) in self._raised.items() if name in running or now - at < DAY_MS
         }
-        return self._late.get(query, (self.late_ms, now))[0]
+        return self._raised.get(query, (self.first_late_ms, now))[0]
 
     def _ask_evaluators(self, attempt: JoinAttempt, now: Millis) -> list[Effect]:
         """All rewriters of an attempt must agree who evaluates a value, so one of them names the evaluators."""
@@ -151,7 +151,7 @@ class Subscriber:
         return [Route(attribute_key(attempt.meets_at()), message)]
 
     def named(self, message: Evaluators, now: Millis) -> list[Effect]:
-        """The first answer counts: rewriters may already go by it. One that cannot be is as good as none."""
+        """The first answer counts: rewriters may already go by it. An impossible one counts as none."""
         attempt = self.attempts.get(message.query)
         if attempt is None or attempt.chosen is None or attempt.evaluators:
             return []
@@ -173,7 +173,7 @@ class Subscriber:
             return []
         signature = attempt.join.condition.signature
         alike = {algorithm: self._alike[signature, algorithm] for algorithm in ALGORITHMS}
-        attempt.choose(alike, min(len(self.neighbours()) + 1, EVALUATORS_MAX))
+        attempt.choose_algorithm(alike, min(len(self.neighbours()) + 1, EVALUATORS_MAX))
         assert attempt.chosen is not None
         self._alike[signature, attempt.chosen.algorithm] += 1
         return self._ask_evaluators(attempt, now)
@@ -200,7 +200,7 @@ class Subscriber:
         deployed = Deployed(query=deploy.query, attempt=deploy.attempt, number=number, life=attempt.began_at)
         return [self._tell_proxy(deployed), self._status(attempt)]
 
-    def _expect_of(self, attempt: JoinAttempt, sender: PeerId) -> None:
+    def _expect_rewriter(self, attempt: JoinAttempt, sender: PeerId) -> None:
         """Once an attempt is in place, only its rewriters may end it."""
         rewriters = [self._reports.readers[reader].peer for reader in attempt.readers.values()]
         expect(not attempt.is_in_place or sender in rewriters, "news of a query from a peer that does not run it")
@@ -209,14 +209,14 @@ class Subscriber:
         attempt = self.attempts.get(message.query)
         if attempt is None:
             return []
-        self._expect_of(attempt, sender)
+        self._expect_rewriter(attempt, sender)
         return [*self._end(attempt), self._refusal(attempt.deploy, message.reason)]
 
     def lost(self, sender: PeerId, message: QueryLost, now: Millis) -> list[Effect]:
         attempt = self.attempts.get(message.query)
         if attempt is None:
             return []
-        self._expect_of(attempt, sender)
+        self._expect_rewriter(attempt, sender)
         if message.culprit is not None:
             self._shunned.sweep(now)
             self._shunned.add(message.culprit, now + SHUN_MS)
@@ -242,7 +242,7 @@ class Subscriber:
     def _end(self, attempt: JoinAttempt) -> list[Effect]:
         del self.attempts[attempt.name]
         if attempt.chosen is not None:
-            less(self._alike, (attempt.join.condition.signature, attempt.chosen.algorithm))
+            decrement(self._alike, (attempt.join.condition.signature, attempt.chosen.algorithm))
         for request in attempt.unknown:
             self._asked.pop(request, None)
             self.inside.forget(request)
@@ -286,7 +286,7 @@ class Subscriber:
                 if (attempt := self.attempts.get(query)) is not None:
                     effects += self._lose(attempt, f"peer {sender.short} has let go of it")
             for query in message.late:
-                effects += self._is_late(query, now)
+                effects += self._too_late(query, now)
             for each, made in zip(message.results, decoded, strict=True):
                 if (attempt := self.attempts.get(each.query)) is not None:
                     rows, digests = attempt.new_rows(each, made)
@@ -307,13 +307,13 @@ class Subscriber:
         except msgspec.MsgspecError as error:
             raise RemoteProtocolError(f"results that do not have the columns of their query: {error}") from error
 
-    def _is_late(self, query: JoinId, now: Millis) -> list[Effect]:
+    def _too_late(self, query: JoinId, now: Millis) -> list[Effect]:
         """A tuple may have missed partners that had expired: the next attempt has evaluators keep them longer."""
         attempt = self.attempts.get(query)
         if attempt is None:
             return []
         late_ms = attempt.join.query.late_ms
-        self._late[attempt.deploy.query] = (min(max(2 * late_ms, 1), DAY_MS), now)
+        self._raised[attempt.deploy.query] = (min(max(2 * late_ms, 1), DAY_MS), now)
         return self._lose(attempt, f"a tuple was more than {late_ms} ms late for its windows")
 
     def _ready(
@@ -354,8 +354,8 @@ class Subscriber:
         if seen.latest is not None and message.report <= seen.latest.report:
             return effects
         seen.latest = seen.waiting = message
-        for heard in message.heard:
-            effects += self._note_life(heard.peer, heard.life)
+        for each in message.sent:
+            effects += self._note_life(each.peer, each.life)
         return effects + self._believe_reports(now)
 
     def _note_life(self, peer: PeerId, life: Millis) -> list[Effect]:
@@ -369,7 +369,7 @@ class Subscriber:
         for seen in self._reports.newly_believed():
             for query in dict.fromkeys(query for query, _, _ in seen.members):
                 attempt = self.attempts[query]
-                if attempt.uncovered or now - attempt.said_at >= SAY_MS:
+                if attempt.uncovered or now - attempt.reported_at >= PROGRESS_MS:
                     effects += self._tell_progress(attempt, now)
         return effects
 
@@ -417,7 +417,7 @@ class Subscriber:
 
 
 def _pose(attempt: JoinAttempt, now: Millis) -> list[Effect]:
-    """Send the query to the rewriters that have not taken it yet."""
+    """Send the query to the rewriters that have not indexed it yet."""
     attempt.posed_at = now
     return [
         Route(attribute_key(attempt.join.side(side).attribute, replica), query)

@@ -5,7 +5,8 @@ rewritten query for each of them; here one trigger stands for the whole group. W
 says which queries the pair may concern.
 
 All that may take long is a generator. It pauses where `tests_left` is used up, and its caller goes on with it in a
-later event. Only these generators change what is stored, one at a time; meanwhile queries may end, but none comes.
+later event. Only these generators change what is stored, one at a time. While one is paused, queries may end; new ones
+wait.
 """
 
 from __future__ import annotations
@@ -31,31 +32,29 @@ from queries.schema import Row, Schema
 
 ROWS_MAX: Final = 1000  # Most rows in one ResultRows.
 RESULTS_BYTES: Final = 256 << 10  # Most bytes in one ResultRows.
-_TOLD_BY_ORDER: Final = ("dai-q", "dai-t")  # Algorithms in which a pair meets at two evaluators.
+_MEET_TWICE: Final = ("dai-q", "dai-t")  # Algorithms in which a pair meets at two evaluators.
 
-_Key = tuple[int, int]  # The number of an origin, and the sequence.
+_Key = tuple[int, int]  # A tuple: the number of its origin, and its sequence.
 
 
 class _Item:
     """A tuple or a trigger. Its row ends with TIME; `wall` is its publication time in milliseconds."""
 
-    __slots__ = ("came", "key", "published_at", "row", "until", "wall")
+    __slots__ = ("key", "load", "published_at", "row", "until", "wall")
 
-    def __init__(self, key: _Key, published_at: Stamp, wall: Millis, row: Row, came: int, until: Millis) -> None:
+    def __init__(self, key: _Key, published_at: Stamp, wall: Millis, row: Row, load: int, until: Millis) -> None:
         self.key = key
         self.published_at = published_at
         self.wall = wall
         self.row = row
-        self.came = came  # The number of the load that brought it.
+        self.load = load  # The number of the last load that brought it.
         self.until = until
 
 
-_Lot = tuple[bytes, Side]  # Triggers of a group, by the side they take.
-_Place = dict[_Lot, dict[_Key, _Item]]  # All tuples and triggers of one value.
-_TUPLES: Final[_Lot] = (b"", LEFT)  # Tuples that wait for triggers.
-
-
-_Came = tuple[Load, int]  # With the number of its origin.
+_Part = tuple[bytes, Side]  # Of a bucket: the triggers of a group, by the side they take. It is the end of a Shelf.
+_TUPLES: Final[_Part] = (b"", LEFT)  # The part with the tuples, which wait for triggers.
+_Bucket = dict[_Part, dict[_Key, _Item]]  # All tuples and triggers of one value.
+_Kept = tuple[Load, int]  # A load, whose items may still be here, and the number of its origin.
 
 
 @dataclass(slots=True)
@@ -87,17 +86,17 @@ class Tables:
     _stays: Stays = field(init=False)
     _groups: dict[bytes, Group] = field(default_factory=dict)
     _attempts: dict[str, JoinId] = field(default_factory=dict)  # The known attempt of each query.
-    _removed: Recently[JoinId] = field(default_factory=Recently)  # Over: not taken in again.
-    _places: dict[Attribute | None, dict[Value, _Place]] = field(default_factory=dict)
+    _removed: Recently[JoinId] = field(default_factory=Recently)  # They are over, and not taken in again.
+    _buckets: dict[Attribute | None, dict[Value, _Bucket]] = field(default_factory=dict)
     _schemas: dict[Schema, Schema] = field(default_factory=dict)
-    _origins: list[Origin] = field(default_factory=list)
+    _origins: list[Origin] = field(default_factory=list)  # By number.
     _numbers: dict[Origin, int] = field(default_factory=dict)
-    _old: dict[Shelf, Expiry[_Came]] = field(default_factory=dict)  # What each shelf has.
+    _loaded: dict[Shelf, Expiry[_Kept]] = field(default_factory=dict)  # The loads that each shelf got.
     _is_sweeping: bool = False
     _made: dict[JoinId, _Made] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._stays = Stays(self.limits.late_ms)
+        self._stays = Stays(self.limits.away_ms)
 
     # Queries.
 
@@ -148,14 +147,14 @@ class Tables:
         if not group.members:
             del self._groups[member.group]
         for shelf, _ in shelves_of(member):
-            if shelf not in self._stays and (old := self._old.pop(shelf, None)) is not None:
-                self.chores.append(self._take_away(shelf, old, self._loads))
+            if shelf not in self._stays and (loads := self._loaded.pop(shelf, None)) is not None:
+                self.chores.append(self._take_away(shelf, loads, self._loads))
 
-    def _take_away(self, shelf: Shelf, old: Expiry[_Came], upto: int) -> Iterator[None]:
-        """Drop what no query waits for, but not what a later load has brought again."""
-        for load, origin in old.every():
+    def _take_away(self, shelf: Shelf, loads: Expiry[_Kept], upto: int) -> Iterator[None]:
+        """Drop what a shelf had that no query wants now, but not what later loads have brought again."""
+        for load, origin in loads.every():
             for item, value in self._items(shelf, load, origin):
-                if item.came <= upto:
+                if item.load <= upto:
                     self._drop(shelf, value, item)
             self.tests_left -= len(load.sequences)
             if self.tests_left <= 0:
@@ -179,7 +178,7 @@ class Tables:
             self.late[member.query.id] = member  # Also if it comes again: its subscriber must hear of it first.
         until = self._stays.until(shelf, wall, now)
         number, origin = self._loads, self._number(load.origin)
-        self._old.setdefault(shelf, Expiry()).add(until, (load, origin))
+        self._loaded.setdefault(shelf, Expiry()).add(until, (load, origin))
         for sequence, value, row in zip(load.sequences, load.values, rows, strict=True):
             if self.tests_left <= 0:
                 yield
@@ -187,9 +186,9 @@ class Tables:
                     return  # They ended meanwhile. What it has brought so far is being taken away.
             self.tests_left -= 1
             item = _Item((origin, sequence), load.published_at, wall, row + time, number, until)
-            place = self._places.get(load.at, {}).get(value)
-            if place is not None:
-                for name, side, is_left, partners in _partners(place, load):
+            bucket = self._buckets.get(load.at, {}).get(value)
+            if bucket is not None:
+                for name, side, is_left, partners in _partners(bucket, load):
                     group = self._groups.get(name)
                     if group is None:  # Its triggers are being taken away.
                         continue
@@ -207,15 +206,15 @@ class Tables:
         return number
 
     def _keep(self, shelf: Shelf, value: Value, item: _Item) -> None:
-        items = self._places.get(shelf.at, {}).get(value, {}).get(shelf[1:], {})
+        items = self._buckets.get(shelf.at, {}).get(value, {}).get(shelf[1:], {})
         known = items.get(item.key)
         if known is not None:
-            known.came, known.until = item.came, max(known.until, item.until)
+            known.load, known.until = item.load, max(known.until, item.until)
         elif self.stored >= self.limits.tuples_max:
             self.refused += 1
         else:
             if not items:
-                items = self._places.setdefault(shelf.at, {}).setdefault(value, {}).setdefault(shelf[1:], {})
+                items = self._buckets.setdefault(shelf.at, {}).setdefault(value, {}).setdefault(shelf[1:], {})
             items[item.key] = item
             self.stored += 1
 
@@ -256,10 +255,10 @@ class Tables:
                 continue
             if member.has_window and not member.share_a_window(left.wall, right.wall):
                 continue
-            if member.algorithm in _TOLD_BY_ORDER and not self._is_told_here(member.algorithm, left, right, trigger):
+            if member.algorithm in _MEET_TWICE and not self._makes_it_here(member.algorithm, left, right, trigger):
                 continue
             meeting = member.meeting
-            if meeting.known and self._is_known(meeting, LEFT, left) and self._is_known(meeting, RIGHT, right):
+            if meeting.covered and self._is_covered(meeting, LEFT, left) and self._is_covered(meeting, RIGHT, right):
                 continue
             if meeting.rest is not None and meeting.rest(row) is not True:
                 continue
@@ -269,12 +268,12 @@ class Tables:
             made.rows.append(row)
             made.made_of.append((left.key, right.key))
 
-    def _is_known(self, meeting: Meeting, side: Side, item: _Item) -> bool:
+    def _is_covered(self, meeting: Meeting, side: Side, item: _Item) -> bool:
         number, sequence = item.key
-        return meeting.has_known(side, self._origins[number], sequence)
+        return meeting.has_covered(side, self._origins[number], sequence)
 
-    def _is_told_here(self, algorithm: Algorithm, left: _Item, right: _Item, trigger: Side) -> bool:
-        """In DAI-Q and DAI-T the order of publication decides which of two evaluators tells a pair."""
+    def _makes_it_here(self, algorithm: Algorithm, left: _Item, right: _Item, trigger: Side) -> bool:
+        """Of the two evaluators at which a pair meets, one makes the result. The order of publication says which."""
         return self._is_later(left, right) == (trigger == (LEFT if algorithm == "dai-q" else RIGHT))
 
     def _is_later(self, left: _Item, right: _Item) -> bool:
@@ -300,10 +299,10 @@ class Tables:
                 while len(encoded) > RESULTS_BYTES and upto - first > 1:
                     upto = (first + upto) // 2
                     encoded = meeting.schema.encode(rows[first:upto])
-                yield each.member, ResultRows(name, *self._told(each.made_of[first:upto]), encoded)
+                yield each.member, ResultRows(name, *self._sources(each.made_of[first:upto]), encoded)
                 first = upto
 
-    def _told(self, pairs: list[tuple[_Key, _Key]]) -> tuple[tuple[Origin, ...], tuple[int, ...]]:
+    def _sources(self, pairs: list[tuple[_Key, _Key]]) -> tuple[tuple[Origin, ...], tuple[int, ...]]:
         places: dict[int, int] = {}
         made_of: list[int] = []
         for left, right in pairs:
@@ -325,19 +324,19 @@ class Tables:
             self.chores.append(self._sweep(now))
 
     def _sweep(self, now: Millis) -> Iterator[None]:
-        for shelf, old in list(self._old.items()):
+        for shelf, loads in list(self._loaded.items()):
             self.tests_left -= 1
-            for load, origin in old.due(now):
+            for load, origin in loads.due(now):
                 for item, value in self._items(shelf, load, origin):
                     if item.until <= now:
                         self._drop(shelf, value, item)
                         if shelf in self._stays:
-                            self._stays.drop(shelf, item.came, item.wall)
+                            self._stays.drop(shelf, item.load, item.wall)
                 self.tests_left -= len(load.sequences)
                 if self.tests_left <= 0:
                     yield
-            if not old and self._old.get(shelf) is old:
-                del self._old[shelf]
+            if not loads and self._loaded.get(shelf) is loads:
+                del self._loaded[shelf]
             if self.tests_left <= 0:
                 yield
         self._is_sweeping = False
@@ -345,21 +344,21 @@ class Tables:
     def _items(self, shelf: Shelf, load: Load, origin: int) -> Iterator[tuple[_Item, Value]]:
         """What a load has brought that is still here."""
         for sequence, value in zip(load.sequences, load.values, strict=True):
-            item = self._places.get(shelf.at, {}).get(value, {}).get(shelf[1:], {}).get((origin, sequence))
+            item = self._buckets.get(shelf.at, {}).get(value, {}).get(shelf[1:], {}).get((origin, sequence))
             if item is not None:
                 yield item, value
 
     def _drop(self, shelf: Shelf, value: Value, item: _Item) -> None:
         """Remove an item, and what holds nothing else."""
-        places, lot = self._places[shelf.at], shelf[1:]
-        del places[value][lot][item.key]
+        buckets, part = self._buckets[shelf.at], shelf[1:]
+        del buckets[value][part][item.key]
         self.stored -= 1
-        if not places[value][lot]:
-            del places[value][lot]
-            if not places[value]:
-                del places[value]
-                if not places:
-                    del self._places[shelf.at]
+        if not buckets[value][part]:
+            del buckets[value][part]
+            if not buckets[value]:
+                del buckets[value]
+                if not buckets:
+                    del self._buckets[shelf.at]
 
     @property
     def remembers(self) -> bool:
@@ -375,18 +374,18 @@ class Tables:
         assert not self.late, "subscribers are told at once"
         assert self.queries or self._stays.is_empty()
         assert self.stored <= self.limits.tuples_max
-        assert self.stored or not self._places
-        assert all(shelf in self._stays for shelf in self._old), "nothing is kept for a query that is over"
+        assert self.stored or not self._buckets
+        assert all(shelf in self._stays for shelf in self._loaded), "nothing is kept for a query that is over"
 
 
-def _partners(place: _Place, load: Load) -> Iterator[tuple[bytes, Side, bool, dict[_Key, _Item]]]:
+def _partners(bucket: _Bucket, load: Load) -> Iterator[tuple[bytes, Side, bool, dict[_Key, _Item]]]:
     """What a new item meets: the group, the side of its triggers, whether the item is on the left, and the others."""
     if load.group:
-        lot = _TUPLES if load.at is not None else (load.group, other_side(load.side))
-        if lot in place:
-            yield load.group, load.side, load.side == LEFT, place[lot]
+        part = _TUPLES if load.at is not None else (load.group, other_side(load.side))
+        if part in bucket:
+            yield load.group, load.side, load.side == LEFT, bucket[part]
     else:
-        for (name, side), triggers in place.items():
+        for (name, side), triggers in bucket.items():
             if name:
                 yield name, side, side == RIGHT, triggers
 

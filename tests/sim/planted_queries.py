@@ -124,7 +124,7 @@ def a_resumed_attempt_without_its_state() -> Patch:
 @bug("queries", seeds=20)
 def old_rows_taken_for_new() -> Patch:
     """Rows that are read again for the state make their results again."""
-    return patch.object(SubgraphRun, "_told", property(lambda run: Vector(), lambda run, vector: None), create=True)
+    return patch.object(SubgraphRun, "_covered", property(lambda run: Vector(), lambda run, vector: None), create=True)
 
 
 @bug("queries", seeds=400)
@@ -242,8 +242,8 @@ def covered_though_results_are_missing() -> Patch:
     covered = Subscriber.covered
 
     def believe(queries: Subscriber, sender: PeerId, message: Covered, now: Millis) -> list[Effect]:
-        heard = tuple(msgspec.structs.replace(each, sequence=0) for each in message.heard)
-        return covered(queries, sender, msgspec.structs.replace(message, heard=heard), now)
+        sent = tuple(msgspec.structs.replace(each, sequence=0) for each in message.sent)
+        return covered(queries, sender, msgspec.structs.replace(message, sent=sent), now)
 
     return patch.object(Subscriber, "covered", believe)
 
@@ -263,10 +263,10 @@ def parcels_not_sent_again() -> Patch:
     """What goes to an evaluator is sent once."""
     carry = Rewriter._carry
 
-    def once(rewriter: Rewriter, reader: Any, reading: Any, parts: Any, now: Millis) -> list[Effect]:
-        effects = carry(rewriter, reader, reading, parts, now)
+    def once(rewriter: Rewriter, reader: Any, dispatch: Any, parts: Any, now: Millis) -> list[Effect]:
+        effects = carry(rewriter, reader, dispatch, parts, now)
         rewriter._outbox._carried.clear()
-        reading.parcels = 0
+        dispatch.parcels = 0
         return effects
 
     return patch.object(Rewriter, "_carry", once)
@@ -275,7 +275,7 @@ def parcels_not_sent_again() -> Patch:
 @bug("join-restarts", seeds=40)
 def pairs_of_before_told_again() -> Patch:
     """The next attempt tells pairs that the last one had covered."""
-    return patch.object(Meeting, "has_known", lambda meeting, side, origin, sequence: False)
+    return patch.object(Meeting, "has_covered", lambda meeting, side, origin, sequence: False)
 
 
 @bug("join-restarts", seeds=30)

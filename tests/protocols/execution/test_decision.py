@@ -203,10 +203,10 @@ def test_a_stream_of_several_publishers_flows_from_each_of_them():
 
 def test_the_text_of_a_query_may_say_how_it_is_placed():
     how = Placing()
-    how.adopt(parse(f"{JOIN} WITH (placement = edge+, within = '120 ms')", STREAMS).options)
+    how.take_options(parse(f"{JOIN} WITH (placement = edge+, within = '120 ms')", STREAMS).options)
     assert (how.placement, how.within_ms) == ("edge+", 120.0)
     asked = Placing("exact", 50.0)
-    asked.adopt((("placement", "edge"), ("within", "1 s")))
+    asked.take_options((("placement", "edge"), ("within", "1 s")))
     assert (asked.placement, asked.within_ms) == ("exact", 50.0)
 
 

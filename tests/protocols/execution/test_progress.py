@@ -160,7 +160,7 @@ def test_without_a_horizon_nothing_is_kept():
 
 def test_a_flow_in_parts_is_as_late_as_its_latest_row():
     """The last message alone says how far the flow got; rows of the first may be later than its own."""
-    clock = InputClock(lateness_us=0, follows_clock=False, horizon_us=3 * SECOND, said=Progress())
+    clock = InputClock(lateness_us=0, follows_clock=False, horizon_us=3 * SECOND, reported=Progress())
     clock.note_flow("l", Progress(), 20 * SECOND, now=0)
     clock.note_flow("l", Progress((reach("l", LEFT, 9),)), 2 * SECOND, now=0)
     assert clock.lows("l", 10 * SECOND) == ()
@@ -180,7 +180,7 @@ def test_two_reports_of_one_flow_make_one():
 
 
 def test_what_an_inner_join_needs_no_more_is_passed_on_once_the_next_has_come_as_far():
-    clock = InputClock(0, follows_clock=False, horizon_us=SECOND, said=Progress())
+    clock = InputClock(0, follows_clock=False, horizon_us=SECOND, reported=Progress())
     for second in (4, 6):
         progress = Progress((), (reach("l", LEFT, second),), second * SECOND, second * SECOND)
         clock.note_flow("l+r", progress, second * SECOND, now=0)

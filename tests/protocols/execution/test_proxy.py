@@ -16,8 +16,8 @@ from protocols.events import (
     Received,
     Requested,
 )
+from protocols.execution.attempt import RETRY_MIN_MS
 from protocols.execution.messages import QueryAccepted, QueryInstalled, StopQuery, SubmitQuery
-from protocols.execution.submitted import RETRY_MIN_MS
 from protocols.messages import Done, Refused
 from protocols.subgraphs import Deploy, Deployed, Progress, SubgraphStatus, Undeploy
 from tests.protocols.execution.parts import JOIN, NORTH, PROXY, SELECT, SOUTH, WINDOWS
@@ -298,7 +298,7 @@ def test_statistics_outlive_a_crash_with_their_query_and_must_be_some():
     proxy.happen(Requested(2, SubmitQuery(text=SELECT, name="q", statistics=known)))
     proxy.show_streams(left=NORTH)
     proxy.start(proxy.journal)
-    assert proxy.proxy.queries["q"].planning.placing.told["left"].rate_per_s == 5
+    assert proxy.proxy.queries["q"].planning.placing.rates["left"].rate_per_s == 5
 
 
 def test_a_query_whose_last_peer_with_spark_is_gone_waits_for_one():
@@ -309,7 +309,10 @@ def test_a_query_whose_last_peer_with_spark_is_gone_waits_for_one():
     proxy.tick(RETRY_MIN_MS)
     proxy.show_streams()
     query = proxy.proxy.queries["q"]
-    assert (query.state, query.reason) == ("waiting", 'query "q" cannot run: it needs Spark, and no peer here has it')
+    assert (query.state, query.retry.reason) == (
+        "waiting",
+        'query "q" cannot run: it needs Spark, and no peer here has it',
+    )
     proxy.engines = (NORTH,)
     proxy.tick(10 * RETRY_MIN_MS)
     proxy.show_streams()
@@ -334,7 +337,7 @@ def test_a_host_that_began_anew_is_noticed_by_its_status():
     )
     proxy.happen(Received(NORTH, status))
     assert proxy.proxy.queries["q"].state == "waiting"
-    assert proxy.proxy.queries["q"].reason == "subgraph 1 began anew"
+    assert proxy.proxy.queries["q"].retry.reason == "subgraph 1 began anew"
 
 
 def test_a_peer_whose_clock_is_off_takes_no_queries():

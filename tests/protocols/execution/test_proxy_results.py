@@ -11,8 +11,8 @@ from protocols.events import (
     Answered,
 )
 from protocols.execution import submitted
-from protocols.execution.registry import shown
 from protocols.execution.results import NOTE_MS
+from protocols.execution.shown import shown
 from protocols.limits import Limits
 from protocols.messages import Refused
 from protocols.subgraphs import Progress, ResultsReady

@@ -305,7 +305,7 @@ def test_time_goes_on_between_two_flows_without_forgetting_the_first():
         rows = encode_rows(columns, [(1, 1, at(1))])
         run.take_flow(alias, flow(rows, 1, Progress((), (), SECOND, SECOND), sequence=0), now=0)
         assert run.finished(sequence + 1, []) != []
-    run.clocks["l"].said = run.clocks["r"].said = Progress((), (), 2 * SECOND, 2 * SECOND)
+    run.clocks["l"].reported = run.clocks["r"].reported = Progress((), (), 2 * SECOND, 2 * SECOND)
     effects, _ = run.tick(now=1)
     assert [each.watermark_us for each in effects if isinstance(each, FeedRun)] == [2 * SECOND]
     run.finished(3, [])

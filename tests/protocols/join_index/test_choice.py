@@ -12,7 +12,7 @@ from protocols.catalogue.streams import StreamDefinition
 from protocols.effects import Effect, Tell
 from protocols.events import Requested
 from protocols.inside import Inside
-from protocols.join_index.choice import Cost, chosen, cost, rewriting
+from protocols.join_index.choice import Cost, choose, cost, rewriting
 from protocols.join_index.condition import CompiledJoin
 from protocols.join_index.keys import value_text
 from protocols.join_index.known import BOUND_SHARE, EQUAL_SHARE, SideKnown
@@ -52,10 +52,10 @@ def test_what_an_algorithm_costs():
 
 
 def test_a_light_join_goes_by_what_sends_least():
-    assert chosen(CompiledJoin.of(query()), {}, 5).algorithm == "sai"
-    best = chosen(CompiledJoin.of(query()), {LEFT: [told(10.0, "B")], RIGHT: [told(30.0, "E", 1.0)]}, 5)
+    assert choose(CompiledJoin.of(query()), {}, 5).algorithm == "sai"
+    best = choose(CompiledJoin.of(query()), {LEFT: [told(10.0, "B")], RIGHT: [told(30.0, "E", 1.0)]}, 5)
     assert best == ("sai", "it sends least: 40 messages a second, 32 of them to the busiest evaluator")
-    assert chosen(CompiledJoin.of(query(T2, "dai-v")), {LEFT: [told(10.0, "B")]}, 5).algorithm == "dai-v"
+    assert choose(CompiledJoin.of(query(T2, "dai-v")), {LEFT: [told(10.0, "B")]}, 5).algorithm == "dai-v"
 
 
 SELECTIVE = f"{EQUI_JOIN} AND R.A = 3 AND S.D = 4"
@@ -64,9 +64,9 @@ SELECTIVE = f"{EQUI_JOIN} AND R.A = 3 AND S.D = 4"
 def test_what_selections_leave_out_need_not_be_sent_by_both_sides():
     """In SAI one side sends everything, in DAI-V neither."""
     statistics = {LEFT: [told(1000.0, "A", distinct=100.0)], RIGHT: [told(1000.0, "D", distinct=50.0)]}
-    best = chosen(CompiledJoin.of(query(SELECTIVE)), statistics, 5)
+    best = choose(CompiledJoin.of(query(SELECTIVE)), statistics, 5)
     assert best == ("dai-v", "it sends least: 30 messages a second, 6 of them to the busiest evaluator")
-    one_sided = chosen(CompiledJoin.of(query(f"{EQUI_JOIN} AND S.D = 4")), statistics, 5)
+    one_sided = choose(CompiledJoin.of(query(f"{EQUI_JOIN} AND S.D = 4")), statistics, 5)
     assert one_sided == ("sai", "it sends least: 1020 messages a second, 204 of them to the busiest evaluator")
 
 
@@ -91,9 +91,9 @@ def test_of_a_comparison_the_share_is_known_or_guessed():
 
 def test_a_join_that_others_have_shares_their_algorithm():
     statistics = {LEFT: [told(10.0, "B")], RIGHT: [told(30.0, "E")]}
-    best = chosen(CompiledJoin.of(query()), statistics, 5, shared={"dai-q": 1})
+    best = choose(CompiledJoin.of(query()), statistics, 5, shared={"dai-q": 1})
     assert best == ("dai-q", "it shares tuples and messages with 1 other query")
-    assert chosen(CompiledJoin.of(query(T2, "dai-v")), statistics, 5, shared={"sai": 3}).algorithm == "dai-v"
+    assert choose(CompiledJoin.of(query(T2, "dai-v")), statistics, 5, shared={"sai": 3}).algorithm == "dai-v"
 
 
 def deploy(queries: Subscriber, name: str, engine: Algorithm, *, is_open: bool) -> None:

@@ -16,7 +16,7 @@ from protocols.join_index.messages import (
     Notified,
     Parcel,
     Receipt,
-    Told,
+    SentTo,
 )
 from protocols.join_index.selections import Member
 from protocols.subgraphs import (
@@ -81,7 +81,7 @@ def test_a_receipt_says_how_many_results_had_left_by_then():
     (results,) = told.results
     assert (told.life, told.subscriber_life, told.sequence, results.query) == (LIFE, 9, 1, "q~1")
     assert [results.origins[place] for place in results.made_of[::2]] == [ORIGIN, Origin(PUBLISHER, "S", 1)]
-    receipt = Receipt(number=2, life=LIFE, told=(Told(SUBSCRIBER, 9, 1),))
+    receipt = Receipt(number=2, life=LIFE, sent=(SentTo(SUBSCRIBER, 9, 1),))
     assert effects == [Send(SUBSCRIBER, told), Send(REWRITER, receipt)]
     again = evaluator.unpack(REWRITER, parcel(vl_part(), number=2), now=LIFE)
     assert again == [Send(REWRITER, receipt)], "a parcel that comes twice tells nothing twice, and says the same"
@@ -103,18 +103,18 @@ def test_a_parcel_waits_for_the_queries_it_is_for():
     told, receipt = evaluator.unpack(REWRITER, parcel(trigger(Q_1), number=2, after=1), now=LIFE)
     assert isinstance(told, Send)
     assert isinstance(told.message, JoinResults)
-    assert receipt == Send(REWRITER, Receipt(number=2, life=LIFE, told=(Told(SUBSCRIBER, 9, 1),)))
+    assert receipt == Send(REWRITER, Receipt(number=2, life=LIFE, sent=(SentTo(SUBSCRIBER, 9, 1),)))
 
 
 def test_nobody_may_send_more_while_a_subscriber_is_slow(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("protocols.join_index.evaluator.UNHEARD_BYTES_MAX", 1)
+    monkeypatch.setattr("protocols.join_index.evaluator.UNACKNOWLEDGED_BYTES_MAX", 1)
     evaluator = an_evaluator()
     evaluator.unpack(REWRITER, parcel(trigger(Q_1), queries=(Q_1,)), now=LIFE)
     (told,) = evaluator.unpack(REWRITER, parcel(vl_part(), number=2), now=LIFE)
     assert isinstance(told, Send)
     assert isinstance(told.message, JoinResults)
     assert evaluator.unpack(REWRITER, Parcel(number=0), now=LIFE) == [Send(REWRITER, Receipt(number=0, life=LIFE))]
-    receipt = Receipt(number=2, life=LIFE, told=(Told(SUBSCRIBER, 9, 1),))
+    receipt = Receipt(number=2, life=LIFE, sent=(SentTo(SUBSCRIBER, 9, 1),))
     assert evaluator.notified(SUBSCRIBER, Notified(subscriber_life=9, sequence=1)) == [Send(REWRITER, receipt)]
 
 
@@ -195,7 +195,7 @@ def test_a_rewriter_that_is_gone_harms_nobody_once_its_queries_are_over():
 
 
 def test_tuples_go_with_the_last_query_that_waits_for_them():
-    evaluator = an_evaluator(JoinLimits(late_ms=10 * LAPSE_MS))
+    evaluator = an_evaluator(JoinLimits(away_ms=10 * LAPSE_MS))
     meeting(evaluator)
     assert evaluator.tables.stored > 0
     evaluator.unpack(SUBSCRIBER, Parcel(number=0, over=("q~1",)), now=LIFE)
@@ -204,7 +204,7 @@ def test_tuples_go_with_the_last_query_that_waits_for_them():
 
 def test_pairs_of_which_both_tuples_were_covered_are_not_told_again():
     evaluator = an_evaluator()
-    resumed = query(name="q~2", life=9, known=tuple(Reach(name, Origin(PUBLISHER, name, 1), 1) for name in ("R", "S")))
+    resumed = query(name="q~2", life=9, resume=tuple(Reach(name, Origin(PUBLISHER, name, 1), 1) for name in ("R", "S")))
     evaluator.unpack(REWRITER, parcel(trigger(resumed), vl_part(), queries=(resumed,)), now=LIFE)
     effects = evaluator.unpack(REWRITER, parcel(vl_part(sequence=1), number=2), now=LIFE)
     told = [each.message for each in effects if isinstance(each, Send) and isinstance(each.message, JoinResults)]

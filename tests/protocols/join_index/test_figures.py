@@ -115,11 +115,11 @@ class Story:
                 return f"{_plain(query)}: {', '.join(sorted(self.names[peer] for peer in peers))}"
             case Parcel():
                 return self._inside(message)
-            case Receipt(told=told):
-                return "".join(f"results up to {each.sequence} have left" for each in told)
-            case Covered(covers=covers, heard=heard):
+            case Receipt(sent=sent):
+                return "".join(f"results up to {each.sequence} have left" for each in sent)
+            case Covered(covers=covers, sent=numbers):
                 read = [f"{each.origin.stream} of {self.names[each.origin.publisher]}" for each in covers]
-                sent = [f"{each.sequence} by {self.names[each.peer]}" for each in heard if each.sequence]
+                sent = [f"{each.sequence} by {self.names[each.peer]}" for each in numbers if each.sequence]
                 return f"{', '.join(read)}; results: {', '.join(sent) or 'none'}"
             case JoinResults(results=results):
                 return ", ".join(

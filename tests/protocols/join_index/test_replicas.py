@@ -30,7 +30,7 @@ from protocols.join_index.messages import (
     Side,
 )
 from protocols.join_index.rewriter import LEASE_MS, RELEASED_MS, SILENT_MS, Rewriter
-from protocols.join_index.subscriber import KEEP_MS, SAY_MS, Subscriber
+from protocols.join_index.subscriber import KEEP_MS, PROGRESS_MS, Subscriber
 from protocols.messages import Answer, Refused
 from protocols.subgraphs import (
     AttemptLost,
@@ -88,7 +88,7 @@ def covered(side: Side, replica: int, upto: int, report: int = 1) -> Covered:
     """Each replica reads a publisher of its own."""
     covers = (Position(origin(side, replica), upto),)
     reader = f"reader {side} {replica}"
-    return Covered(reader=reader, report=report, tuples=upto, messages=1, covers=covers, heard=())
+    return Covered(reader=reader, report=report, tuples=upto, messages=1, covers=covers, sent=())
 
 
 def origin(side: Side, replica: int) -> Origin:
@@ -127,11 +127,11 @@ def test_what_replicas_cover_is_put_together():
     queries = in_place()
     for (side, replica), peer in PLACES.items():
         queries.covered(peer, covered(side, replica, upto=3 + replica), now=1)
-    (progress,) = said(queries.sweep(SAY_MS))
+    (progress,) = said(queries.sweep(PROGRESS_MS))
     assert progress is not None
     reaches = [reach(side, replica, 3 + replica) for side, replica in PLACES]
     assert sorted(progress.covers, key=str) == sorted(reaches, key=str)
-    (status, *_) = [each for each in told(queries.sweep(SAY_MS)) if isinstance(each, SubgraphStatus)]
+    (status, *_) = [each for each in told(queries.sweep(PROGRESS_MS)) if isinstance(each, SubgraphStatus)]
     assert status.index is not None
     assert status.index.rewriters == tuple(
         RewriterStatus("RS"[side], ("R.B", "S.E")[side], peer, side == 0, replica, 2, 3 + replica)
@@ -142,9 +142,9 @@ def test_what_replicas_cover_is_put_together():
 
 def test_the_next_attempt_says_nothing_before_each_replica_has_what_the_last_attempt_had():
     queries = in_place(Progress((reach(0, 0, 2), reach(0, 1, 2))))
-    assert said(queries.covered(REWRITER, covered(0, 0, upto=9), now=SAY_MS)) == []
-    assert said(queries.covered(OTHER, covered(0, 1, upto=1), now=SAY_MS)) == []
-    assert said(queries.covered(OTHER, covered(0, 1, upto=2, report=2), now=SAY_MS)) == [
+    assert said(queries.covered(REWRITER, covered(0, 0, upto=9), now=PROGRESS_MS)) == []
+    assert said(queries.covered(OTHER, covered(0, 1, upto=1), now=PROGRESS_MS)) == []
+    assert said(queries.covered(OTHER, covered(0, 1, upto=2, report=2), now=PROGRESS_MS)) == [
         Progress((reach(0, 0, 9), reach(0, 1, 2)))
     ]
 

@@ -16,7 +16,6 @@ from protocols.join_index.keys import value_key, value_text
 from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import (
     Covered,
-    Heard,
     IndexQuery,
     JoinQuery,
     KeepQueries,
@@ -26,7 +25,8 @@ from protocols.join_index.messages import (
     QueryRefused,
     Receipt,
     RemoveQuery,
-    Told,
+    SentBy,
+    SentTo,
 )
 from protocols.join_index.parcels import RESEND_MS
 from protocols.join_index.rewriter import LEASE_MS, RELEASED_MS, SILENT_MS, Rewriter
@@ -74,11 +74,11 @@ def test_what_is_read_is_covered_once_everything_of_it_is_unpacked():
     assert (report.tuples, report.messages, report.covers) == (4, 4, ())
     for each in sent:
         assert isinstance(each.message, Parcel)
-        told = (Told(SUBSCRIBER, 0, 3),)
-        rewriter.receipt(each.peer, Receipt(number=each.message.number, life=LIFE, told=told), now=3)
+        numbers = (SentTo(SUBSCRIBER, 0, 3),)
+        rewriter.receipt(each.peer, Receipt(number=each.message.number, life=LIFE, sent=numbers), now=3)
     (report,) = covers_of(rewriter.sweep(4))
     assert report.covers == (Position(ORIGIN, 4),)
-    assert {each.peer: each for each in report.heard} == {each.peer: Heard(each.peer, LIFE, 3) for each in sent}
+    assert {each.peer: each for each in report.sent} == {each.peer: SentBy(each.peer, LIFE, 3) for each in sent}
 
 
 def test_tuples_with_decimals_that_an_earlier_release_accepted_go_to_no_evaluator_and_are_counted():

@@ -16,7 +16,7 @@ from protocols.ids import Millis
 from protocols.join_index.evaluator import Evaluator
 from protocols.join_index.keys import value_text
 from protocols.join_index.limits import JoinLimits
-from protocols.join_index.messages import LEFT, RIGHT, JoinQuery, JoinResults, Load, Parcel, Receipt, Side, Told
+from protocols.join_index.messages import LEFT, RIGHT, JoinQuery, JoinResults, Load, Parcel, Receipt, SentTo, Side
 from protocols.join_index.selections import Member
 from protocols.join_index.tables import Tables
 from protocols.subgraphs import ALGORITHMS, Algorithm, AttemptLost
@@ -52,7 +52,7 @@ class Kept:
     """The tables of an evaluator, and what they tell."""
 
     def __init__(self, *queries: JoinQuery) -> None:
-        self.tables = Tables(JoinLimits(late_ms=DAY_MS))
+        self.tables = Tables(JoinLimits(away_ms=DAY_MS))
         self.pairs: Counter[tuple[Any, ...]] = Counter()
         self.late: list[str] = []
         for each in queries:
@@ -147,10 +147,10 @@ def test_that_a_tuple_was_late_is_told_with_a_number_that_the_receipt_names():
     effects = evaluator.unpack(REWRITER, parcel(2, *loads(member, RIGHT, 0, 7, at=0)), now=WINDOWS_MS[LEFT])
     assert effects == [
         Send(SUBSCRIBER, JoinResults(life=1, subscriber_life=0, sequence=1, results=(), late=("q~1",))),
-        Send(REWRITER, Receipt(number=2, life=1, told=(Told(SUBSCRIBER, 0, 1),))),
+        Send(REWRITER, Receipt(number=2, life=1, sent=(SentTo(SUBSCRIBER, 0, 1),))),
     ]
     effects = evaluator.unpack(EVALUATOR, parcel(1, *loads(member, RIGHT, 0, 7, at=0)), now=WINDOWS_MS[LEFT])
-    assert Send(EVALUATOR, Receipt(number=1, life=1, told=(Told(SUBSCRIBER, 0, 2),))) in effects, "another rewriter"
+    assert Send(EVALUATOR, Receipt(number=1, life=1, sent=(SentTo(SUBSCRIBER, 0, 2),))) in effects, "another rewriter"
     evaluator.validate()
 
 

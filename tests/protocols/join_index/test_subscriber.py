@@ -15,16 +15,16 @@ from protocols.join_index.attempt import AWAIT_MS
 from protocols.join_index.condition import CompiledJoin
 from protocols.join_index.messages import (
     Covered,
-    Heard,
     JoinResults,
     Notified,
     Parcel,
     QueryIndexed,
     RemoveQuery,
     ResultRows,
+    SentBy,
 )
 from protocols.join_index.rewriter import SILENT_MS
-from protocols.join_index.subscriber import SAY_MS
+from protocols.join_index.subscriber import PROGRESS_MS
 from protocols.subgraphs import (
     AttemptLost,
     Progress,
@@ -51,9 +51,9 @@ def notify(sequence: int = 1, life: int = LIFE) -> JoinResults:
     return JoinResults(life=life, subscriber_life=0, sequence=sequence, results=(result,))
 
 
-def covered(side: Any, *heard: Heard, upto: int = 1, report: int = 1, **more: Any) -> Covered:
+def covered(side: Any, *sent: SentBy, upto: int = 1, report: int = 1, **more: Any) -> Covered:
     covers = (Position(Origin(PUBLISHER, "RS"[side], 1), upto),)
-    return Covered(reader=f"reader {side}", report=report, tuples=1, messages=1, covers=covers, heard=heard, **more)
+    return Covered(reader=f"reader {side}", report=report, tuples=1, messages=1, covers=covers, sent=sent, **more)
 
 
 def reaches(side: Any, upto: int = 1) -> tuple[Reach, ...]:
@@ -86,21 +86,21 @@ def test_an_evaluator_hears_that_results_have_arrived_once_there_is_room(monkeyp
 
 def test_what_is_covered_is_said_once_its_results_are_here():
     queries = in_place()
-    assert ready(queries.covered(REWRITER, covered(0, Heard(EVALUATOR, LIFE, 0)), now=SAY_MS)) == [
+    assert ready(queries.covered(REWRITER, covered(0, SentBy(EVALUATOR, LIFE, 0)), now=PROGRESS_MS)) == [
         ResultsReady("q", 1, (), Progress(reaches(0)))
     ]
-    assert ready(queries.covered(EVALUATOR, covered(1, Heard(EVALUATOR, LIFE, 1)), now=SAY_MS)) == []
-    result, progress = ready(queries.results(EVALUATOR, notify(), now=SAY_MS))
+    assert ready(queries.covered(EVALUATOR, covered(1, SentBy(EVALUATOR, LIFE, 1)), now=PROGRESS_MS)) == []
+    result, progress = ready(queries.results(EVALUATOR, notify(), now=PROGRESS_MS))
     assert result.rows == [(1, 5)]
     assert progress.progress == Progress(reaches(0) + reaches(1))
     assert progress.beyond == (), "it is covered"
-    assert ready(queries.results(EVALUATOR, notify(sequence=2), now=SAY_MS)) == []
+    assert ready(queries.results(EVALUATOR, notify(sequence=2), now=PROGRESS_MS)) == []
 
 
 def test_a_result_of_which_one_tuple_is_not_covered_is_remembered_by_name():
     queries = in_place()
     queries.results(EVALUATOR, notify(), now=1)
-    (progress,) = ready(queries.covered(REWRITER, covered(0, Heard(EVALUATOR, LIFE, 1)), now=1))
+    (progress,) = ready(queries.covered(REWRITER, covered(0, SentBy(EVALUATOR, LIFE, 1)), now=1))
     assert len(progress.beyond) == 1
 
 
@@ -109,16 +109,16 @@ def test_a_report_from_before_a_query_was_in_place_says_nothing_of_it():
     queries = in_place()
     queries.results(EVALUATOR, notify(), now=1)
     queries.indexed(REWRITER, QueryIndexed(query="q~1", side=0, replica=0, reader="other", report=5), now=1)
-    early = covered(0, Heard(EVALUATOR, LIFE, 1), report=4)
+    early = covered(0, SentBy(EVALUATOR, LIFE, 1), report=4)
     assert ready(queries.covered(REWRITER, msgspec.structs.replace(early, reader="other"), now=1)) == []
-    due = covered(0, Heard(EVALUATOR, LIFE, 1), report=5)
+    due = covered(0, SentBy(EVALUATOR, LIFE, 1), report=5)
     assert len(ready(queries.covered(REWRITER, msgspec.structs.replace(due, reader="other"), now=1))) == 1
     queries.validate()
 
 
 def test_a_query_that_a_reader_has_forgotten_is_lost_whatever_else_the_report_says():
     queries = in_place()
-    effects = queries.covered(REWRITER, covered(0, forgotten=("q~1", "q~0")), now=SAY_MS)
+    effects = queries.covered(REWRITER, covered(0, forgotten=("q~1", "q~0")), now=PROGRESS_MS)
     assert Tell(AttemptLost("q", 1, f"peer {REWRITER.short} has forgotten it")) in effects
     assert Send(REWRITER, RemoveQuery(query="q~0")) in effects
     assert ready(effects) == []
@@ -126,11 +126,11 @@ def test_a_query_that_a_reader_has_forgotten_is_lost_whatever_else_the_report_sa
 
 def test_an_attempt_whose_results_an_evaluator_has_dropped_is_lost_before_anything_is_believed():
     queries = in_place()
-    queries.covered(REWRITER, covered(0, Heard(EVALUATOR, LIFE, 1)), now=SAY_MS)
+    queries.covered(REWRITER, covered(0, SentBy(EVALUATOR, LIFE, 1)), now=PROGRESS_MS)
     message = msgspec.structs.replace(notify(), results=(), dropped=("q~1",))
     with pytest.raises(RemoteProtocolError):
-        queries.results(PeerId(bytes(20)), message, now=SAY_MS)  # Nobody else has a say in it.
-    effects = queries.results(EVALUATOR, message, now=SAY_MS)
+        queries.results(PeerId(bytes(20)), message, now=PROGRESS_MS)  # Nobody else has a say in it.
+    effects = queries.results(EVALUATOR, message, now=PROGRESS_MS)
     assert Tell(AttemptLost("q", 1, f"peer {EVALUATOR.short} has let go of it")) in effects
     assert ready(effects) == []
 
@@ -138,14 +138,14 @@ def test_an_attempt_whose_results_an_evaluator_has_dropped_is_lost_before_anythi
 def test_two_lives_of_one_evaluator_end_the_attempt():
     lost = Tell(AttemptLost("q", 1, f"peer {EVALUATOR.short} was restarted"))
     queries = in_place()
-    queries.covered(REWRITER, covered(0, Heard(EVALUATOR, LIFE, 0)), now=1)
-    effects = queries.covered(EVALUATOR, covered(1, Heard(EVALUATOR, LIFE + 1, 0)), now=1)
+    queries.covered(REWRITER, covered(0, SentBy(EVALUATOR, LIFE, 0)), now=1)
+    effects = queries.covered(EVALUATOR, covered(1, SentBy(EVALUATOR, LIFE + 1, 0)), now=1)
     assert lost in effects
     assert Send(REWRITER, RemoveQuery(query="q~1")) in effects
     assert Send(EVALUATOR, Parcel(number=0, over=("q~1",))) in effects
     assert ready(effects) == []
     queries = in_place()
-    queries.covered(REWRITER, covered(0, Heard(EVALUATOR, LIFE, 0)), now=1)
+    queries.covered(REWRITER, covered(0, SentBy(EVALUATOR, LIFE, 0)), now=1)
     assert lost in queries.results(EVALUATOR, notify(life=LIFE + 1), now=1)
     assert queries.is_empty()
 
@@ -161,9 +161,9 @@ def test_a_silent_rewriter_and_two_peers_that_both_took_a_side_end_the_attempt()
 def test_the_next_attempt_says_nothing_before_it_has_what_the_last_one_had():
     resume = Progress(reaches(0, upto=3))
     queries = in_place(resume)
-    assert ready(queries.covered(EVALUATOR, covered(1), now=SAY_MS)) == []
-    assert ready(queries.covered(REWRITER, covered(0, upto=2), now=SAY_MS)) == []
-    (progress,) = ready(queries.covered(REWRITER, covered(0, upto=3, report=2), now=SAY_MS))
+    assert ready(queries.covered(EVALUATOR, covered(1), now=PROGRESS_MS)) == []
+    assert ready(queries.covered(REWRITER, covered(0, upto=2), now=PROGRESS_MS)) == []
+    (progress,) = ready(queries.covered(REWRITER, covered(0, upto=3, report=2), now=PROGRESS_MS))
     assert progress.progress == Progress(reaches(1) + reaches(0, upto=3))
     queries = in_place(resume)
     assert len(ready(queries.covered(EVALUATOR, covered(1), now=AWAIT_MS))) == 1

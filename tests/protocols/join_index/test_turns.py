@@ -118,7 +118,7 @@ def test_a_query_that_ends_while_parcels_wait_leaves_nothing(monkeypatch: pytest
     counted.go_on()
     tables = counted.evaluator.tables
     assert counted.evaluator.is_empty()
-    assert (tables.queries, tables._old, tables._places) == ({}, {}, {})
+    assert (tables.queries, tables._loaded, tables._buckets) == ({}, {}, {})
 
 
 def test_a_new_life_forgets_the_parcels_that_wait(monkeypatch: pytest.MonkeyPatch):

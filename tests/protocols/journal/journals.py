@@ -7,6 +7,7 @@ import random
 import msgspec
 
 from overlay.sim.disk import SimDisk
+from overlay.sim.power import CountedDisk
 from protocols.events import StoredBatch
 from protocols.journal.disk import Disk
 from protocols.journal.journal import Journal
@@ -53,44 +54,7 @@ class Died(Exception):
     """The process was killed here."""
 
 
-class DyingDisk:
+class DyingDisk(CountedDisk):
     """Passes everything on to a disk, until the process dies instead of making one more change."""
 
-    def __init__(self, disk: Disk, changes: int) -> None:
-        self._disk = disk
-        self._changes = changes
-
-    @property
-    def room_bytes(self) -> int:
-        return self._disk.room_bytes
-
-    def names(self) -> list[str]:
-        return self._disk.names()
-
-    def read(self, name: str, offset: int = 0, size: int | None = None) -> bytes:
-        return self._disk.read(name, offset, size)
-
-    def append(self, name: str, data: bytes) -> None:
-        self._count()
-        self._disk.append(name, data)
-
-    def sync(self, name: str) -> None:
-        self._count()
-        self._disk.sync(name)
-
-    def replace(self, name: str, data: bytes) -> None:
-        self._count()
-        self._disk.replace(name, data)
-
-    def truncate(self, name: str, size: int) -> None:
-        self._count()
-        self._disk.truncate(name, size)
-
-    def remove(self, name: str) -> None:
-        self._count()
-        self._disk.remove(name)
-
-    def _count(self) -> None:
-        if self._changes == 0:
-            raise Died
-        self._changes -= 1
+    end = Died

@@ -185,7 +185,7 @@ def test_a_query_reads_with_the_right_of_whoever_submits_it():
     network.settle()
     query = network.machine(1).proxy.queries["one"]
     network.until(lambda: query.state == "waiting")
-    assert query.reason == 'client "ann" may not read stream "flights"'
+    assert query.retry.reason == 'client "ann" may not read stream "flights"'
     network.grant("client:ann", ("read",), "flights")
     network.until(lambda: query.state == "running", 60_000)
 
@@ -206,7 +206,7 @@ def test_a_query_reads_with_its_owners_right_after_a_restart_too():
     network.until(lambda: query.state == "running", 60_000)
     network.done(0, RemoveToken(client="ann"))
     network.until(lambda: query.state == "waiting")
-    assert query.reason == 'client "ann" may not read stream "flights"'
+    assert query.retry.reason == 'client "ann" may not read stream "flights"'
 
 
 def test_whoever_closes_a_network_is_its_admin_and_the_last_one_cannot_go():
