@@ -9,7 +9,7 @@ A query has a subscriber, a rewriter for each side, and evaluators. Every peer c
   are indexed there (`rewriter.py`, `reader.py`), and sends each tuple to the evaluators of its values (`parcels.py`).
   Where the sides of a query meet, it also names the evaluators (`panel.py`).
 - An evaluator keeps tuples and triggers by value (`evaluator.py`, `tables.py`, `stays.py`). Where two of them meet, it
-  finds the queries they concern (`selections.py`, `filing.py`) and sends the results to the subscribers.
+  finds the queries they concern (`selections.py`) and sends the results to the subscribers.
 
 `condition.py` says which joins can be indexed, `messages.py` what peers say. Three words are used throughout:
 
