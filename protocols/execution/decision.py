@@ -343,10 +343,10 @@ def basis_of(
 
 
 def sieved_in(plan: Operator, placing: Placing, seen: NetworkSeen, engine: str) -> tuple[StreamName, ...]:
-    """The streams that come to the reader as narrow as it needs them, from each of their publishers.
+    """The streams whose publishers leave out what the reader does not need: nobody has to narrow these.
 
-    A reader in the daemon shares what it needs with the others at its host. One in Spark takes the rows of a chain, as
-    few and as narrow as they can be; and who does not share reads as if it were alone.
+    None of them where the rows go into Spark, since a chain narrows them further than the needs of a whole host do, nor
+    where the query does not share.
     """
     is_inline = engine != "spark" if not is_stateful(plan) else runs_inline(plan, engine)
     if placing.sharing == "off" or not is_inline:
@@ -459,9 +459,8 @@ def known_of(shown: StreamShown) -> StreamRates | None:
     if not rate:
         return None
     columns: dict[tuple[str, ...], ColumnStatistics] = {}
-    for each in sorted(
-        advertised, key=lambda each: each.rate_per_s
-    ):  # The busiest publisher has the last word on a column.
+    # The busiest publisher has the last word on a column.
+    for each in sorted(advertised, key=lambda each: each.rate_per_s):
         for known in each.fields:
             columns[known.name,] = ColumnStatistics(distinct=known.distinct, frequent=known.frequent)
     columns |= {path: _with_numbers(columns.get(path), path, advertised) for path in _numeric_paths(advertised)}
