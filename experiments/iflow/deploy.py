@@ -168,8 +168,8 @@ def measure(
 def knowledge(world: World, max_cs: int, seed: str) -> Known:
     view = world.view
     hierarchy = Hierarchy.of(view.peers, view.distance, max_cs)
-    zones = zones_of(Hierarchy.of(view.peers, view.distance, ZONES_MAX))
-    return Known(hierarchy, zones, cost_space(view), luck=random.Random(seed))
+    five = hierarchy if max_cs == ZONES_MAX else Hierarchy.of(view.peers, view.distance, ZONES_MAX)
+    return Known(hierarchy, zones_of(five), cost_space(view), luck=random.Random(seed))
 
 
 def _deployed(planner: Planner, deployed: Deployed, known: Known) -> Outcome:
