@@ -6,7 +6,7 @@ from typing import Final
 
 from protocols.catalogue.streams import Reads, StreamDefinition
 from protocols.delivery.cursor import Cursor
-from protocols.delivery.messages import OpenSubscription
+from protocols.delivery.messages import SUBSCRIPTION_NAME_MAX, OpenSubscription
 from protocols.ids import Millis, StreamName
 from protocols.messages import Refused
 
@@ -91,6 +91,17 @@ def disk_is_low(stream: StreamName, retry_after_ms: Millis) -> Refused:
         hint="Free some space there, or publish at another peer.",
         retry_after_ms=retry_after_ms,
     )
+
+
+def unsound(command: OpenSubscription) -> Refused | None:
+    """Why there can be no such subscription. Its name goes with every message to it."""
+    length = len(command.subscription)
+    if length > SUBSCRIPTION_NAME_MAX:
+        error = f"a subscription cannot have a name of {length} characters"
+        return Refused(code="invalid", error=error, hint=f"At most {SUBSCRIPTION_NAME_MAX}.")
+    if not command.share.is_sound:
+        return Refused(code="invalid", error=f"there is no share {command.share}")
+    return None
 
 
 def lost_columns(definition: StreamDefinition, reads: Reads) -> Refused | None:

@@ -47,7 +47,7 @@ from protocols.delivery.messages import (
     TupleBuried,
     Unsubscribe,
 )
-from protocols.delivery.refusals import being_removed, lost_columns, reads_another, unavailable
+from protocols.delivery.refusals import being_removed, lost_columns, reads_another, unavailable, unsound
 from protocols.effects import AfterSync, Append, Effect, Reply, Send, SetTimer, Tell
 from protocols.events import (
     Abandoned,
@@ -210,8 +210,8 @@ class Subscriber:
         known = self.subscriptions.get(command.subscription)
         if known is not None and (known.stream, known.share) != (command.stream, command.share):
             return [Reply(request, reads_another(known, command))]
-        if not command.share.is_sound:
-            return [Reply(request, Refused(code="invalid", error=f"there is no share {command.share}"))]
+        if refusal := unsound(command):
+            return [Reply(request, refusal)]
         if known is not None and known.closers:
             return [Reply(request, being_removed(known))]
         if known is None:
