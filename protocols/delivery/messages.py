@@ -169,6 +169,12 @@ class PublisherNews(Message, frozen=True, kw_only=True, tag="PUBLISHER_NEWS"):
     stream: StreamName
 
 
+class StreamGone(Message, frozen=True, kw_only=True, tag="STREAM_GONE"):
+    """A stream was removed: whoever publishes to it looks it up before it takes more for it."""
+
+    stream: StreamName
+
+
 class Note(msgspec.Struct, frozen=True, array_like=True):
     """What the publisher of results keeps beside them; it means something only to whoever makes them go on."""
 
@@ -269,6 +275,7 @@ class SubscriptionOpened(Record, frozen=True, kw_only=True, tag="SUBSCRIPTION"):
     since: Stamp
     ended: bool = False
     share: PublisherShare = WHOLE
+    created_at: Stamp = 0  # Of the stream.
 
 
 class CursorMoved(Record, frozen=True, kw_only=True, tag="CURSOR"):
@@ -302,6 +309,7 @@ class Publish(Command, frozen=True, kw_only=True, tag="PUBLISH"):
     session: bytes = b""  # Identifies the client, so that a repeated publish takes effect once.
     number: int = 0  # Counts the publishes of that client.
     version: int = 1  # Of the stream, as the client knew it: a peer that knows only an older one looks it up.
+    created_at: Stamp = 0  # When the stream was created that the client means; 0: whichever has this name.
 
 
 class Published(Answer, frozen=True, kw_only=True, tag="PUBLISHED"):
@@ -337,6 +345,7 @@ class OpenSubscription(Command, frozen=True, kw_only=True, tag="OPEN"):
     heartbeats: bool = False  # Also answer with Publishers and Silent, for watermarks.
     reads: Reads = READS_ALL
     places: bool = False  # Also answer with Placed.
+    created_at: Stamp = 0  # When the stream was created that the client means; 0: whichever has this name.
 
 
 class Opened(Answer, frozen=True, kw_only=True, tag="OPENED"):
