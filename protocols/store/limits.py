@@ -10,6 +10,7 @@ from protocols.ids import Millis
 
 VALUE_BYTES_MAX: Final = 64 << 10
 ITEM_CHARS_MAX: Final = 512
+BUCKETS: Final = 256  # Into which peers sort their entries by name, to compare them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +41,4 @@ class StoreLimits:
     operations_max: int = 10_000  # Reads and writes in progress, asked or coordinated by this peer.
     versions_max: int = 2_000  # In one offer.
     message_bytes: int = 256 << 10  # Of entries in one message.
+    entries_per_event: int = 4_000  # Looked at; whatever looks at more goes on in another event.
