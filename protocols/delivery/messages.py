@@ -212,6 +212,12 @@ class PublisherNews(Message, frozen=True, kw_only=True, tag="PUBLISHER_NEWS"):
     stream: StreamName
 
 
+class StreamGone(Message, frozen=True, kw_only=True, tag="STREAM_GONE"):
+    """A stream was removed: whoever publishes to it looks it up before it takes more for it."""
+
+    stream: StreamName
+
+
 class Note(msgspec.Struct, frozen=True, array_like=True):
     """What the publisher of results keeps beside them; it means something only to whoever makes them go on."""
 
@@ -312,6 +318,7 @@ class SubscriptionOpened(Record, frozen=True, kw_only=True, tag="SUBSCRIPTION"):
     since: Stamp
     ended: bool = False
     share: PublisherShare = WHOLE
+    created_at: Stamp = 0  # Of the stream.
 
 
 class CursorMoved(Record, frozen=True, kw_only=True, tag="CURSOR"):
@@ -346,6 +353,7 @@ class Publish(Command, frozen=True, kw_only=True, tag="PUBLISH"):
     session: Annotated[bytes, msgspec.Meta(max_length=SESSION_BYTES_MAX)] = b""
     number: int = 0  # Counts the publishes of that client.
     version: int = 1  # Of the stream, as the client knew it: a peer that knows only an older one looks it up.
+    created_at: Stamp = 0  # When the stream was created that the client means; 0: whichever has this name.
 
 
 class Published(Answer, frozen=True, kw_only=True, tag="PUBLISHED"):
@@ -382,6 +390,7 @@ class OpenSubscription(Command, frozen=True, kw_only=True, tag="OPEN"):
     reads: Reads = READS_ALL
     places: bool = False  # Also answer with Placed.
     needs: Needs | None = None  # What to leave out where that saves something; also answer with Heeded. None: nothing.
+    created_at: Stamp = 0  # When the stream was created that the client means; 0: whichever has this name.
 
 
 class Opened(Answer, frozen=True, kw_only=True, tag="OPENED"):
