@@ -589,6 +589,11 @@ class Ingress:
         self._lively = max(lively, 1)
         return effects
 
+    @property
+    def sieved_bytes(self) -> int:
+        """For /metrics: what was left out, as its readers did not need it."""
+        return sum(outbox.feed.sieving.saved_bytes for outbox in self.outboxes.values())
+
     def validate(self) -> None:
         unsafe = sum(waiting.size for outbox in self.outboxes.values() for waiting in outbox.waiting)
         assert self._unsafe_bytes == unsafe
