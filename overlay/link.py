@@ -43,6 +43,7 @@ from overlay.frames import (
 )
 from overlay.identity import Address
 from overlay.outbox import LinkCounters, LinkError, Outbox
+from overlay.pace import Pace, Paces
 from overlay.shaping import Shaper
 from overlay.tls import NotAMember, Proof
 from protocols.ids import PeerId
@@ -51,6 +52,7 @@ _BUFFER_BYTES: Final = 32 << 10  # A process may hold thousands of links, most o
 # Bytes handed to the transport precede any later control frame, so that stretch is kept short.
 _WRITE_HIGH_BYTES: Final = 64 << 10
 _WRITE_LOW_BYTES: Final = 16 << 10
+_PACED_BUFFER_BYTES: Final = 64 << 10
 _CLOSE_S: Final = 3.0
 # The limit for the sum of all channel windows of one link at this side, whoever opened them.
 CHANNEL_BYTES_MAX: Final = 32 << 20
@@ -85,6 +87,7 @@ class Link(asyncio.BufferedProtocol):
         *,
         dialled: Address | None,
         shaper: Shaper | None = None,
+        paces: Paces = Paces(),
         channel_bytes_max: int = CHANNEL_BYTES_MAX,
     ) -> None:
         self.dialled = dialled is not None
@@ -102,6 +105,7 @@ class Link(asyncio.BufferedProtocol):
         self._counters = counters
         self._hello = hello
         self._shaper = shaper
+        self._paces = paces
         self._transport: asyncio.Transport | None = None
         self._outbox: Outbox
         self._reason = ""
@@ -112,6 +116,7 @@ class Link(asyncio.BufferedProtocol):
         self._ping_sent_at: float | None = None
         self._view = memoryview(bytearray())
         self._filled = 0
+        self._is_resting = False  # Reads nothing for a moment, to keep the pace.
         # The dialler numbers its channels 1, 3, 5…, the acceptor 2, 4, 6…
         self._channels: dict[int, Channel] = {}
         self._channel_bytes_left = channel_bytes_max
@@ -125,6 +130,11 @@ class Link(asyncio.BufferedProtocol):
     @property
     def channels_open(self) -> int:
         return len(self._channels)
+
+    @property
+    def has_room_for_bulk(self) -> bool:
+        """Whether bulk would be sent at once."""
+        return self._outbox.has_room_for_data()
 
     @property
     def bytes_out(self) -> int:
@@ -157,12 +167,15 @@ class Link(asyncio.BufferedProtocol):
         self._outbox.put_last(OPEN, request, number)
         return channel
 
-    async def control(self, body: bytes) -> None:
-        """Send a control message; waits for room. If cancelled while waiting, it has sent nothing."""
+    async def control(self, body: bytes, *, is_bulk: bool = False) -> None:
+        """Send a control message; waits for room. If cancelled while waiting, it has sent nothing.
+
+        Bulk gives way to all others.
+        """
         self._check_usable()
         if len(body) > CONTROL_BYTES_MAX:
             raise ValueError(f"a control message of {len(body)} bytes is over the {CONTROL_BYTES_MAX} allowed")
-        await self._outbox.send_control(body)
+        await (self._outbox.send_bulk(body) if is_bulk else self._outbox.send_control(body))
 
     def ping(self) -> None:
         """Measure a round trip, unless a measurement is running or our own queues would distort it."""
@@ -202,7 +215,7 @@ class Link(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
-        self._outbox = Outbox(self._transport, self._counters)
+        self._outbox = Outbox(self._transport, self._counters, self._paces.up)
         self.heard_at = self._loop.time()
         if self.closed:  # Given up while it was still connecting.
             self._transport.abort()
@@ -219,6 +232,9 @@ class Link(asyncio.BufferedProtocol):
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # Without it, control waits behind more of the kernel's buffer.
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _WRITE_HIGH_BYTES)
+        if self._paces.down is not None:  # What waits to be read shall wait at its sender, where the urgent goes first.
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _PACED_BUFFER_BYTES)
+            self._transport.set_read_buffer_limits(high=_PACED_BUFFER_BYTES)  # type: ignore[attr-defined]  # Of TLS.
         self._resize_buffer(_BUFFER_BYTES, 0)
         if self.dialled:
             self._greet()
@@ -253,6 +269,8 @@ class Link(asyncio.BufferedProtocol):
             return
         self.heard_at = self._loop.time()
         self._counters.bytes_in += nbytes
+        if self._paces.down is not None:
+            self._keep_pace(self._paces.down, nbytes)
         self._filled += nbytes
         try:
             self._parse()
@@ -261,6 +279,19 @@ class Link(asyncio.BufferedProtocol):
             self.abort(f"protocol error: {error}")
 
     # Receiving.
+
+    def _keep_pace(self, pace: Pace, nbytes: int) -> None:
+        """Read no faster than the downlink allows: TCP lets the other side wait."""
+        pace.use(nbytes)
+        if not pace.is_open and self._transport is not None and not self._is_resting:
+            self._is_resting = True
+            self._transport.pause_reading()
+            pace.when_open(self._read_on)
+
+    def _read_on(self) -> None:
+        self._is_resting = False
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def _parse(self) -> None:
         view, start, filled = self._view, 0, self._filled

@@ -24,6 +24,7 @@ from overlay.frames import Hello
 from overlay.identity import Address, format_address
 from overlay.link import CHANNEL_BYTES_MAX, Link, LinkEvents
 from overlay.outbox import LinkCounters, LinkError
+from overlay.pace import Paces
 from overlay.shaping import Shaper
 from overlay.tls import ALPN, LinkCredentials, NotAMember, Proof, server_name
 from overlay.understanding import Understanding
@@ -82,6 +83,7 @@ class Links:
         understanding: Understanding,
         *,
         shaper: Shaper | None = None,
+        paces: Paces = Paces(),
         limits: LinkLimits = LinkLimits(),
     ) -> None:
         self.on_control: Callable[[PeerId, bytes], None] = _ignore
@@ -100,6 +102,7 @@ class Links:
         self.credentials = credentials
         self._understanding = understanding
         self._shaper = shaper
+        self._paces = paces
         self._limits = limits
         self._rng = random.Random()
         self._counters = LinkCounters()
@@ -426,6 +429,7 @@ class Links:
             Hello(*self.address, dict(self._understanding.versions), self._understanding.release, self.stated),
             dialled=dialled,
             shaper=self._shaper,
+            paces=self._paces,
             channel_bytes_max=self._limits.channel_bytes_max,
         )
 

@@ -1,7 +1,8 @@
 """The sending side of a link: two bounded queues, written out together once per turn of the event loop.
 
-Control frames, and the small frames that keep a link going, go first. Frames that open, fill or close a channel follow,
-in order. If there is no room, senders of control wait in line, and channels take turns, one body each.
+Control frames, and the small frames that keep a link going, go first. Bulk follows: control frames with rows in them,
+and frames that open, fill or close a channel, in order. If there is no room, senders of control wait in line, those of
+bulk in another, and channels take turns, one body each. Bulk also waits for the pace of the peer's uplink.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Final, Protocol
 
 from overlay.frames import CHANNELS_MAX, CONTROL, HEADER, RemoteProtocolError
 from overlay.identity import Address
+from overlay.pace import Pace
 from overlay.shaping import ShapedWriter, Shaper
 
 _FIRST_BYTES_MAX: Final = 256 << 10
@@ -98,8 +100,9 @@ class TakesTurns(Protocol):
 class Outbox:
     """Everything that one link has yet to send."""
 
-    def __init__(self, transport: asyncio.Transport, counters: LinkCounters) -> None:
+    def __init__(self, transport: asyncio.Transport, counters: LinkCounters, pace: Pace | None = None) -> None:
         self._transport = transport
+        self._pace = pace
         self._counters = counters
         self.bytes_out = 0
         self._loop = asyncio.get_running_loop()
@@ -110,6 +113,8 @@ class Outbox:
         self._last_bytes = 0
         self._replies = 0
         self._control = WaitingLine()
+        self._bulk = WaitingLine()
+        self._awaits_pace = False
         self._turns: deque[TakesTurns] = deque()
         self._debtors: dict[TakesTurns, None] = {}
         self._farewell: Callable[[], None] | None = None
@@ -131,13 +136,19 @@ class Outbox:
 
     def put_first(self, kind: int, body: bytes, channel: int = 0) -> None:
         self._first += (HEADER.pack(len(body), kind, 0, channel), body)
-        self._first_bytes += HEADER.size + len(body)
+        self._first_bytes += self._count(body)
         self._flush_soon()
 
     def put_last(self, kind: int, body: bytes = b"", channel: int = 0) -> None:
         self._last += (HEADER.pack(len(body), kind, 0, channel), body)
-        self._last_bytes += HEADER.size + len(body)
+        self._last_bytes += self._count(body)
         self._flush_soon()
+
+    def _count(self, body: bytes) -> int:
+        size = HEADER.size + len(body)
+        if self._pace is not None:
+            self._pace.use(size)
+        return size
 
     def count_reply(self) -> None:
         """Called for each frame that the other side makes us send by sending one itself."""
@@ -151,8 +162,16 @@ class Outbox:
         else:
             await self._control.wait(body, self._pump)
 
+    async def send_bulk(self, body: bytes) -> None:
+        """Send a control message behind those of `send_control`: it has rows, of which there may be many."""
+        if not self._bulk and self.has_room_for_data():
+            self._put_bulk(body)
+        else:
+            await self._bulk.wait(body, self._pump)
+
     def has_room_for_data(self) -> bool:
-        return not self._is_blocked and self._last_bytes < _LAST_BYTES_MAX
+        is_full = self._is_blocked or self._last_bytes >= _LAST_BYTES_MAX
+        return not is_full and (self._pace is None or self._pace.is_open)
 
     def give_turn(self, channel: TakesTurns) -> None:
         """Let a channel send once there is room for data, after the others that wait."""
@@ -195,6 +214,7 @@ class Outbox:
         """Send nothing more; the connection is gone."""
         self._is_closed = True
         self._control.dismiss(error)
+        self._bulk.dismiss(error)
         self._turns.clear()
         self._debtors.clear()
         if self._shaped is not None:
@@ -241,17 +261,38 @@ class Outbox:
             body = self._control.take()
             if body is not None:
                 self._put_control(body)
-        if self._farewell is not None and not self._control:
+        while self._bulk and self.has_room_for_data():
+            body = self._bulk.take()
+            if body is not None:
+                self._put_bulk(body)
+        if self._farewell is not None and not self._control and not self._bulk:
             farewell, self._farewell = self._farewell, None
             farewell()
         self._is_pumping = True
         while self._turns and self.has_room_for_data():
             self._turns.popleft().use_turn()
         self._is_pumping = False
+        if self._pace is not None and (self._control or self._bulk or self._turns) and not self._pace.is_open:
+            self._await_pace(self._pace)
+
+    def _await_pace(self, pace: Pace) -> None:
+        if not self._awaits_pace and not self._is_closed:
+            self._awaits_pace = True
+            pace.when_open(self._go_on)
+
+    def _go_on(self) -> None:
+        self._awaits_pace = False
+        if not self._is_closed:
+            self._pump()
 
     def _has_room_for_control(self) -> bool:
-        return not self._is_blocked and self._first_bytes < _FIRST_BYTES_MAX
+        is_full = self._is_blocked or self._first_bytes >= _FIRST_BYTES_MAX
+        return not is_full and (self._pace is None or not self._pace.is_exhausted)
 
     def _put_control(self, body: bytes) -> None:
         self._counters.control_out += 1
         self.put_first(CONTROL, body)
+
+    def _put_bulk(self, body: bytes) -> None:
+        self._counters.control_out += 1
+        self.put_last(CONTROL, body)

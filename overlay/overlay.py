@@ -18,6 +18,7 @@ from overlay.keyring import OVERLAP_MS, Keyring, Outcast, Statement
 from overlay.links import LinkError, Links
 from overlay.members import Member
 from overlay.membership import Membership
+from overlay.pace import Paces
 from overlay.reunion import Reunion
 from overlay.router import Router, Unreachable
 from overlay.shaping import Shaper
@@ -63,6 +64,7 @@ class Overlay:
         versions: Versions = VERSIONS,
         seeds: Sequence[Address] = (),
         shaper: Shaper | None = None,
+        paces: Paces = Paces(),
         ring: Keyring | None = None,
         save_ring: Callable[[Keyring], None] | None = None,
         overlap_ms: Millis = OVERLAP_MS,
@@ -81,7 +83,7 @@ class Overlay:
         self.dht = Dht(
             identity, membership, has_engine=has_engine, understanding=understanding, seeds=seeds, shaper=shaper
         )
-        self.links = Links(LinkCredentials(identity, *membership.trusted()), understanding, shaper=shaper)
+        self.links = Links(LinkCredentials(identity, *membership.trusted()), understanding, shaper=shaper, paces=paces)
         self._tasks = Tasks("overlay")
         self._reunion = Reunion(self.dht, self.links, membership, random.Random())
         self._follow_membership()

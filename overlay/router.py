@@ -33,6 +33,7 @@ CACHE_KEYS_MAX: Final = 65_536
 HOPS_MAX: Final = 8
 TIMEOUT_S: Final = 8.0
 RECEIPT_WAIT_S: Final = 2.0
+BULK_WAIT_S: Final = 30.0  # For the receipt of bulk, before it is sent again.
 LAST_RECEIPTS_S: Final = 1.0  # How long a leaving peer takes for its last receipts.
 LOOKUPS_AT_ONCE: Final = 32
 FRAMES_IN_FLIGHT_MAX: Final = 256  # To one peer; far fewer than a receiver remembers.
@@ -40,6 +41,7 @@ _BUSY_MAX: Final = 2 * FRAMES_IN_FLIGHT_MAX
 _RECEIPTS_KEPT: Final = 1024
 _SENDERS_MAX: Final = 4096
 _RETRY_S: Final = 0.1
+_HEARD_WITHIN_S: Final = 5.0  # A link is pinged every two seconds, from both ends.
 
 _T = TypeVar("_T")
 
@@ -124,11 +126,12 @@ class Router:
 
     # Sending.
 
-    async def send(self, peer: PeerId, *payloads: bytes, timeout_s: float = TIMEOUT_S) -> None:
+    async def send(self, peer: PeerId, *payloads: bytes, timeout_s: float = TIMEOUT_S, is_bulk: bool = False) -> None:
         """Hand messages to one peer, whatever keys it owns, in this order.
 
         They take as many frames as they need, one after the other. If all fit into one frame (1 MiB, 1024 messages),
-        all arrive or none; otherwise the first frames may have arrived when this raises Unreachable.
+        all arrive or none; otherwise the first frames may have arrived when this raises Unreachable. Bulk gives way to
+        other frames, and has as much time as a link needs whose other end is heard.
         """
         for payload in payloads:
             _check_size(payload)
@@ -143,7 +146,7 @@ class Router:
         except TimeoutError:
             raise Unreachable(f"peer {peer.short} was not found in time") from None
         for frame in _split(payloads, len):
-            await self._frame(target, [(b"", payload) for payload in frame], deadline)
+            await self._frame(target, [(b"", payload) for payload in frame], deadline, is_bulk=is_bulk)
 
     async def route(self, key: Key, payload: bytes, timeout_s: float = TIMEOUT_S) -> Delivery:
         """Hand a message to the owner of a key."""
@@ -237,7 +240,9 @@ class Router:
             item.target, item.is_astray = None if too_far else candidate, too_far
         return True
 
-    async def _frame(self, target: Candidate, items: list[tuple[bytes, bytes]], deadline: float) -> list[Hint | None]:
+    async def _frame(
+        self, target: Candidate, items: list[tuple[bytes, bytes]], deadline: float, *, is_bulk: bool = False
+    ) -> list[Hint | None]:
         """Send one frame until its receipt arrives; the peer hands it on once, however often it comes."""
         loop = asyncio.get_running_loop()
         peer = target.peer_id
@@ -248,15 +253,20 @@ class Router:
         remote.waiting[number] = receipt
         why = "no receipt in time"
         try:
-            async with asyncio.timeout_at(deadline), remote.turns:
+            async with asyncio.timeout_at(deadline) as patience, remote.turns:
                 while True:
                     known = self._dht.find(peer)
                     address = known.address if known else target.address
                     try:
                         link = await self._links.link(peer, address)
-                        await link.control(body)
+                        if is_bulk:
+                            await _send_slowly(link, body, patience)
+                        else:
+                            await link.control(body)
                         self.counters["frames_out_total"] += 1
                         await _arrival(receipt, link)
+                        if is_bulk:
+                            await _arrival_on_thin_link(receipt, link, patience)
                         if receipt.done() and len(receipt.result()) != len(items):
                             self.counters["frames_malformed_total"] += 1
                             raise Unreachable(f"peer {peer.short} sent a receipt of another frame")
@@ -434,6 +444,38 @@ async def _arrival(receipt: asyncio.Future[list[Hint | None]], link: Link) -> No
     await asyncio.wait(either, timeout=RECEIPT_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
     if not receipt.done() and link.gone.done():
         await asyncio.wait([receipt], timeout=_RETRY_S)
+
+
+async def _send_slowly(link: Link, body: bytes, patience: asyncio.Timeout) -> None:
+    """Send bulk, however long a link takes it that is thin and not dead."""
+    if link.has_room_for_bulk:
+        return await link.control(body, is_bulk=True)
+    sending = asyncio.ensure_future(link.control(body, is_bulk=True))
+    try:
+        while not sending.done():
+            await asyncio.wait([sending], timeout=_HEARD_WITHIN_S / 2)
+            _be_patient(link, patience)
+        return sending.result()
+    finally:
+        sending.cancel()
+
+
+async def _arrival_on_thin_link(
+    receipt: asyncio.Future[list[Hint | None]], link: Link, patience: asyncio.Timeout
+) -> None:
+    """Wait on: what was sent over a thin link is still on its way, and sent again it would take as long again."""
+    ends_at = asyncio.get_running_loop().time() + BULK_WAIT_S
+    while not receipt.done() and _be_patient(link, patience) and asyncio.get_running_loop().time() < ends_at:
+        await _arrival(receipt, link)
+
+
+def _be_patient(link: Link, patience: asyncio.Timeout) -> bool:
+    """Whether the other end of a link was heard lately; then there is more time."""
+    now = asyncio.get_running_loop().time()
+    is_heard = not link.closed and now - link.heard_at < _HEARD_WITHIN_S
+    if is_heard and not patience.expired():
+        patience.reschedule(now + TIMEOUT_S)
+    return is_heard
 
 
 def _split(items: Sequence[_T], bytes_of: Callable[[_T], int]) -> list[list[_T]]:

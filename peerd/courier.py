@@ -5,6 +5,9 @@ answers at once, and a busy one sends few large frames. A failed message comes b
 message that does not fit has failed. So has one of a protocol family that its receiver does not share: it is not sent,
 or, as the first to a peer that nobody knew yet, not read there. One that fits no frame is lost, as the network may lose
 any: what makes it so large may be another peer's.
+
+Messages with rows are bulk, and have a lane of their own: they may take long on a thin link, and leases, words of life
+and acknowledgements must not wait behind them.
 """
 
 from __future__ import annotations
@@ -21,11 +24,15 @@ from overlay.router import FRAME_ITEMS_MAX, MESSAGE_BYTES_MAX, Router
 from overlay.router import Unreachable as NotDelivered
 from overlay.tasks import Tasks
 from overlay.understanding import Understanding
+from protocols.delivery.messages import Backup, BatchMessage
 from protocols.events import Event, Unreachable, Unroutable
 from protocols.ids import Key, PeerId
+from protocols.join_index.messages import JoinResults, Parcel
 from protocols.messages import Message
+from protocols.subgraphs import Flow
 from protocols.wire import FAMILY_OF, MESSAGES
 
+BULK: Final = (BatchMessage, Backup, Flow, JoinResults, Parcel)
 FRAMES_IN_FLIGHT_MAX: Final = 8  # To one peer.
 LANE_MESSAGES_MAX: Final = 10_000
 LANE_BYTES_MAX: Final = 32 << 20
@@ -36,6 +43,9 @@ TOO_LARGE_SAID_MAX: Final = 100
 log = structlog.get_logger("peerd.courier")
 
 
+_Place = tuple[PeerId, bool]  # Whom a lane leads to, and whether it is the one for bulk.
+
+
 @dataclass(slots=True)
 class _Lane:
     """What waits for one peer, and how many frames are in flight to it."""
@@ -44,13 +54,13 @@ class _Lane:
     waiting_bytes: int = 0
     in_flight: int = 0
 
-    def take(self) -> list[tuple[Message, bytes]]:
+    def take(self, bytes_max: int) -> list[tuple[Message, bytes]]:
         """The messages of the next frame."""
         taken: list[tuple[Message, bytes]] = []
         size = 0
         while self.waiting and len(taken) < FRAME_ITEMS_MAX:
             size += len(self.waiting[0][1])
-            if taken and size > MESSAGE_BYTES_MAX:
+            if taken and size > bytes_max:
                 break
             taken.append(self.waiting.popleft())
         self.waiting_bytes -= sum(len(payload) for _, payload in taken)
@@ -60,13 +70,20 @@ class _Lane:
 class Courier:
     """Sends for one peer."""
 
-    def __init__(self, router: Router, understanding: Understanding, on_failure: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        router: Router,
+        understanding: Understanding,
+        on_failure: Callable[[Event], None],
+        bulk_bytes_max: int | None = None,
+    ) -> None:
         self.counters: Counter[str] = Counter()
         self._router = router
         self._apart = understanding.apart  # Empty in a network of one release.
         self._on_failure = on_failure
-        self._lanes: dict[PeerId, _Lane] = {}
-        self._ready: dict[PeerId, None] = {}  # Lanes with something new.
+        self._bulk_bytes_max = bulk_bytes_max or MESSAGE_BYTES_MAX  # In one frame: it holds up what comes behind it.
+        self._lanes: dict[_Place, _Lane] = {}
+        self._ready: dict[_Place, None] = {}  # Lanes with something new.
         self._routed: list[tuple[Key, Message, bytes]] = []
         self._route_turns = asyncio.Semaphore(ROUTES_AT_ONCE)
         self._flush_is_due = False
@@ -80,14 +97,15 @@ class Courier:
         payload = self._encoded(message)
         if payload is None:
             return
-        lane = self._lanes.setdefault(peer, _Lane())
+        place = peer, isinstance(message, BULK)
+        lane = self._lanes.setdefault(place, _Lane())
         if len(lane.waiting) >= LANE_MESSAGES_MAX or lane.waiting_bytes + len(payload) > LANE_BYTES_MAX:
             self.counters["messages_unsent_total"] += 1
             self._on_failure(Unreachable(peer, message))
             return
         lane.waiting.append((message, payload))
         lane.waiting_bytes += len(payload)
-        self._ready[peer] = None
+        self._ready[place] = None
         self._flush_soon()
 
     def route(self, key: Key, message: Message) -> None:
@@ -128,23 +146,25 @@ class Courier:
     def _flush(self) -> None:
         self._flush_is_due = False
         ready, self._ready = self._ready, {}
-        for peer in ready:
-            self._fill(peer, self._lanes[peer])
+        for place in ready:
+            self._fill(place, self._lanes[place])
         if self._routed:
             routed, self._routed = self._routed, []
             self._tasks.spawn(self._carry_routed(routed))
 
-    def _fill(self, peer: PeerId, lane: _Lane) -> None:
+    def _fill(self, place: _Place, lane: _Lane) -> None:
+        bytes_max = self._bulk_bytes_max if place[1] else MESSAGE_BYTES_MAX
         while lane.waiting and lane.in_flight < FRAMES_IN_FLIGHT_MAX:
             lane.in_flight += 1
-            self._tasks.spawn(self._carry(peer, lane, lane.take()))
+            self._tasks.spawn(self._carry(place, lane, lane.take(bytes_max)))
         if not lane.waiting and not lane.in_flight:
-            del self._lanes[peer]
+            del self._lanes[place]
 
-    async def _carry(self, peer: PeerId, lane: _Lane, taken: list[tuple[Message, bytes]]) -> None:
+    async def _carry(self, place: _Place, lane: _Lane, taken: list[tuple[Message, bytes]]) -> None:
+        peer, is_bulk = place
         self.counters["messages_out_total"] += len(taken)
         try:
-            await self._router.send(peer, *(payload for _, payload in taken))
+            await self._router.send(peer, *(payload for _, payload in taken), is_bulk=is_bulk)
         except NotDelivered:
             self.counters["messages_failed_total"] += len(taken)
             for message, _ in taken:
@@ -155,7 +175,7 @@ class Courier:
                     if not self._is_shared(peer, message):
                         self._on_failure(Unreachable(peer, message))
         lane.in_flight -= 1
-        self._fill(peer, lane)
+        self._fill(place, lane)
 
     async def _carry_routed(self, routed: list[tuple[Key, Message, bytes]]) -> None:
         self.counters["messages_out_total"] += len(routed)

@@ -77,6 +77,7 @@ MILLIS_MAX: Final = 1 << 53
 Count = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
 """A number of things, or the place of one in a sequence. What another peer sends is checked when it is decoded."""
 
+
 Amount = Annotated[float, msgspec.Meta(ge=0.0, le=1e300)]
 """A delay, a rate or a cost. What is not a number is none."""
 
@@ -97,3 +98,8 @@ RequestId = int
 SubscriptionId = str
 LogId = str
 """Names one append-only log of batches in a peer's journal."""
+
+
+def as_count(total: int) -> Count:
+    """A sum of what others have said, no larger than what can be told in turn."""
+    return min(total, COUNT_MAX)

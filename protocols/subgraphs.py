@@ -22,7 +22,7 @@ from typing import Final, Literal, get_args
 import msgspec
 
 from protocols.clock import Stamp
-from protocols.delivery.messages import Origin
+from protocols.delivery.messages import STREAM_NAME_MAX, Origin, count_rows
 from protocols.errors import expect
 from protocols.events import Event
 from protocols.ids import Count, Micros, Millis, PeerId, StreamName
@@ -195,6 +195,7 @@ class Deploy(Message, frozen=True, kw_only=True, tag="DEPLOY"):
     resume: Progress  # Rows below its covers are old. They are for state only: results of old rows alone are known.
 
     def check(self) -> None:
+        expect(len(self.query) <= STREAM_NAME_MAX, "the name of the query is too long")
         subgraph = self.subgraph
         expect((subgraph.consumer is None) == (self.consumer_host is None), "a consumer without its host")
         aliases = [each.alias for each in subgraph.inputs]
@@ -265,6 +266,9 @@ class Flow(Message, frozen=True, kw_only=True, tag="FLOW"):
     is_new: bool  # Otherwise they are old: the consumer needs them for its state only.
     progress: Progress
     is_whole: bool  # False: more parts of the batch follow (the last has the progress), or its maker still replays.
+
+    def check(self) -> None:
+        expect(count_rows(self.rows) == self.count, "a flow whose rows are not as many as it says, or cannot be read")
 
 
 class Flowed(Message, frozen=True, kw_only=True, tag="FLOWED"):

@@ -44,7 +44,7 @@ _QUOTIENTS: Final = Context(160, ROUND_05UP, -99999, 99999, traps=_TRAPS)  # Can
 
 
 def is_held(value: Decimal) -> bool:
-    """Whether a number is a decimal of ours.
+    """Whether a number is a decimal of ours. What is not a number is none.
 
     >>> [is_held(Decimal(text)) for text in ("7.00", "1E+19", "1E-18", "1E+20", "1E-19", "0.1234567890123456789")]
     [True, True, True, False, False, False]
@@ -53,7 +53,7 @@ def is_held(value: Decimal) -> bool:
         _HELD.quantize(value, _ULP)
     except DecimalException:
         return False
-    return True
+    return not value.is_nan()
 
 
 def fitted(value: Decimal) -> Decimal | None:

@@ -60,6 +60,12 @@ class Reading:
 
     def decode(self, rows: bytes) -> list[Row]:
         """The rows of a batch; raises what msgspec raises if they do not fit."""
+        try:
+            return self._decoded(rows)
+        except RecursionError as error:  # Behind the places that it shows, a row may have anything.
+            raise msgspec.ValidationError("a row that is nested too deeply") from error
+
+    def _decoded(self, rows: bytes) -> list[Row]:
         if self._is_whole:
             try:
                 return cast("list[Row]", self._whole.decode(rows))

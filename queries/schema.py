@@ -41,6 +41,12 @@ TYPES: Final[tuple[str, ...]] = tuple(kind for kind in get_args(FieldType) if ki
 FIELDS_MAX: Final = 1024
 DEPTH_MAX: Final = 16
 ROW_BYTES_MAX: Final = 1 << 20
+MISFITS: Final = (msgspec.MsgspecError, TypeError, AttributeError, ArithmeticError)
+"""What reading rows, or computing with them, raises where they are not of their schema.
+
+A reader takes null for what a later version of the stream has no more. So it may find null in a column that is never
+null: if that is dropped in the moment in which somebody begins to read it, or if the publisher writes what it likes.
+"""
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,127}")
 _DECIMAL_PATTERN = re.compile(DECIMAL)
@@ -265,6 +271,8 @@ class Schema(msgspec.Struct, frozen=True, array_like=True, dict=True):
             values = _values_at(rows, path)
             if not all(value is None or decimals.is_held(value) for value in values):
                 rows = [row for row, each in zip(rows, values, strict=True) if each is None or decimals.is_held(each)]
+        for place, field in self._lists:
+            rows = [row for row in rows if _is_held(field, row[place])]
         return rows
 
     def encode(self, rows: Iterable[Row]) -> bytes:
@@ -334,6 +342,12 @@ class Schema(msgspec.Struct, frozen=True, array_like=True, dict=True):
     @cached_property
     def _decimals(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
         return tuple(_places_of("decimal", self.fields, "", ()))
+
+    @cached_property
+    def _lists(self) -> tuple[tuple[int, Field], ...]:
+        """The lists that may have decimals in them, and their places."""
+        lists = ((place, field) for place, field in enumerate(self.fields) if field.type == "list")
+        return tuple((place, field) for place, field in lists if _has_decimals(field))
 
     def _blame_batch(self, rows: bytes) -> RowError:
         """Find the first row and field for which the checker refused a batch."""
@@ -406,6 +420,26 @@ def _check_decimals(name: str, texts: list[str | None]) -> None:
     for number, text in enumerate(texts):
         if text is not None and not decimals.is_held(Decimal(text)):
             raise RowError(number, name, _DECIMALS, _seen_decimal(text))
+
+
+def _has_decimals(field: Field) -> bool:
+    return field.type == "decimal" or any(map(_has_decimals, field.fields))
+
+
+def _is_held(field: Field, value: Any) -> bool:
+    """Whether all decimals of a value are ours."""
+    match field.type:
+        case _ if value is None:
+            return True
+        case "decimal":
+            return decimals.is_held(value)
+        case "record":
+            return all(map(_is_held, field.fields, value))
+        case "list":
+            return all(
+                _is_held(inner, each) for record in value for inner, each in zip(field.fields, record, strict=True)
+            )
+    return True
 
 
 def _seen_decimal(text: str) -> str:

@@ -6,7 +6,6 @@ the rest.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Any, ClassVar, Final, NoReturn, TypeVar
 
@@ -18,11 +17,13 @@ from sqlglot.tokenizer_core import Token, TokenType
 
 from queries.casts import read_interval
 from queries.errors import QueryError, Span
+from queries.size import TEXT_MAX, WORDS_MAX
 from queries.sql_tokens import SqlTokenizer, SqlTokens, shown, span_of, too_deep
 
-# A text of full length makes half as many; this stops sqlglot when it backtracks without end.
-NODES_MAX: Final = 100_000
+# A text of full length makes a quarter of them; this stops sqlglot when it backtracks without end.
+NODES_MAX: Final = 4 * WORDS_MAX
 
+_NOWHERE: Final = (TEXT_MAX, -1)
 Node = TypeVar("Node", bound=exp.Expr)
 T = TokenType
 
@@ -64,11 +65,11 @@ class PeerSql(Dialect):
                 raise QueryError("the query is too ambiguous to be parsed", self.sql, span_of(self._prev))
             made = super().expression(instance, token, None)
             if "start" not in made.meta:
-                inside = span_within(made)
-                if inside is None and self._prev:
-                    inside = span_of(self._prev)
-                if inside is not None:
-                    made.meta["start"], made.meta["end"] = inside.start, inside.end - 1
+                start, end = _ends(made)
+                if start > end and self._prev:
+                    start, end = self._prev.start, self._prev.end
+                if start <= end:
+                    made.meta["start"], made.meta["end"] = start, end
             return made
 
         def _parse_types(
@@ -121,19 +122,21 @@ def place(node: exp.Expr | None, otherwise: Span | None = None) -> Span:
 
 def span_within(node: exp.Expr) -> Span | None:
     """From the first to the last known place in a node."""
-    spans = list(_spans(node))
-    if not spans:
-        return None
-    return Span(min(span.start for span in spans), max(span.end for span in spans))
+    start, end = _ends(node)
+    return Span(start, end + 1) if start <= end else None
 
 
-def _spans(node: exp.Expr) -> Iterator[Span]:
-    meta = node.meta
-    if "start" in meta:
-        yield Span(meta["start"], meta["end"] + 1)
-    if "start" not in meta or isinstance(node, exp.Anonymous):  # A call knows only the place of its name.
-        for child in node.iter_expressions():
-            yield from _spans(child)
+def _ends(node: exp.Expr) -> tuple[int, int]:
+    """The first and the last character of all known places in a node; the first behind the last: there is none."""
+    start, end = _NOWHERE
+    if "start" in (meta := node.meta):
+        start, end = meta["start"], meta["end"]
+        if not isinstance(node, exp.Anonymous):  # A call knows only the place of its name.
+            return start, end
+    for child in node.iter_expressions():
+        first, last = _ends(child)
+        start, end = min(start, first), max(end, last)
+    return start, end
 
 
 # Parser errors in our words.

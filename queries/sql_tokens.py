@@ -24,8 +24,8 @@ from queries.casts import read_interval
 from queries.errors import QueryError, Span, nearest
 from queries.expressions import MICROSECOND
 from queries.plan import Window
+from queries.size import TEXT_MAX, check_size
 
-TEXT_MAX: Final = 64 * 1024
 NESTING_MAX: Final = 64
 ROWS_MAX: Final = 1_000_000_000
 
@@ -159,6 +159,7 @@ def statements(text: str) -> list[list[Token]]:
 
 def tokenize(text: str) -> list[Token]:
     """The tokens of the one statement of a text."""
+    check_size(text)
     found = statements(text)
     if not found:
         hint = "for example: SELECT * FROM flights"

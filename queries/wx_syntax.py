@@ -16,10 +16,10 @@ from lark import Lark, Token, Tree, UnexpectedInput
 
 from queries import decimals
 from queries.errors import QueryError, Span
+from queries.size import check_size
 from queries.values import INT_MAX
 from queries.wx_errors import syntax_error
 
-TEXT_MAX: Final = 64 * 1024
 DEPTH_MAX: Final = 64
 DIGITS_MAX: Final = 38
 
@@ -168,9 +168,7 @@ Expression = ElementConstructor | Flwr | Conditional | PathOutput | Sequence
 
 def parse(text: str) -> Expression:
     """The tree of a text; raises QueryError."""
-    if len(text) > TEXT_MAX:
-        problem = f"the query has {len(text)} characters; at most {TEXT_MAX} are allowed"
-        raise QueryError(problem, text, Span(TEXT_MAX, TEXT_MAX + 1))
+    check_size(text)
     try:
         tree = _grammar().parse(text)
     except UnexpectedInput as error:

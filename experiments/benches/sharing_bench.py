@@ -6,6 +6,9 @@ The machines of one peer that hosts the selections, without sockets and disk: ba
 through the codec and are acknowledged. Figures are processor time of the executor for one row: with the stream shared,
 and with a reading for each selection (WITH (sharing = off)). Of a thousand selections that are installed, fifty have
 rows in the second curve, whatever the number of the others.
+
+Last come the bytes between a publisher and one reader with twenty selections that overlap: a flow for each selection,
+and one subscription that is sieved by what they need together.
 """
 
 from __future__ import annotations
@@ -15,19 +18,38 @@ import sys
 import time
 from typing import Final
 
+import msgspec
+
 from experiments.benches.figures import GOAL_MISSED, note
 from protocols.clock import COUNT_BITS
-from protocols.delivery.messages import Batch, Opened, OpenSubscription, Origin, Placed, Position, Rows
+from protocols.delivery.feed import Feed
+from protocols.delivery.messages import (
+    Batch,
+    Heeded,
+    Opened,
+    OpenSubscription,
+    Origin,
+    Placed,
+    Position,
+    Rows,
+    Subscribe,
+)
+from protocols.delivery.needs import EVERYBODY
 from protocols.effects import Effect, Send, Tell
-from protocols.events import Answered, Event, Received, Requested, TimerFired
+from protocols.events import Answered, Event, Received, Requested, StoredBatch, TimerFired
 from protocols.execution.cut import cut, introduced
 from protocols.execution.executor import MORE, Executor
 from protocols.ids import PeerId, RequestId
 from protocols.inside import Inside
+from protocols.limits import Limits
+from protocols.sharing.needs import Need, together
+from protocols.sieve import selected
 from protocols.subgraphs import PATIENCE_MS, Deploy, Flow, Flowed, Progress, Sharing
 from protocols.wire import MESSAGES
 from queries.catalogue import Stream
+from queries.plan import Source
 from queries.query import parse
+from queries.reads import columns_read
 from queries.schema import Row, Schema
 
 SEED: Final = 7
@@ -41,6 +63,7 @@ BATCHES: Final = 20
 COUNTS: Final = (1, 10, 50, 100, 300, 1000)
 ALONE_MAX: Final = 100  # More readings for each selection take too long.
 MATCHING: Final = 50
+OVERLAPPING: Final = 20
 GOAL_US: Final = 10.0  # For a row read by 50 selections.
 
 
@@ -65,7 +88,7 @@ class Host:
         self.executor = Executor(HOST, Inside())
         self.now = NOW_MS
         self.requests: dict[RequestId, OpenSubscription] = {}
-        self.flows = 0
+        self.flows = self.flow_bytes = 0
         for number, each in enumerate(boxes):
             plan = parse(TEXT, {"photons": STREAM}, each).plan
             made = cut(f"q{number}.1", plan, NOW_MS << COUNT_BITS, {"photons": HOST}, PROXY, PROXY, "auto")
@@ -75,6 +98,7 @@ class Host:
         for request in list(self.requests):
             self.happen(Answered(request, Opened(subscription="", stamp=9), last=False))
             self.happen(Answered(request, Placed(positions=(Position(ORIGIN, 0),)), last=False))
+            self.happen(Answered(request, Heeded(origin=ORIGIN, version=1 << 30), last=False))
 
     def happen(self, event: Event) -> None:
         pending = [event]
@@ -87,7 +111,7 @@ class Host:
             case Tell(event=Requested(request=request, command=OpenSubscription() as command)):
                 self.requests[request] = command
             case Send(peer=peer, message=Flow() as flow):
-                MESSAGES.encode(flow)
+                self.flow_bytes += len(MESSAGES.encode(flow))
                 self.flows += 1
                 done = Flowed(
                     query=flow.query, attempt=flow.attempt, subgraph=flow.subgraph, sequence=flow.sequence + 1
@@ -125,6 +149,43 @@ def row_us(boxes: list[Box], sharing: Sharing, tuples: list[Batch]) -> float:
     return best
 
 
+def overlapping(luck: random.Random) -> Box:
+    """A box of which every other one has a part."""
+    ra, dec = 100 + luck.random() * 25, 20 + luck.random() * 18
+    return ra, ra + 30, dec, dec + 22
+
+
+def sieved_bytes(boxes: list[Box], tuples: list[Batch]) -> tuple[int, float]:
+    """What a publisher sends to a reader with these selections, and its processor time for one row."""
+    needs = []
+    for each in boxes:
+        plan = parse(TEXT, {"photons": STREAM}, each).plan
+        source = Source("photons", EVERYBODY, SCHEMA)
+        needs.append(Need(source, selected(plan, "photons"), columns_read(plan)["photons"]))
+    feed = Feed(ORIGIN, "log", Limits(credit_bytes=1 << 30))
+    asked = Subscribe(subscription="q", stream="photons", positions=(), since=0, credit=1 << 30)
+    feed.accept(msgspec.structs.replace(asked, needs=together(1, needs)), PROXY)
+    size, begin = 0, time.process_time()
+    for batch in tuples:
+        feed.append(StoredBatch(batch.first, batch.count, batch.published_at, batch.rows))
+        for effect in feed.commit(batch.next, NOW_MS):
+            size += len(MESSAGES.encode(effect.message)) if isinstance(effect, Send) else 0
+    return size, (time.process_time() - begin) / len(tuples) / BATCH_ROWS * 1e6
+
+
+def between_peers(tuples: list[Batch]) -> None:
+    luck = random.Random(SEED)
+    boxes = [overlapping(luck) for _ in range(OVERLAPPING)]
+    host = Host(boxes, "auto")
+    for batch in tuples:
+        host.read(batch)
+    sieved, sieve_us = sieved_bytes(boxes, tuples)
+    rows, count = sum(len(batch.rows) for batch in tuples), len(tuples) * BATCH_ROWS
+    print(f"  {OVERLAPPING} selections that overlap at one reader, bytes for each row published:")
+    print(f"    all rows {rows / count:.1f}, flows {host.flow_bytes / count:.1f}, sieved {sieved / count:.1f}")
+    print(f"    and {sieve_us:.2f} µs of the publisher's processor for each row")
+
+
 def main() -> int:
     tuples = batches()
     print(f"selections over one stream, µs of processor time a row, seed={SEED}")
@@ -141,6 +202,7 @@ def main() -> int:
             fifty = shared
             assert alone is not None
             note("a row read by 50 selections", 1e6 / shared, "rows/s", "each alone", 1e6 / alone)
+    between_peers(tuples)
     return 0 if fifty <= GOAL_US else GOAL_MISSED
 
 

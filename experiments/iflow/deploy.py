@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from experiments import sweep
 from experiments.iflow.model import Query, Workload, World, cost_space, is_wider, make_world, size_of
@@ -168,8 +168,8 @@ def measure(
 def knowledge(world: World, max_cs: int, seed: str) -> Known:
     view = world.view
     hierarchy = Hierarchy.of(view.peers, view.distance, max_cs)
-    zones = zones_of(Hierarchy.of(view.peers, view.distance, ZONES_MAX))
-    return Known(hierarchy, zones, cost_space(view), luck=random.Random(seed))
+    five = hierarchy if max_cs == ZONES_MAX else Hierarchy.of(view.peers, view.distance, ZONES_MAX)
+    return Known(hierarchy, zones_of(five), cost_space(view), luck=random.Random(seed))
 
 
 def _deployed(planner: Planner, deployed: Deployed, known: Known) -> Outcome:
@@ -196,6 +196,9 @@ def _deployed(planner: Planner, deployed: Deployed, known: Known) -> Outcome:
 Measured = Mapping[str, list[Any]]
 """What a cell has found: an `Outcome` of each planner, as JSON has it."""
 
+Setting = TypeVar("Setting", bound=Hashable)
+"""What tells the bars or points of a figure apart."""
+
 TELLS: Final[dict[str, str]] = {
     "exact": "exact",
     "top-down": "Top-Down",
@@ -214,6 +217,15 @@ def cells(chosen: sweep.Options, queries: int, **parameters: Any) -> list[dict[s
     networks, each = size_of(chosen.scale, queries)
     usual = {"seed": chosen.seed, "peers": 128, "workload": "synthetic", "queries": each, "max_cs": 32}
     return [{**usual, "network": network, **parameters} for network in range(networks)]
+
+
+def run_all(
+    name: str, asked: Mapping[Setting, list[dict[str, Any]]], chosen: sweep.Options
+) -> dict[Setting, list[Measured]]:
+    """The cells of all settings of a figure in one sweep; what they found, by setting."""
+    every = [cell for each in asked.values() for cell in each]
+    results: Iterator[Measured] = iter(sweep.run(name, measure, every, chosen))
+    return {setting: [next(results) for _ in each] for setting, each in asked.items()}
 
 
 def over(results: Sequence[Measured], planner: str, beside: str = "exact", of: str = "cost") -> float:

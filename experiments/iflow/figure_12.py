@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from experiments import plots, sweep
-from experiments.iflow.deploy import TELLS, Measured, bounds_claim, cells, measure, over, percent, print_costs
+from experiments.iflow.deploy import TELLS, Measured, bounds_claim, cells, over, percent, print_costs, run_all
 from experiments.iflow.model import size_told
 from experiments.report import Claim, print_claims
 from protocols.planning.planners import Planner
@@ -54,10 +54,9 @@ Figures = dict[str, list[Measured]]
 
 
 def figure(chosen: sweep.Options) -> Figures:
-    return {
-        setting: sweep.run("iflow_12", measure, cells(chosen, QUERIES, planners=list(PLANNERS), **given), chosen)
-        for setting, given in SETTINGS.items()
-    }
+    planners = list(PLANNERS)
+    asked = {name: cells(chosen, QUERIES, planners=planners, **given) for name, given in SETTINGS.items()}
+    return run_all("iflow_12", asked, chosen)
 
 
 def claims(found: Figures) -> Iterator[Claim]:

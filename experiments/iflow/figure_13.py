@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from experiments import plots, sweep
-from experiments.iflow.deploy import TELLS, Measured, bounds_claim, cells, mean, measure, over, percent, print_costs
+from experiments.iflow.deploy import TELLS, Measured, bounds_claim, cells, mean, over, percent, print_costs, run_all
 from experiments.iflow.model import size_told
 from experiments.report import Claim, print_claims, print_table
 from protocols.planning.planners import Planner
@@ -45,11 +45,9 @@ Figures = dict[str, list[Measured]]
 
 
 def figure(chosen: sweep.Options) -> Figures:
-    found: Figures = {}
-    for reading, given in READINGS.items():
-        asked = cells(chosen, QUERIES, workload="airline", planners=list(PLANNERS), **given)
-        found[reading] = sweep.run("iflow_13", measure, asked, chosen)
-    return found
+    usual = {"workload": "airline", "planners": list(PLANNERS)}
+    asked = {reading: cells(chosen, QUERIES, **usual, **given) for reading, given in READINGS.items()}
+    return run_all("iflow_13", asked, chosen)
 
 
 def claims(found: Figures) -> Iterator[Claim]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from experiments import plots, sweep
-from experiments.iflow.deploy import TELLS, Measured, bounds_claim, cells, mean, measure, over, percent
+from experiments.iflow.deploy import TELLS, Measured, bounds_claim, cells, mean, over, percent, run_all
 from experiments.iflow.model import size_of, size_told
 from experiments.report import Claim, print_claims, print_table
 from protocols.planning.planners import Planner
@@ -31,12 +31,9 @@ Figures = dict[int, list[Measured]]
 
 
 def figure(chosen: sweep.Options) -> Figures:
-    return {
-        peers: sweep.run(
-            "iflow_15", measure, cells(chosen, QUERIES, peers=peers, joined=JOINED, planners=list(PLANNERS)), chosen
-        )
-        for peers in PEERS
-    }
+    planners = list(PLANNERS)
+    asked = {peers: cells(chosen, QUERIES, peers=peers, joined=JOINED, planners=planners) for peers in PEERS}
+    return run_all("iflow_15", asked, chosen)
 
 
 def per_query(results: list[Measured], planner: Planner, scale: float) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from experiments import plots, sweep
-from experiments.iflow.deploy import TELLS, Measured, bounds_claim, cells, measure, over
+from experiments.iflow.deploy import TELLS, Measured, bounds_claim, cells, over, run_all
 from experiments.iflow.model import size_told
 from experiments.report import Claim, print_claims, print_table, told
 from protocols.planning.planners import Planner
@@ -29,20 +29,13 @@ Figures = dict[tuple[str, int], list[Measured]]
 
 
 def figure(chosen: sweep.Options) -> Figures:
-    found: Figures = {}
-    for reading, phased_reuse in READINGS.items():
-        for streams in STREAMS:
-            asked = cells(
-                chosen,
-                QUERIES,
-                peers=64,
-                streams=streams,
-                joined=5,
-                phased_reuse=phased_reuse,
-                planners=list(PLANNERS),
-            )
-            found[reading, streams] = sweep.run("iflow_2", measure, asked, chosen)
-    return found
+    usual = {"peers": 64, "joined": 5, "planners": list(PLANNERS)}
+    asked = {
+        (reading, streams): cells(chosen, QUERIES, streams=streams, phased_reuse=phased_reuse, **usual)
+        for reading, phased_reuse in READINGS.items()
+        for streams in STREAMS
+    }
+    return run_all("iflow_2", asked, chosen)
 
 
 def claims(found: Figures) -> Iterator[Claim]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from experiments import plots, sweep
-from experiments.iflow.deploy import TELLS, Measured, bounds_claim, cells, mean, measure, over, percent
+from experiments.iflow.deploy import TELLS, Measured, bounds_claim, cells, mean, over, percent, run_all
 from experiments.iflow.model import size_told
 from experiments.report import Claim, print_claims, print_table, told
 from protocols.planning.planners import CLUSTERED, Planner
@@ -30,10 +30,8 @@ Figures = dict[int, list[Measured]]
 
 
 def figure(chosen: sweep.Options) -> Figures:
-    return {
-        size: sweep.run("iflow_6", measure, cells(chosen, QUERIES, max_cs=size, planners=list(PLANNERS)), chosen)
-        for size in SIZES
-    }
+    asked = {size: cells(chosen, QUERIES, max_cs=size, planners=list(PLANNERS)) for size in SIZES}
+    return run_all("iflow_6", asked, chosen)
 
 
 def claims(found: Figures) -> Iterator[Claim]:

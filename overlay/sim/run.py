@@ -47,7 +47,7 @@ SMALL_LIMITS: Final = Limits(
     memory_stream_bytes_max=96,
     late_join_ms=200,
 )
-SMALL_STORE_LIMITS: Final = StoreLimits(versions_max=2, message_bytes=256, operations_max=24)
+SMALL_STORE_LIMITS: Final = StoreLimits(versions_max=2, message_bytes=256, operations_max=24, entries_per_event=20)
 SMALL_SEGMENT_BYTES: Final = 1_024
 SEGMENT_BYTES: Final = 256 << 10
 SYNC_MS_MAX: Final = (6, 30, 300)  # Some disks are slow, so much is unsynced when the power fails.

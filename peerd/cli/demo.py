@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from peerd.cli.background import in_background
 from peerd.cli.common import read_span
 from peerd.cli.look import MEMBER_COLUMNS
 from peerd.cli.output import show_rows
@@ -156,7 +157,7 @@ class _Airline:
         began_at = time.monotonic()
         say("  the display of terminal N joins four streams: Spark starts …")
         while True:
-            status = await asyncio.to_thread(self._cluster.client(READER).get, "/status")
+            status = await in_background(lambda: self._cluster.client(READER).get("/status"))
             spark = status["spark"]
             if spark["state"] == "ready":
                 took_s = time.monotonic() - began_at

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from peerd.cli.background import in_background
 from peerd.cli.common import client_for, target, target_options
 from peerd.cli.output import Column, Row, chosen_form, output_option, show_record, show_rows
 from peerd.cli.taps import tap_sentences
 from peerd.cli.up import interruptible
 from peerd.cli.watermark import explaining, hold_record, holder_of, lag_ms, shown_time, watermark_sentence
 from peerd.cli.writers import writer_for
+from peerd.errors import PeerError
 from peerd.words import ago, count, milliseconds, span
 from queries.decimals import BOUNDS
 
@@ -115,7 +117,10 @@ class _Progress:
     async def _tell(self) -> None:
         began_at, said = time.monotonic(), ""
         while True:
-            status = await asyncio.to_thread(self._control.get, "/status")
+            try:
+                status = await in_background(lambda: self._control.get("/status"))
+            except PeerError:  # Whoever waits for the query hears of it, too.
+                return
             spark = status["spark"]
             now = "the query is being deployed" if spark["state"] == "ready" else spark.get("waits_for") or "Spark"
             if now != said:

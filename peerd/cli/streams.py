@@ -45,6 +45,8 @@ _SHARED_COLUMNS: Final = (
     Column("taps", lambda row: f"{row['taps']:,}", right=True),
     Column("alone", lambda row: f"{row['alone']:,}", right=True),
     Column("publishers", lambda row: f"{row['publishers']:,}", right=True),
+    Column("selections", lambda row: "all" if row["conjunctions"] is None else f"{row['conjunctions']:,}", right=True),
+    Column("columns", lambda row: "all" if row["columns"] is None else f"{row['columns']:,}", right=True),
     Column("read", lambda row: megabytes(row["bytes_read"]), right=True),
     Column("saved", lambda row: megabytes(row["bytes_saved"]), right=True),
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import signal
 import sys
 import time
@@ -186,15 +188,33 @@ def _stop(cluster: Cluster) -> None:
     )
 
 
+def _is_looping() -> bool:
+    """Whether this thread runs an event loop."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
+
+
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let a closed terminal or a service manager end this command the way Ctrl-C does."""
+    """Let a closed terminal or a service manager end this command the way Ctrl-C does; asked again, at once."""
+    is_ending = False
 
-    def interrupt(_number: int, frame: FrameType | None) -> None:
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal is_ending
+        if is_ending:
+            os._exit(128 + number)
+        is_ending = True
         as_usual = signal.getsignal(signal.SIGINT)  # In an event loop, it ends the main task in good order.
         if not callable(as_usual):
             raise KeyboardInterrupt
-        as_usual(signal.SIGINT, frame)
+        try:
+            as_usual(signal.SIGINT, frame)
+        except KeyboardInterrupt:
+            if not _is_looping():
+                raise  # Otherwise the main task is over, and the loop, which is about to be closed, must not break off.
 
     before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:

@@ -158,7 +158,9 @@ class Client:
             idle_ms=idle_ms,
             policy=policy,
         )
-        return await self._ask(CreateStream(definition=definition), Done)
+        done = await self._ask(CreateStream(definition=definition), Done)
+        self._definitions.pop(name, None)  # Of an earlier stream of the name.
+        return done
 
     async def alter_stream(self, name: StreamName, *, add: Field | str | None = None, drop: str = "") -> Done:
         """Add a column, as `delay float null`, or drop one that nobody reads.
@@ -176,8 +178,8 @@ class Client:
 
     async def drop_stream(self, name: StreamName, *, force: bool = False) -> None:
         """Remove a stream, with its tuples. Refused while queries or kept subscriptions read it, unless forced."""
-        self._definitions.pop(name, None)
         await self._ask(DropStream(name=name, force=force), Done)
+        self._definitions.pop(name, None)
 
     async def streams(self) -> list[StreamDefinition]:
         """All streams of the network, by name."""
@@ -230,7 +232,7 @@ class Client:
         repeat: Repeat = "never" if definition.durability == "memory" else "same life"
         async with self._turns:
             try:
-                command = self._publish_command(stream, rows, count, definition.version)
+                command = self._publish_command(definition, rows, count)
                 return await self._ask(command, Published, repeat)
             except PeerRefused as error:
                 if error.code in ("invalid", "unknown"):  # Perhaps another stream has this name by now.
@@ -239,10 +241,10 @@ class Client:
 
     async def publish_unacknowledged(self, stream: StreamName, rows: Sequence[Row]) -> None:
         """Hand rows to the peer without waiting for the outcome."""
-        encoded, version = await self.encoded(stream, rows), (await self._definition(stream)).version
-        await self._session.post(self._publish_command(stream, encoded, len(rows), version), lambda answer, last: None)
+        encoded, definition = await self.encoded(stream, rows), await self._definition(stream)
+        await self._session.post(self._publish_command(definition, encoded, len(rows)), lambda answer, last: None)
 
-    def _publish_command(self, stream: StreamName, rows: bytes, count: int, version: int) -> Publish:
+    def _publish_command(self, definition: StreamDefinition, rows: bytes, count: int) -> Publish:
         if len(rows) > PUBLISH_BYTES_MAX or count > PUBLISH_ROWS_MAX:
             raise PeerError(
                 f"{count} rows of {len(rows):,} bytes are too many to be published at once",
@@ -250,13 +252,14 @@ class Client:
                 exit_code=Exit.MISUSE,
             )
         return Publish(
-            stream=stream,
+            stream=definition.name,
             rows=rows,
             count=count,
             witness=self._latest,
             session=self._name,
             number=next(self._publishes),
-            version=version,
+            version=definition.version,
+            created_at=definition.created_at,
         )
 
     async def finish(self, stream: StreamName, *, before: datetime | None = None) -> None:
@@ -302,7 +305,7 @@ class Client:
         subscription = Subscription(
             self._session,
             stream,
-            self.schema if schema is None else schema,
+            self._definition_now if schema is None else schema,
             name=name or f"{stream}-{secrets.token_hex(8)}",
             since=since,
             keep=name is not None,
@@ -455,6 +458,9 @@ class Client:
         await self._ask(AdoptQuery(query=query), Done)
 
     # Between us and the peer.
+
+    async def _definition_now(self, name: StreamName) -> StreamDefinition:
+        return (await self.stream(name)).definition
 
     async def _definition(self, name: StreamName) -> StreamDefinition:
         if name not in self._definitions:

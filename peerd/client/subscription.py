@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Final, Literal, Self
 
 from peerd.client.session import ConnectionLost, PeerRefused, Session
+from protocols.catalogue.streams import StreamDefinition
 from protocols.clock import Stamp, wall_ms
 from protocols.delivery.messages import (
     Batch,
@@ -61,7 +62,7 @@ class Subscription:
         self,
         session: Session,
         stream: StreamName,
-        schema: Schema | Callable[[StreamName], Awaitable[Schema]],
+        schema: Schema | Callable[[StreamName], Awaitable[StreamDefinition]],
         *,
         name: SubscriptionId,
         since: Literal["now", "start"] | Stamp,
@@ -79,6 +80,7 @@ class Subscription:
         self.opened_at: Stamp = 0
         self._session = session
         self._schema = schema
+        self._created_at: Stamp = 0  # Of the stream that the schema belongs to.
         self._since = since
         self._keep = keep
         self._witness = witness
@@ -117,7 +119,10 @@ class Subscription:
     async def open(self) -> None:
         """Open the subscription; once this returns, it misses nothing published later."""
         if self._opened is None:
-            schema = self._schema if isinstance(self._schema, Schema) else await self._schema(self.stream)
+            schema = self._schema
+            if not isinstance(schema, Schema):
+                definition = await schema(self.stream)
+                schema, self._created_at = definition.current, definition.created_at
             self._decode = _row_maker(self.stream, schema)
             await self._ask()
 
@@ -228,6 +233,7 @@ class Subscription:
                 keep=self._keep,
                 witness=self._witness(0),
                 known=self._known,
+                created_at=self._created_at,
             )
             self._known = ()
             self._request = await self._session.post(command, self._receive)

@@ -58,7 +58,9 @@ _PEER: Final = re.compile(r"[0-9a-f]{40}")
 
 
 def stream_in(entries: tuple[Entry, ...], name: StreamName, token: Token) -> StreamFound:
-    """Read the entries under a stream's key; an entry that makes no sense counts as absent."""
+    """Read the entries under a stream's key; an entry that makes no sense counts as absent, and so does a publisher to
+    an earlier stream of the name.
+    """
     definition: StreamDefinition | None = None
     is_dropped = False
     publishers: list[PublisherEntry] = []
@@ -76,6 +78,8 @@ def stream_in(entries: tuple[Entry, ...], name: StreamName, token: Token) -> Str
             subscriber = value_of(_SUBSCRIBERS, entry)
             subscribers += [subscriber] if isinstance(subscriber, SubscriberEntry) else []
     if definition is not None:
+        created_at = definition.created_at
+        publishers = [each for each in publishers if each.created_at in (0, created_at)]
         definition = composed(definition, claims_in(entries, definition))
     custodies = custodies_in(entries, name) if definition is not None and definition.query else ()
     return StreamFound(

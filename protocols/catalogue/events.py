@@ -31,6 +31,8 @@ class PublisherEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True)
     dead_lettered: Count = 0
     expired: Count = 0
     statistics: StreamStatistics | None = None
+    # When the stream was created that it publishes to: another may have its name by now. 0: it does not say, as 0.2.
+    created_at: Stamp = 0
 
 
 class SubscriberEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -84,6 +86,13 @@ class StreamFound(Event, frozen=True):
     # If the stream does not exist: whether somebody removed it, rather than nobody ever having made it.
     is_dropped: bool = False
     custodies: tuple[Custody, ...] = ()  # What was decided about the second copies of a query's results.
+
+
+class StreamRemoved(Event, frozen=True):
+    """A client of this peer has removed a stream; these had published to it."""
+
+    name: StreamName
+    publishers: tuple[PeerId, ...]
 
 
 class LookupFailed(Event, frozen=True):

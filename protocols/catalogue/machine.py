@@ -35,6 +35,7 @@ from protocols.catalogue.events import (
     PublisherEntry,
     QueryEntry,
     StreamFound,
+    StreamRemoved,
     SubscriberEntry,
 )
 from protocols.catalogue.messages import (
@@ -75,7 +76,7 @@ class CatalogueMachine:
     """Streams by name, at one peer.
 
     In:        CREATE_STREAM, ALTER_STREAM, DROP_STREAM, LIST_STREAMS, SHOW_STREAM; lookup() and advertise…() of roles
-    Out:       Done, Refused, STREAMS, STREAM; StreamFound, LookupFailed, Advertised, AdvertiseFailed
+    Out:       Done, Refused, STREAMS, STREAM; StreamFound, LookupFailed, Advertised, AdvertiseFailed, StreamRemoved
     Keeps:     only what is under way; the store keeps the rest
     """
 
@@ -191,9 +192,10 @@ class CatalogueMachine:
             return [Reply(request, Refused(code="invalid", error=f'stream "{name}": {problem}'))]
         if definition.query:
             return self._create_own(request, definition, now)
-        mine = msgspec.structs.replace(definition, created_at=self.clock.tick(now))
+        mine = definition
 
         def first_look(event: Event, now: Millis) -> list[Effect]:
+            nonlocal mine
             if isinstance(event, StoreFailed):
                 return [Reply(request, unanswered(name, event.reason))]
             assert isinstance(event, StoreRead)
@@ -201,6 +203,8 @@ class CatalogueMachine:
             if there is not None:  # Its creator may have crashed before it wrote the directory.
                 exists = _exists(request, name)
                 return self._write(shard_of("streams", name), name, encode(there), 0, lambda *_: [exists], now)
+            # Not sooner: our clock is now ahead of whoever made or removed an earlier stream of the name.
+            mine = msgspec.structs.replace(definition, created_at=self.clock.tick(now))
             return self._write(stream_key(name), DEFINITION, encode(mine), 0, written, now)
 
         def written(event: Event, now: Millis) -> list[Effect]:
@@ -299,15 +303,15 @@ class CatalogueMachine:
                 )
             claims = [each.item for each in event.entries if each.item.startswith((ALTERATION, CUSTODY))]
             if command.force:
-                return remove(claims, now)
+                return remove(there, claims, now)
             return self.queries.each(lambda found, now: checked(there, claims, found, now), now)
 
-        def remove(claims: list[str], now: Millis) -> list[Effect]:
-            key = stream_key(name)
+        def remove(there: StreamFound, claims: list[str], now: Millis) -> list[Effect]:
+            key, publishers = stream_key(name), tuple(dict.fromkeys(each.peer for each in there.publishers))
             void = [
                 effect for item in claims for effect in self._write(key, item, None, _CLAIM_GONE_MS, lambda *_: [], now)
             ]
-            return void + self._write(key, DEFINITION, None, 0, removed, now)
+            return void + self._write(key, DEFINITION, None, 0, lambda event, now: removed(event, publishers, now), now)
 
         def checked(
             there: StreamFound, claims: list[str], found: tuple[QueryEntry, ...] | None, now: Millis
@@ -316,15 +320,15 @@ class CatalogueMachine:
                 return [Reply(request, unanswered(name, "Part of the directory of queries did not answer."))]
             if refusal := still_read(name, [each for each in found if name in each.reads], there.subscribers):
                 return [Reply(request, refusal)]
-            return remove(claims, now)
+            return remove(there, claims, now)
 
-        def removed(event: Event, now: Millis) -> list[Effect]:
+        def removed(event: Event, publishers: tuple[PeerId, ...], now: Millis) -> list[Effect]:
             if isinstance(event, StoreFailed):
                 return [Reply(request, unanswered(name, event.reason))]
             assert isinstance(event, StoreWritten)
-            return self._write(
-                shard_of("streams", name), name, None, 0, self._finish(request, name, event.replicas), now
-            )
+            finish = self._finish(request, name, event.replicas)
+            unlisted = self._write(shard_of("streams", name), name, None, 0, finish, now)
+            return [Tell(StreamRemoved(name, publishers)), *unlisted]
 
         return self._read(stream_key(name), looked, now)
 
@@ -445,4 +449,6 @@ def _nearest(name: StreamName, streams: tuple[StreamDefinition, ...] | None) -> 
 
 
 def _shown(entry: PublisherEntry) -> PublisherShown:
-    return PublisherShown(**msgspec.structs.asdict(entry))
+    told = msgspec.structs.asdict(entry)
+    del told["created_at"]  # Publishers to an earlier stream of the name are not shown.
+    return PublisherShown(**told)

@@ -43,6 +43,7 @@ class Cursor:
     since: Stamp
     keep: bool
     share: PublisherShare = WHOLE  # The publishers it reads from.
+    created_at: Stamp = 0  # When the stream was created that it reads; 0: not known yet.
     request: RequestId | None = None  # The client that reads now.
     is_journalled: bool = False  # It was found once, so a failed lookup now means out of sight, not gone.
     closers: list[RequestId] = field(default_factory=list)  # Who asked to remove it, and waits until it is unlisted.
@@ -91,6 +92,11 @@ class Cursor:
         self.trial = None
         self.placed = {} if command.places else None
 
+    def means(self, created_at: Stamp) -> bool:
+        """Whether it reads the stream that was created then, and no other of this name."""
+        self.created_at = self.created_at or created_at
+        return created_at in (0, self.created_at)
+
     def place(self, origins: Iterable[Origin]) -> tuple[Position, ...]:
         """Where reading begins at these origins, of those that the client does not know yet."""
         if self.placed is None:
@@ -125,6 +131,7 @@ class Cursor:
             since=self.since,
             ended=ended,
             share=self.share,
+            created_at=self.created_at,
         )
 
     def acks(self, moved: list[Position]) -> list[Effect]:

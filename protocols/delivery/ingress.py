@@ -13,6 +13,7 @@ from protocols.catalogue.events import (
     AdvertiseFailed,
     LookupFailed,
     StreamFound,
+    StreamRemoved,
     SubscriberEntry,
 )
 from protocols.catalogue.machine import CatalogueMachine
@@ -34,16 +35,18 @@ from protocols.delivery.messages import (
     PublisherNews,
     PublishNoted,
     Punctuate,
+    StreamGone,
     Subscribe,
     Unsubscribe,
 )
 from protocols.delivery.mirror import Mirror
-from protocols.delivery.outbox import RETURN_MS, Greeting, Outbox, WaitingPublish, logs_kept
+from protocols.delivery.outbox import RETURN_MS, Greeting, Outbox, WaitingPublish, log_of, logs_kept
 from protocols.delivery.refusals import (
+    another_stream,
     busy,
     disk_is_low,
-    invalid,
     of_results,
+    of_rows,
     taken_over,
     too_many,
     unavailable,
@@ -71,7 +74,6 @@ from protocols.limits import Limits
 from protocols.messages import Done, Record, Refused
 from protocols.role import Owned
 from protocols.store.messages import Leave
-from queries.schema import RowError
 
 TICK: Final = "publisher/tick"
 BEAT: Final = "publisher/beat"
@@ -90,8 +92,9 @@ class LogSynced(Event, frozen=True):
 class Ingress:
     """Publishing at one peer.
 
-    In:        PUBLISH, PUNCTUATE from clients; SUBSCRIBE, ACK, UNSUBSCRIBE from subscribers; BACKED from the backup
-    Out:       Published, Done or Refused; SUBSCRIBED, BATCH, GAP, HEARTBEAT; BACKUP; PUBLISHER_NEWS
+    In:        PUBLISH, PUNCTUATE from clients; SUBSCRIBE, ACK, UNSUBSCRIBE from subscribers; BACKED from the backup;
+               STREAM_GONE from whoever removed a stream
+    Out:       Published, Done or Refused; SUBSCRIBED, BATCH, GAP, HEARTBEAT; BACKUP; PUBLISHER_NEWS, STREAM_GONE
     Keeps:     a log for each stream published to, for as long as the stream's retention
     Invariant: nothing is acknowledged or served before it is as safe as its stream promises; nothing is stamped while
                our clock is known to be off
@@ -99,9 +102,9 @@ class Ingress:
 
     owned: ClassVar[Owned] = Owned(
         ROLE,
-        messages=(Subscribe, Ack, Unsubscribe, Backed),
+        messages=(Subscribe, Ack, Unsubscribe, StreamGone, Backed),
         commands=(Publish, Punctuate, Leave),
-        events=(NearestPeers, LogSynced, StreamTaken),
+        events=(NearestPeers, LogSynced, StreamTaken, StreamRemoved),
         records=(OutboxOpened, OutboxClosed, OutboxPunctuated, PublishNoted),
     )
 
@@ -115,6 +118,7 @@ class Ingress:
     _streams_of_logs: dict[LogId, StreamName] = field(default_factory=dict)
     # Their outbox is not open yet.
     _early: dict[StreamName, deque[tuple[RequestId, Publish]]] = field(default_factory=dict)
+    _just_closed: dict[StreamName, Millis] = field(default_factory=dict)  # Epochs that had only just begun.
     _sessions: Sessions = field(default_factory=Sessions)
     # Whether we ever met another peer. If we did, and see none now, the network may be cut in two.
     _has_met: bool = False
@@ -131,7 +135,7 @@ class Ingress:
     def restore(self, record: Record, logs: Mapping[LogId, LogBounds]) -> None:
         match record:
             case OutboxOpened():
-                bounds = logs.get(_log(record.definition.name, record.epoch), LogBounds(0, 0))
+                bounds = logs.get(log_of(record.definition.name, record.epoch), LogBounds(0, 0))
                 self._open(record.definition, record.epoch, record.backup, bounds)
             case OutboxClosed():
                 self._forget(record.stream)
@@ -168,6 +172,10 @@ class Ingress:
             case Received(sender=sender, message=Unsubscribe() as message):
                 if (outbox := self.outboxes.get(message.stream)) is not None:
                     outbox.feed.unsubscribe(message.subscription, sender)
+            case Received(message=StreamGone(stream=stream)) if stream in self.outboxes:
+                return self._renew(self.outboxes[stream], now)
+            case StreamRemoved():
+                return [Send(peer, StreamGone(stream=event.name)) for peer in event.publishers]
             case Received(sender=sender, message=Backed() as message):
                 return self._backed(sender, message, now)
             case StreamFound():
@@ -213,19 +221,25 @@ class Ingress:
         self.clock.witness(command.witness)
         outbox = self.outboxes.get(command.stream)
         is_open = outbox is not None and outbox.is_open
-        is_behind = outbox is not None and (outbox.is_renewing or outbox.definition.version < command.version)
+        is_behind = outbox is not None and outbox.is_behind(command)
         if outbox is not None and is_open and outbox.greeting is None and not is_behind:
             return self._accept(outbox, request, command, now)
         early = self._early.setdefault(command.stream, deque())
         if len(early) >= self.limits.waiting_publishes_max:
             return [Reply(request, busy(command.stream, "its stream is still being looked up"))]
         early.append((request, command))
-        if outbox is not None and is_open and is_behind and not outbox.is_renewing:
-            outbox.is_renewing = True
-            return self.catalogue.lookup(command.stream, (ROLE, "renew", command.stream), now)
+        if outbox is not None and is_open and is_behind:
+            return self._renew(outbox, now)
         if is_open or len(early) > 1:
             return []
         return self.catalogue.lookup(command.stream, (ROLE, "open", command.stream), now, guess=True)
+
+    def _renew(self, outbox: Outbox, now: Millis) -> list[Effect]:
+        """Somebody knows more of the stream than we do: look it up before anything more is taken for it."""
+        if outbox.is_renewing or not outbox.is_open:
+            return []
+        outbox.is_renewing, name = True, outbox.definition.name
+        return self.catalogue.lookup(name, (ROLE, "renew", name), now)
 
     def _accept(self, outbox: Outbox, request: RequestId, command: Publish, now: Millis) -> list[Effect]:
         note = self._sessions.find(command)
@@ -262,24 +276,16 @@ class Ingress:
 
     def _refusal(self, outbox: Outbox, command: Publish) -> Refused | None:
         name, feed, size = command.stream, outbox.feed, len(command.rows)
+        if outbox.is_other(command.created_at):
+            return another_stream(name)
         if self.clock.is_off:
             return clock_is_off(name, self.clock)
         if outbox.mirror is not None and outbox.mirror.is_over:
             return taken_over(name)
         if command.session and not self._sessions.has_room_for(command):
             return busy(name, "too many clients have published here in the last minutes")
-        if size > self.limits.publish_bytes_max:
-            most = self.limits.publish_bytes_max
-            return invalid(name, f"a publish of {size} bytes is too large", f"At most {most} bytes at once.")
-        if command.count > self.limits.publish_rows_max:
-            most = self.limits.publish_rows_max
-            return invalid(name, f"a publish of {command.count} rows is too large", f"At most {most} rows at once.")
-        try:
-            count = outbox.definition.current.check(command.rows)
-        except RowError as error:
-            return invalid(name, str(error), "No row of this publish was accepted.")
-        if count != command.count:
-            return invalid(name, f"{command.count} rows were announced and {count} came", "")
+        if (refusal := of_rows(outbox.definition, command, self.limits)) is not None:
+            return refusal
         if feed.is_logged:
             if self._disk_is_low:
                 return disk_is_low(name, self.limits.poll_ms)
@@ -314,11 +320,12 @@ class Ingress:
         if definition is None:
             effects = self._close(event.name, now) if outbox and event.is_dropped else []
             return effects + self._refuse_early(event.name, unknown_stream(event.name, event.nearest_name))
-        is_other = outbox is not None and outbox.definition.created_at != definition.created_at
-        effects = self._close(event.name, now) if is_other else []
+        if outbox is not None and definition.created_at < outbox.definition.created_at:
+            definition = outbox.definition  # The answer was long on its way.
+        effects = self._close(event.name, now) if outbox and outbox.is_other(definition.created_at) else []
         outbox = self.outboxes.get(event.name)
         if outbox is None:
-            return effects + (self._open_found(event, definition, now) if purpose in ("open", "renew") else [])
+            return effects + (self._open_found(event, definition, now) if event.name in self._early else [])
         if outbox.adopt(definition) and outbox.feed.is_logged:
             effects.append(Append(outbox.opened()))
         if outbox.has_custody:
@@ -348,7 +355,8 @@ class Ingress:
             return self._refuse_early(event.name, of_results(definition))
         if len(self.outboxes) >= self.limits.streams_max:
             return self._refuse_early(event.name, too_many(event.name, self.limits.streams_max))
-        outbox = self._open(definition, now, self.backups.nearest(), LogBounds(0, 0))
+        epoch = max(now, self._just_closed.pop(event.name, 0) + 1)
+        outbox = self._open(definition, epoch, self.backups.nearest(), LogBounds(0, 0))
         outbox.quiet_from, outbox.greeting = now, Greeting(now + self.limits.greet_ms)
         outbox.readers = _peers(event.subscribers)
         opened: list[Effect] = [Append(outbox.opened())] if outbox.feed.is_logged else []
@@ -381,7 +389,7 @@ class Ingress:
             self._has_met = self._has_met or backup is not None
             return known
         self._forget(name)
-        feed = Feed.restored(Origin(self.peer_id, name, epoch), _log(name, epoch), self.limits, bounds)
+        feed = Feed.restored(Origin(self.peer_id, name, epoch), log_of(name, epoch), self.limits, bounds)
         outbox = self.outboxes[name] = Outbox.of(definition, feed, backup, bounds.next)
         self._streams_of_logs[feed.log] = name
         feed.wake = f"{SIFT}{feed.log}"
@@ -422,6 +430,8 @@ class Ingress:
         self._unsafe_bytes -= sum(waiting.size for waiting in outbox.waiting)
         self._forget(stream)
         feed = outbox.feed
+        if feed.origin.epoch >= now:
+            self._just_closed[stream] = feed.origin.epoch
         if outbox.definition.query:
             effects.append(Tell(StreamClosed(stream)))
         if feed.is_logged:
@@ -579,16 +589,17 @@ class Ingress:
         self._lively = max(lively, 1)
         return effects
 
+    @property
+    def sieved_bytes(self) -> int:
+        """For /metrics: what was left out, as its readers did not need it."""
+        return sum(outbox.feed.sieving.saved_bytes for outbox in self.outboxes.values())
+
     def validate(self) -> None:
         unsafe = sum(waiting.size for outbox in self.outboxes.values() for waiting in outbox.waiting)
         assert self._unsafe_bytes == unsafe
         for outbox in self.outboxes.values():
             outbox.feed.validate()
             assert outbox.feed.committed <= max(outbox.durable, outbox.feed.first)
-
-
-def _log(stream: StreamName, epoch: Millis) -> LogId:
-    return f"out/{stream}/{epoch}"
 
 
 def _peers(readers: Iterable[SubscriberEntry]) -> tuple[PeerId, ...]:

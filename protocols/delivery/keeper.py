@@ -226,6 +226,11 @@ class Keeper:
                 effects += feed.beat(Silence(origin, feed.next, now << COUNT_BITS, is_idle=True), now)
         return effects
 
+    @property
+    def sieved_bytes(self) -> int:
+        """What was left out of copies that readers did not need, for /metrics."""
+        return sum(feed.sieving.saved_bytes for feed in self.feeds.values())
+
     def validate(self) -> None:
         for feed in self.feeds.values():
             feed.validate()

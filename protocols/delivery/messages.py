@@ -8,7 +8,8 @@ subscriber ── SUBSCRIBE ──▶ ingress ── SUBSCRIBED, BATCH ──▶
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from hashlib import sha256
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -22,13 +23,37 @@ from protocols.ids import COUNT_MAX, Count, Micros, Millis, PeerId, StreamName, 
 from protocols.messages import Answer, Command, Message, Record
 
 STREAM_NAME_MAX: Final = 1024  # Characters; names of streams are shorter, those of results have more in front.
+SUBSCRIPTION_NAME_MAX: Final = (
+    500  # Characters. It goes with every message, and into the name of an entry of the store.
+)
+SESSION_BYTES_MAX: Final = 64
 _raw_rows: Final = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_skip: Final = msgspec.msgpack.Decoder(msgspec.Raw)
+_MARGIN: Final = b"\x91" * 100
+_SHALLOW_BYTES: Final = 400  # So few cannot be nested too deeply for anybody.
 FINISHED_US: Final = (1 << 63) - 1  # The punctuation of a publisher that has finished: nothing follows at any time.
 
 
+def subscription_name(text: str) -> SubscriptionId:
+    """The name of a subscription that a role makes up, cut where it would be too long.
+
+    >>> subscription_name("flights~1"), len(subscription_name("x" * 5000))
+    ('flights~1', 500)
+    """
+    if len(text) <= SUBSCRIPTION_NAME_MAX:
+        return text
+    end = sha256(text.encode()).hexdigest()
+    return text[: SUBSCRIPTION_NAME_MAX - len(end)] + end
+
+
 def count_rows(rows: bytes) -> int:
-    """How many rows a batch has, without decoding them; below 0: it cannot be read."""
+    """How many rows a batch has, without decoding them; below 0: it cannot be read.
+
+    Nor can it if it nests nearly as deeply as the decoder can go: where it is read next, less of the stack may be left.
+    """
     try:
+        if len(rows) > _SHALLOW_BYTES:
+            _skip.decode(_MARGIN + rows)
         return len(_raw_rows.decode(rows))
     except (msgspec.DecodeError, ValueError, RecursionError):
         return -1
@@ -105,6 +130,7 @@ class Subscribe(Message, frozen=True, kw_only=True, tag="SUBSCRIBE"):
     needs: Needs | None = None  # What it does not need may be left out. None: the last needs that it stated hold.
 
     def check(self) -> None:
+        expect(len(self.subscription) <= SUBSCRIPTION_NAME_MAX, "the name of the subscription is too long")
         if self.needs is not None:
             self.needs.check()
 
@@ -182,6 +208,12 @@ class Unsubscribe(Message, frozen=True, kw_only=True, tag="UNSUBSCRIBE"):
 
 class PublisherNews(Message, frozen=True, kw_only=True, tag="PUBLISHER_NEWS"):
     """A peer begins to publish to a stream, or begins a new epoch: readers should look it up again."""
+
+    stream: StreamName
+
+
+class StreamGone(Message, frozen=True, kw_only=True, tag="STREAM_GONE"):
+    """A stream was removed: whoever publishes to it looks it up before it takes more for it."""
 
     stream: StreamName
 
@@ -286,6 +318,7 @@ class SubscriptionOpened(Record, frozen=True, kw_only=True, tag="SUBSCRIPTION"):
     since: Stamp
     ended: bool = False
     share: PublisherShare = WHOLE
+    created_at: Stamp = 0  # Of the stream.
 
 
 class CursorMoved(Record, frozen=True, kw_only=True, tag="CURSOR"):
@@ -316,9 +349,11 @@ class Publish(Command, frozen=True, kw_only=True, tag="PUBLISH"):
     rows: bytes
     count: int
     witness: Stamp = 0  # The highest stamp the client has seen; its tuples get a higher one.
-    session: bytes = b""  # Identifies the client, so that a repeated publish takes effect once.
+    # Identifies the client, so that a repeated publish takes effect once.
+    session: Annotated[bytes, msgspec.Meta(max_length=SESSION_BYTES_MAX)] = b""
     number: int = 0  # Counts the publishes of that client.
     version: int = 1  # Of the stream, as the client knew it: a peer that knows only an older one looks it up.
+    created_at: Stamp = 0  # When the stream was created that the client means; 0: whichever has this name.
 
 
 class Published(Answer, frozen=True, kw_only=True, tag="PUBLISHED"):
@@ -336,7 +371,7 @@ class Punctuate(Command, frozen=True, kw_only=True, tag="PUNCTUATE"):
     """
 
     stream: StreamName
-    before_us: int = FINISHED_US
+    before_us: Micros = FINISHED_US
 
 
 class OpenSubscription(Command, frozen=True, kw_only=True, tag="OPEN"):
@@ -355,6 +390,7 @@ class OpenSubscription(Command, frozen=True, kw_only=True, tag="OPEN"):
     reads: Reads = READS_ALL
     places: bool = False  # Also answer with Placed.
     needs: Needs | None = None  # What to leave out where that saves something; also answer with Heeded. None: nothing.
+    created_at: Stamp = 0  # When the stream was created that the client means; 0: whichever has this name.
 
 
 class Opened(Answer, frozen=True, kw_only=True, tag="OPENED"):

@@ -12,10 +12,10 @@ from protocols.catalogue.statistics import SAMPLE_MAX, StatisticsSketch
 from protocols.catalogue.streams import StreamDefinition
 from protocols.clock import COUNT_BITS, Stamp, wall_ms
 from protocols.delivery.feed import Feed
-from protocols.delivery.messages import FINISHED_US, LogKept, LogsKept, OutboxOpened, OutboxPunctuated, Silence
+from protocols.delivery.messages import FINISHED_US, LogKept, LogsKept, OutboxOpened, OutboxPunctuated, Publish, Silence
 from protocols.delivery.mirror import Mirror
 from protocols.events import StoredBatch
-from protocols.ids import Millis, PeerId, RequestId, StreamName, SubscriptionId
+from protocols.ids import LogId, Millis, PeerId, RequestId, StreamName, SubscriptionId
 from protocols.messages import Record
 from queries.schema import Row
 
@@ -83,7 +83,7 @@ class Outbox:
     before_us: int | None = None  # Punctuation: no tuple to come has an event time before this one.
     finished_at: int | None = None  # The position at which a client said that it had finished.
     is_leaving: bool = False
-    is_renewing: bool = False  # A client knows a later version of the stream: the catalogue is asked for it.
+    is_renewing: bool = False  # Somebody knows more of the stream: the catalogue is asked for it.
 
     @classmethod
     def of(cls, definition: StreamDefinition, feed: Feed, backup: PeerId | None, durable: int) -> Outbox:
@@ -99,6 +99,15 @@ class Outbox:
     def has_custody(self) -> bool:
         """Whether its backup may take the stream over: it has the results of a query, with their notes."""
         return self.mirror is not None and bool(self.definition.query)
+
+    def is_other(self, created_at: Stamp) -> bool:
+        """Whether somebody means another stream of this name; 0: it does not say which."""
+        return created_at not in (0, self.definition.created_at)
+
+    def is_behind(self, command: Publish) -> bool:
+        """Whether a client may know more of the stream than we do."""
+        known = self.definition
+        return self.is_renewing or known.version < command.version or known.created_at < command.created_at
 
     def adopt(self, definition: StreamDefinition) -> bool:
         """The stream may have been altered. Rows before keep their places; their columns are counted anew."""
@@ -166,6 +175,7 @@ class Outbox:
             dead_lettered=feed.dead_lettered,
             expired=feed.expired,
             statistics=self.statistics.summary(now),
+            created_at=self.definition.created_at,
         )
 
     def records(self) -> list[Record]:
@@ -181,6 +191,10 @@ class Outbox:
     def opened(self) -> OutboxOpened:
         backup = self.mirror.listed if self.mirror else None
         return OutboxOpened(definition=self.definition, epoch=self.feed.origin.epoch, backup=backup)
+
+
+def log_of(stream: StreamName, epoch: Millis) -> LogId:
+    return f"out/{stream}/{epoch}"
 
 
 def logs_kept(outboxes: Mapping[StreamName, Outbox]) -> LogsKept:

@@ -6,9 +6,11 @@ from typing import Final
 
 from protocols.catalogue.streams import Reads, StreamDefinition
 from protocols.delivery.cursor import Cursor
-from protocols.delivery.messages import OpenSubscription
+from protocols.delivery.messages import SUBSCRIPTION_NAME_MAX, OpenSubscription, Publish
 from protocols.ids import Millis, StreamName
+from protocols.limits import Limits
 from protocols.messages import Refused
+from queries.schema import RowError
 
 BUSY_RETRY_MS: Final = 50
 
@@ -21,6 +23,15 @@ def unavailable(name: StreamName, reason: str) -> Refused:
         detail=reason,
         hint="Try again; the network may be healing.",
         retry_after_ms=1000,
+    )
+
+
+def another_stream(name: StreamName) -> Refused:
+    """The answer to a client that means an earlier stream of this name."""
+    return Refused(
+        code="unknown",
+        error=f'stream "{name}" was removed, and another has its name',
+        hint=f'"peer stream show {name}" shows its columns. Begin again.',
     )
 
 
@@ -45,6 +56,22 @@ def too_many(name: StreamName, most: int) -> Refused:
 def invalid(name: StreamName, what: str, detail: str) -> Refused:
     """The rows that were published are not valid."""
     return Refused(code="invalid", error=f'stream "{name}": {what}', detail=detail)
+
+
+def of_rows(definition: StreamDefinition, command: Publish, limits: Limits) -> Refused | None:
+    """What is wrong with the rows of a publish."""
+    name, size, count = command.stream, len(command.rows), command.count
+    if size > limits.publish_bytes_max:
+        most = limits.publish_bytes_max
+        return invalid(name, f"a publish of {size} bytes is too large", f"At most {most} bytes at once.")
+    if count > limits.publish_rows_max:
+        most = limits.publish_rows_max
+        return invalid(name, f"a publish of {count} rows is too large", f"At most {most} rows at once.")
+    try:
+        came = definition.current.check(command.rows)
+    except RowError as error:
+        return invalid(name, str(error), "No row of this publish was accepted.")
+    return invalid(name, f"{count} rows were announced and {came} came", "") if came != count else None
 
 
 def taken_over(name: StreamName) -> Refused:
@@ -91,6 +118,17 @@ def disk_is_low(stream: StreamName, retry_after_ms: Millis) -> Refused:
         hint="Free some space there, or publish at another peer.",
         retry_after_ms=retry_after_ms,
     )
+
+
+def unsound(command: OpenSubscription) -> Refused | None:
+    """Why there can be no such subscription. Its name goes with every message to it."""
+    length = len(command.subscription)
+    if length > SUBSCRIPTION_NAME_MAX:
+        error = f"a subscription cannot have a name of {length} characters"
+        return Refused(code="invalid", error=error, hint=f"At most {SUBSCRIPTION_NAME_MAX}.")
+    if not command.share.is_sound:
+        return Refused(code="invalid", error=f"there is no share {command.share}")
+    return None
 
 
 def lost_columns(definition: StreamDefinition, reads: Reads) -> Refused | None:

@@ -47,7 +47,14 @@ from protocols.delivery.messages import (
     TupleBuried,
     Unsubscribe,
 )
-from protocols.delivery.refusals import being_removed, lost_columns, reads_another, unavailable
+from protocols.delivery.refusals import (
+    another_stream,
+    being_removed,
+    lost_columns,
+    reads_another,
+    unavailable,
+    unsound,
+)
 from protocols.effects import AfterSync, Append, Effect, Reply, Send, SetTimer, Tell
 from protocols.events import (
     Abandoned,
@@ -109,7 +116,8 @@ class Subscriber:
                 self.subscriptions.pop(record.subscription, None)
             case SubscriptionOpened():
                 name = record.subscription
-                restored = Cursor(name, record.stream, record.since, True, record.share, is_journalled=True)
+                restored = Cursor(name, record.stream, record.since, True, record.share, record.created_at)
+                restored.is_journalled = True
                 self.subscriptions.setdefault(name, restored)
             case CursorMoved():
                 subscription = self.subscriptions.get(record.subscription)
@@ -210,8 +218,8 @@ class Subscriber:
         known = self.subscriptions.get(command.subscription)
         if known is not None and (known.stream, known.share) != (command.stream, command.share):
             return [Reply(request, reads_another(known, command))]
-        if not command.share.is_sound:
-            return [Reply(request, Refused(code="invalid", error=f"there is no share {command.share}"))]
+        if refusal := unsound(command):
+            return [Reply(request, refusal)]
         if known is not None and known.closers:
             return [Reply(request, being_removed(known))]
         if known is None:
@@ -227,7 +235,7 @@ class Subscriber:
                     since = 0
                 case stamp:
                     since = stamp
-            known = Cursor(command.subscription, command.stream, since, command.keep, command.share)
+            known = Cursor(command.subscription, command.stream, since, command.keep, command.share, command.created_at)
             known.heartbeats = command.heartbeats
             self.subscriptions[command.subscription] = known
         elif known.request is not None:
@@ -260,6 +268,8 @@ class Subscriber:
             if not event.is_dropped and (subscription.is_open or subscription.is_journalled):
                 return []
             return self._refuse(subscription, unknown_stream(event.name, event.nearest_name), now)
+        if not subscription.means(event.definition.created_at):
+            return self._refuse(subscription, another_stream(event.name), now)
         if refusal := lost_columns(event.definition, subscription.reads):
             return self._refuse(subscription, refusal, now)
         subscription.publishers = {

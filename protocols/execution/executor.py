@@ -6,9 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
-import msgspec
-
-from protocols.delivery.messages import Batch, Missed, Publishers, Silence
+from protocols.delivery.messages import Batch, Missed, Publishers, Silence, subscription_name
 from protocols.effects import Effect, Reply, Send, SetTimer, Tell
 from protocols.errors import expect
 from protocols.events import Answered, Event, Received, Requested, TimerFired
@@ -45,6 +43,7 @@ from protocols.subgraphs import (
     Undeploy,
     first_proxy,
 )
+from queries.schema import MISFITS
 
 ROLE: Final = "executor"
 TICK: Final = "executor/tick"
@@ -224,7 +223,7 @@ class Executor:
     def _tap(self, key: RunKey, hosted: Hosted, each: StreamInput, now: Millis) -> list[Effect]:
         run = hosted.run
         tap = Tap(
-            name=f"{run.run_id}/{each.alias}",
+            name=subscription_name(f"{run.run_id}/{each.alias}"),
             stream=each.stream,
             since=each.since,
             source=run.sees(each.alias),
@@ -402,7 +401,7 @@ class Executor:
                     effects, results = run.pass_over(alias, what.passed, now)
                 case _:
                     raise AssertionError(f"no rule for {what}")
-        except msgspec.MsgspecError as error:
+        except MISFITS as error:
             return self._broken(key, alias, str(error))
         self._note_work(key)
         return effects + self._hand_on(key, results, now)
@@ -419,7 +418,10 @@ class Executor:
             return []
         key = next(iter(self._busy))
         del self._busy[key]
-        results = self.hosted[key].run.work()
+        try:
+            results = self.hosted[key].run.work()
+        except MISFITS as error:
+            return [*self._broken(key, "its windows", str(error)), *([SetTimer(WORK, 0)] if self._busy else [])]
         effects = self._hand_on(key, results, now) if results else []
         self._note_work(key)
         return [*effects, SetTimer(WORK, 0)] if self._busy else effects

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import pairwise
 from types import MappingProxyType
 
@@ -21,7 +21,7 @@ from protocols.execution.flow_rows import decode_rows
 from protocols.execution.inline import Step, WindowRun, pipelines
 from protocols.execution.late_values import LateValues, windowed_by_value
 from protocols.execution.progress import InputClock
-from protocols.ids import Millis
+from protocols.ids import Millis, as_count
 from protocols.part import Part, latest_of, parts_of
 from protocols.sharing.tap import Passed, Some
 from protocols.sieve import selected
@@ -56,6 +56,7 @@ from queries.plan import (
 )
 from queries.reads import columns_read
 from queries.schema import Row
+from queries.slices import time_at
 
 
 class RunOutput(msgspec.Struct, frozen=True):
@@ -331,8 +332,8 @@ class SubgraphRun:
             closed_us = resumed_us if closed_us is None else max(closed_us, resumed_us)
         if closed_us is None:
             return rows
-        time_at, closed = len(self.sources[alias].schema.fields), EPOCH + timedelta(microseconds=closed_us)
-        return [row for row in rows if row[time_at] >= closed or not self._is_late(alias, row[time_at], closed_us)]
+        place, closed = len(self.sources[alias].schema.fields), time_at(closed_us)
+        return [row for row in rows if row[place] >= closed or not self._is_late(alias, row[place], closed_us)]
 
     def _is_late(self, alias: str, time: datetime, closed_us: int) -> bool:
         """Whether no window that a row of this time belongs to is open any more."""
@@ -483,21 +484,21 @@ class SubgraphRun:
             attempt=self.deploy.attempt,
             number=self.deploy.subgraph.number,
             life=life,
-            rows_in=sum(self.rows_in.values()),
+            rows_in=as_count(sum(self.rows_in.values())),
             rows_out=self.rows_out,
             waiting=len(self._waiting),
             inputs=tuple(
                 InputStatus(
                     alias,
-                    self.rows_in[alias],
+                    as_count(self.rows_in[alias]),
                     self.late[alias],
                     clock.watermark_us,
                     clock.is_idle(now),
-                    self.missed[alias],
+                    as_count(self.missed[alias]),
                     clock.hold(now),
                     clock.left_out(now),
                     clock.has_finished(now),
-                    self.unfit[alias],
+                    as_count(self.unfit[alias]),
                     others.get(alias),
                 )
                 for alias, clock in self.clocks.items()

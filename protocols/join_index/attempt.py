@@ -15,7 +15,7 @@ from typing import Final
 
 from protocols.catalogue.statistics import StreamStatistics
 from protocols.delivery.messages import Origin
-from protocols.ids import Millis, PeerId, RequestId
+from protocols.ids import Millis, PeerId, RequestId, as_count
 from protocols.join_index.choice import Chosen, choose, rewriting
 from protocols.join_index.condition import CompiledJoin
 from protocols.join_index.heavy import heavy_values
@@ -185,17 +185,17 @@ class JoinAttempt:
             attempt=self.deploy.attempt,
             number=self.deploy.subgraph.number,
             life=self.began_at,
-            rows_in=sum(read.values()),
+            rows_in=as_count(sum(read.values())),
             rows_out=self._results,
             waiting=sum(each.waiting is not None for each in seen.values()),
             inputs=tuple(
                 InputStatus(
                     self.alias(side),
-                    sum(n for each, n in read.items() if each[0] == side),
+                    as_count(sum(n for each, n in read.items() if each[0] == side)),
                     late=0,
                     watermark_us=None,
                     is_idle=False,
-                    unfit=unfit[side],
+                    unfit=as_count(unfit[side]),
                 )
                 for side in SIDES
             ),
@@ -222,7 +222,7 @@ class JoinAttempt:
             rewriters,
             self.evaluators,
             len({each.peer: None for report in reports for each in report.sent}),
-            sum(report.messages for report in reports),
+            as_count(sum(report.messages for report in reports)),
             self.chosen.algorithm,
             self.chosen.why,
             tuple((each.value, each.rows * each.columns) for each in self.queries[LEFT, 0].heavy),

@@ -46,7 +46,7 @@ from queries.expressions import (
 )
 from queries.linear import attribute_of, is_t1, solved
 from queries.plan import Operator, Project, Source, output_schema, sources
-from queries.schema import Row, Schema
+from queries.schema import MISFITS, Row, Schema
 from queries.sound import UnsoundPlan, check_plan
 
 
@@ -286,7 +286,7 @@ class Meeting:
         columns = plan.input.columns
         return cls(
             None if rest is None else on_row(rest, columns),
-            project_on_batch([each.expression for each in plan.outputs], columns),
+            _shown([each.expression for each in plan.outputs], columns),
             output_schema(plan),
             aliases,
             {(reach.alias, reach.origin): reach.next for reach in query.resume},
@@ -297,9 +297,39 @@ class Meeting:
         return sequence < self.covered.get((self.aliases[side], origin), 0)
 
 
+def _shown(outputs: Sequence[Expression], columns: Sequence[Column]) -> Callable[[Sequence[Row]], list[Row]]:
+    """From pairs to result rows; null for what cannot be computed of rows that are not of their schema.
+
+    Results of several queries are made together, so those of one must not keep the others from being told.
+    """
+    together, apart = project_on_batch(outputs, columns), [on_row(each, columns) for each in outputs]
+
+    def value(of: OnRow, row: Row) -> Any:
+        try:
+            return of(row)
+        except MISFITS:
+            return None
+
+    def shown(rows: Sequence[Row]) -> list[Row]:
+        try:
+            return together(rows)
+        except MISFITS:
+            return [tuple([value(each, row) for each in apart]) for row in rows]
+
+    return shown
+
+
 def time_of(stamp: Stamp) -> datetime:
     """TIME of a tuple without event time."""
     return EPOCH + timedelta(milliseconds=wall_ms(stamp))
+
+
+def timed_rows(schema: Schema, rows: bytes, stamp: Stamp) -> list[Row | None]:
+    """The rows of a batch with TIME; None for one that no query reads, for its decimals."""
+    time, decoded = (time_of(stamp),), schema.decode(rows)
+    if len(schema.held(decoded)) == len(decoded):
+        return [row + time for row in decoded]
+    return [row + time if schema.held([row]) else None for row in decoded]
 
 
 _COMPILED: Final[WeakValueDictionary[JoinQuery, CompiledJoin]] = WeakValueDictionary()

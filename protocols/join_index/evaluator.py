@@ -29,6 +29,7 @@ from protocols.join_index.messages import (
     SentTo,
 )
 from protocols.join_index.tables import RESULTS_BYTES, Tables
+from queries.schema import MISFITS
 
 RESEND_MS: Final = 2000  # Results without NOTIFIED are sent again after this time.
 LAPSE_MS: Final = 60_000  # A rewriter that has been silent for longer is gone.
@@ -157,7 +158,7 @@ class Evaluator:
                 for _ in self._take(sender, parcel):
                     self._send_results(sent)
                     yield
-        except (RemoteProtocolError, msgspec.MsgspecError) as error:  # NotIndexed is one of the former.
+        except (RemoteProtocolError, *MISFITS) as error:  # NotIndexed is one of the former.
             reason = str(error)
         self._send_results(sent)
         if self.tables.refused > refused:

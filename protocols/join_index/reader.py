@@ -14,7 +14,7 @@ from protocols.clock import Stamp
 from protocols.delivery.messages import Batch, Origin
 from protocols.filing import getter
 from protocols.ids import Millis, PeerId, RequestId
-from protocols.join_index.condition import CompiledJoin, time_of, together
+from protocols.join_index.condition import CompiledJoin, timed_rows, together
 from protocols.join_index.expiry import decrement
 from protocols.join_index.heavy import Spread
 from protocols.join_index.keys import NULL, value_text
@@ -199,7 +199,7 @@ class Reader:
     def loads(self, batches: Iterable[Batch]) -> Iterator[Load]:
         """What evaluators get of these tuples."""
         for batch in pieces_of(batches):
-            rows = self._rows(batch)
+            rows = timed_rows(self.schema, batch.rows, batch.published_at)
             self.unfit += rows.count(None)
             if self._indexing:
                 yield from self._indexed(batch, rows)
@@ -209,20 +209,13 @@ class Reader:
     def loads_for(self, held: Held, batches: Iterable[Batch]) -> Iterator[Load]:
         """What evaluators get of these tuples for one query alone."""
         for batch in pieces_of(batches):
-            rows = self._rows(batch)
+            rows = timed_rows(self.schema, batch.rows, batch.published_at)
             if held.indexes:
                 yield from self._indexed(batch, rows)
             if held.message.rewrites:
                 alone = _Rewriting.of(held)
                 alone.wanted.add(held.member)
                 yield from _rewritten(self.schema, batch, rows, alone)
-
-    def _rows(self, batch: Batch) -> list[Row | None]:
-        """The rows of a batch with TIME; None for one that no query reads."""
-        time, rows = (time_of(batch.published_at),), self.schema.decode(batch.rows)
-        if len(self.schema.held(rows)) == len(rows):
-            return [row + time for row in rows]
-        return [row + time if self.schema.held([row]) else None for row in rows]
 
     def _indexed(self, batch: Batch, rows: Sequence[Row | None]) -> Iterator[Load]:
         values = _texts(self._value, rows)

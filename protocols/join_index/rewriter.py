@@ -12,11 +12,19 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-import msgspec
-
 from protocols.catalogue.shares import PublisherShare
 from protocols.catalogue.streams import Reads
-from protocols.delivery.messages import Batch, Missed, Opened, OpenSubscription, Origin, Position, Rows, Seen
+from protocols.delivery.messages import (
+    Batch,
+    Missed,
+    Opened,
+    OpenSubscription,
+    Origin,
+    Position,
+    Rows,
+    Seen,
+    subscription_name,
+)
 from protocols.effects import Effect, Send, Tell
 from protocols.errors import expect
 from protocols.events import Abandoned
@@ -57,6 +65,7 @@ from protocols.join_index.reader import (
 )
 from protocols.join_index.selections import Member
 from protocols.messages import Answer, Refused
+from queries.schema import MISFITS
 
 ROLE: Final = "joins"
 LEASE_MS: Final = 20_000  # A query that no KEEP_QUERIES names for so long is forgotten.
@@ -183,7 +192,11 @@ class Rewriter:
         is_open = reader.name in self.readers
         effects: list[Effect] = []
         if is_open and reader.held.get(held.name) is held:
-            effects += self._carry(reader, replay.dispatch, reader.loads_for(held, replay.some()), now)
+            try:
+                effects += self._carry(reader, replay.dispatch, reader.loads_for(held, replay.some()), now)
+            except (*MISFITS, TupleTooLarge) as error:
+                self._replays.popleft()
+                return self._lose(reader, _why(reader, error), now)
         else:
             replay.is_done = True
         if replay.is_done:
@@ -212,7 +225,8 @@ class Rewriter:
             has_all_since = reader.since <= inserted_at and reader.forgotten < inserted_at
             if is_alike and has_all_since:
                 return reader, []
-        name = f"join/{held.attribute}/{self.peer_id.short}/{self.life:x}-{self._outbox.next_number():x}"
+        number = f"{self.life:x}-{self._outbox.next_number():x}"
+        name = subscription_name(f"join/{held.attribute}/{self.peer_id.short}/{number}")
         reads = Reads(version=held.source.schema.version, reader="joins through the index")
         stream, share = held.source.stream, held.share
         command = OpenSubscription(stream=stream, subscription=name, since=inserted_at, share=share, reads=reads)
@@ -312,10 +326,8 @@ class Rewriter:
         reader.dispatches.append(dispatch)
         try:
             sent = self._carry(reader, dispatch, reader.loads(batches), now)
-        except msgspec.MsgspecError as error:
-            return self._lose(reader, f"rows of {reader.at.relation} do not have the columns they had: {error}", now)
-        except TupleTooLarge as error:
-            return self._lose(reader, str(error), now)
+        except (*MISFITS, TupleTooLarge) as error:
+            return self._lose(reader, _why(reader, error), now)
         reader.note(batches)
         return [*sent, *self._settle(reader, now)]
 
@@ -471,6 +483,13 @@ class Rewriter:
             assert reader.held, "a reader without queries is closed"
             reader.validate()
         self._outbox.validate(self.readers)
+
+
+def _why(reader: Reader, error: Exception) -> str:
+    """Why a reader cannot go on behind these tuples."""
+    if isinstance(error, TupleTooLarge):
+        return str(error)
+    return f"rows of {reader.at.relation} do not have the columns they had: {error}"
 
 
 def _indexed(reader: Reader, every: Iterable[Held]) -> list[Effect]:

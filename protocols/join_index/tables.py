@@ -20,7 +20,7 @@ from protocols.clock import Stamp, wall_ms
 from protocols.delivery.messages import Origin
 from protocols.errors import expect
 from protocols.ids import Millis
-from protocols.join_index.condition import Meeting, NotIndexed, time_of
+from protocols.join_index.condition import Meeting, NotIndexed, timed_rows
 from protocols.join_index.expiry import Expiry, Recently
 from protocols.join_index.limits import JoinLimits
 from protocols.join_index.messages import LEFT, RIGHT, Attribute, JoinId, JoinQuery, Load, ResultRows, Side, other_side
@@ -28,10 +28,11 @@ from protocols.join_index.messages import ValueText as Value
 from protocols.join_index.selections import Group, Member
 from protocols.join_index.stays import Shelf, Stays, shelves_of
 from protocols.subgraphs import Algorithm
-from queries.schema import Row, Schema
+from queries.schema import Row
 
 ROWS_MAX: Final = 1000  # Most rows in one ResultRows.
 RESULTS_BYTES: Final = 256 << 10  # Most bytes in one ResultRows.
+_DIGITS_MAX: Final = 20  # Of the number of an attempt.
 _MEET_TWICE: Final = ("dai-q", "dai-t")  # Algorithms in which a pair meets at two evaluators.
 
 _Key = tuple[int, int]  # A tuple: the number of its origin, and its sequence.
@@ -88,7 +89,6 @@ class Tables:
     _attempts: dict[str, JoinId] = field(default_factory=dict)  # The known attempt of each query.
     _removed: Recently[JoinId] = field(default_factory=Recently)  # They are over, and not taken in again.
     _buckets: dict[Attribute | None, dict[Value, _Bucket]] = field(default_factory=dict)
-    _schemas: dict[Schema, Schema] = field(default_factory=dict)
     _origins: list[Origin] = field(default_factory=list)  # By number.
     _numbers: dict[Origin, int] = field(default_factory=dict)
     _loaded: dict[Shelf, Expiry[_Kept]] = field(default_factory=dict)  # The loads that each shelf got.
@@ -167,13 +167,12 @@ class Tables:
         shelf = Shelf(load.at, load.group, load.side)
         if shelf not in self._stays:
             return  # The queries it is for are over.
-        schema = self._schemas.setdefault(load.schema, load.schema)
-        expect(self._stays.schema(shelf) == schema, "tuples that do not have the columns of their stream")
-        rows = schema.decode(load.rows)
-        expect(len(rows) == len(load.values), "a load whose rows are not as many as it says")
+        schema = self._stays.schema(shelf)
+        expect(load.schema == schema, "tuples that do not have the columns of their stream")
+        rows = timed_rows(schema, load.rows, load.published_at)
         self._loads += 1
         self.taken += len(load.sequences)
-        wall, time = wall_ms(load.published_at), (time_of(load.published_at),)
+        wall = wall_ms(load.published_at)
         for member in self._stays.late(shelf, wall, self._groups):
             self.late[member.query.id] = member  # Also if it comes again: its subscriber must hear of it first.
         until = self._stays.until(shelf, wall, now)
@@ -185,7 +184,9 @@ class Tables:
                 if shelf not in self._stays:
                     return  # They ended meanwhile. What it has brought so far is being taken away.
             self.tests_left -= 1
-            item = _Item((origin, sequence), load.published_at, wall, row + time, number, until)
+            if row is None:
+                continue
+            item = _Item((origin, sequence), load.published_at, wall, row, number, until)
             bucket = self._buckets.get(load.at, {}).get(value)
             if bucket is not None:
                 for name, side, is_left, partners in _partners(bucket, load):
@@ -397,5 +398,5 @@ def is_earlier_attempt(one: JoinId, other: JoinId) -> bool:
     (True, False, False)
     """
     (name, _, attempt), (other_name, _, other_attempt) = one.rpartition("~"), other.rpartition("~")
-    are_numbers = attempt.isdecimal() and other_attempt.isdecimal()
+    are_numbers = all(each.isdecimal() and len(each) <= _DIGITS_MAX for each in (attempt, other_attempt))
     return bool(name) and name == other_name and are_numbers and int(attempt) < int(other_attempt)

@@ -107,6 +107,7 @@ class Problem:
 
     def __post_init__(self) -> None:
         assert len(self.graph) == len(self.streams) > 0, "a query reads streams"
+        assert len(self.streams) == 1 or self.hosts, "somebody can host a join"
         wanted = dict.fromkeys((self.whole, *(each.streams for each in self.derived)))
         assert all(is_connected(self.graph, each) for each in wanted), "a join of streams has conditions"
 

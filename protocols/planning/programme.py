@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from protocols.ids import PeerId
 from protocols.placement.exact import FEW, carried
-from protocols.planning.problem import Base, Joined, Plan, Problem, Reused, Streams, is_connected
+from protocols.planning.problem import Base, Joined, Plan, Problem, Reused, Streams, members_of, reached
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,6 +34,7 @@ Splits = Mapping[Streams, tuple[Streams, ...]]
 Costs = Sequence[float]
 """A cost at each host: a list or an array."""
 
+SETS_MAX: Final = 1100  # Ten streams of which each two have a condition, or a chain of forty.
 _A_COST: Final = 12  # What it takes to ask for the cost of reading something, beside one step of the programme.
 
 
@@ -44,15 +45,42 @@ def all_splits(graph: tuple[Streams, ...]) -> Splits:
     >>> all_splits((0b010, 0b101, 0b010))  # A chain: 0 and 2 have no condition.
     {3: (1,), 6: (2,), 7: (1, 3)}
     """
-    connected = {1 << stream: None for stream in range(len(graph))}
+    connected = connected_sets(graph)
+    assert len(connected) <= SETS_MAX, "whoever asks has looked whether there are few enough"
     found: dict[Streams, tuple[Streams, ...]] = {}
-    for streams in sorted(range(3, 1 << len(graph)), key=int.bit_count):
-        if streams.bit_count() > 1 and is_connected(graph, streams):
-            connected[streams] = None
-            lowest = streams & -streams
-            parts = (lowest | rest for rest in _subsets(streams ^ lowest))
+    for streams in connected:
+        lowest = streams & -streams
+        if streams != lowest:
+            is_sparse = 1 << streams.bit_count() > 2 * len(connected)
+            within = (part for part in connected if part & ~streams == 0 and part & lowest and part != streams)
+            parts = within if is_sparse else (lowest | rest for rest in _subsets(streams ^ lowest))
             found[streams] = tuple(part for part in parts if part in connected and streams ^ part in connected)
     return found
+
+
+def connected_sets(graph: tuple[Streams, ...]) -> dict[Streams, None]:
+    """The sets that conditions connect, small ones first; where there are too many, one more than the limit."""
+    found = {1 << stream: None for stream in range(len(graph))}
+    largest = list(found)
+    while largest and len(found) <= SETS_MAX:
+        grown: dict[Streams, None] = {}
+        for streams in largest:
+            for stream in members_of(reached(graph, streams) & ~streams):
+                grown[streams | 1 << stream] = None
+                if len(found) + len(grown) > SETS_MAX:
+                    return found | grown
+        largest = sorted(grown)
+        found |= dict.fromkeys(largest)
+    return found
+
+
+def is_plannable(graph: tuple[Streams, ...]) -> bool:
+    """Whether a query has few enough joins to choose among; one with more keeps the order of its text.
+
+    >>> is_plannable(tuple(1023 ^ 1 << n for n in range(10))), is_plannable(tuple(2047 ^ 1 << n for n in range(11)))
+    (True, False)
+    """
+    return len(connected_sets(graph)) <= SETS_MAX
 
 
 def _subsets(streams: Streams) -> Iterator[Streams]:

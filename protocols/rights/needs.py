@@ -35,6 +35,7 @@ from protocols.delivery.messages import (
     Punctuate,
     Refuse,
     Seen,
+    StreamGone,
     Subscribe,
     Unsubscribe,
 )
@@ -181,6 +182,10 @@ def _backup(sender: PeerId, _own: PeerId, message: Backup) -> Iterator[PeerNeed]
     yield _publisher(message.origin.publisher, message.origin.stream)
 
 
+def _stream_gone(sender: PeerId, _own: PeerId, message: StreamGone) -> Iterator[PeerNeed]:
+    yield PeerNeed(sender, "create", object_of(message.stream))
+
+
 def _deploy(sender: PeerId, own: PeerId, message: Deploy) -> Iterator[PeerNeed]:
     yield PeerNeed(sender, "create", object_of(message.query))
     for each in message.subgraph.inputs:
@@ -228,6 +233,7 @@ OF_MESSAGE: Final[dict[type[Message], Callable[[PeerId, PeerId, Any], Iterator[P
     IndexQuery: _index,
     Parcel: _parcel,
     AskProxy: _ask_proxy,
+    StreamGone: _stream_gone,
 }
 
 # What peers have the store keep: rights, the definitions of streams, claims on their next versions, and on who takes a

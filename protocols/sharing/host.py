@@ -465,6 +465,8 @@ class StreamHost:
                     len(each.origins),
                     each.bytes_read,
                     each.bytes_saved,
+                    None if () in each.needs.conjunctions else len(each.needs.conjunctions),
+                    None if each.needs.columns is None else len(each.needs.columns),
                 )
                 for name, each in sorted(self.shared.items())
             )

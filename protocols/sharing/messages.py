@@ -21,6 +21,8 @@ class SharedShown(msgspec.Struct, frozen=True, array_like=True):
     publishers: Count
     bytes_read: Count
     bytes_saved: Count  # What the taps would have read besides, each for itself.
+    conjunctions: Count | None = None  # How many selections the publishers sieve it by; None: all tuples come.
+    columns: Count | None = None  # How many columns come of each tuple; None: all.
 
 
 class SharedListed(Answer, frozen=True, kw_only=True, tag="SHARED_LISTED"):

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-import msgspec
-
 from protocols.catalogue.streams import Reads
 from protocols.clock import Stamp
 from protocols.delivery.feed import BATCH_OVERHEAD_BYTES
@@ -21,6 +19,7 @@ from protocols.sharing.needs import covers, together, widened
 from protocols.sharing.tap import Broken, Due, NoRows, Passed, Some, Tap
 from protocols.sieve import Sieve
 from queries.plan import Source
+from queries.schema import MISFITS
 
 PEAKS_MAX: Final = 256
 UNSIEVED: Final = COUNT_MAX  # No needs have so high a version.
@@ -334,7 +333,7 @@ class SharedStream:
         try:
             for part in self._views[tap.source].parts(batch):
                 due += self._give(reading, tap, part)
-        except msgspec.MsgspecError as error:
+        except MISFITS as error:
             due.append(Due(tap, Broken(str(error))))
         return due
 
@@ -473,7 +472,7 @@ class SharedStream:
                             self._owe(reading, tap, part)
                             latest_us, unfit = view.latest_us(origin, first), view.newly_unfit(tap, origin)
                             due.append(Due(tap, Some(part, rows, first, latest_us, unfit)))
-        except msgspec.MsgspecError as error:
+        except MISFITS as error:
             broken = Broken(str(error))
             due += [Due(tap, broken) for tap in reading.joined if tap.source == view.source]
         return due

@@ -12,13 +12,13 @@ from protocols.effects import Effect, Send
 from protocols.errors import expect
 from protocols.ids import Key, Millis, PeerId
 from protocols.store.entries import OLDEST
-from protocols.store.limits import StoreLimits
+from protocols.store.limits import BUCKETS, StoreLimits
 from protocols.store.messages import ItemName, Round, Sighting, StoreDigest, StoreOffer, StorePull, Version
 from protocols.store.neighbourhood import Neighbourhood
-from protocols.store.table import BUCKETS, EntryTable, digests_of, version_size, versions_in
+from protocols.store.table import EntryTable, digests_of, version_size, versions_in
 
 Named = TypeVar("Named", Version, ItemName)
-ENTRIES_PER_EVENT: Final = 20_000  # Looked at for digests: with more, comparisons are begun one after the other.
+AT_ONCE: Final = 2  # Comparisons of a large table that one event begins; the others are begun later.
 
 
 @dataclass(slots=True)
@@ -30,6 +30,7 @@ class _Comparison:
     is_meant: Callable[[Key], bool]
     next_at: Millis  # When to ask again if no answer comes.
     wait_ms: Millis
+    asked: range = range(0)  # The buckets being compared.
     start: int = 0  # The first bucket not yet compared.
     is_compared: bool = False  # The offer came; what we lack of it is being pulled.
     doubts: tuple[Sighting, ...] | None = None  # With whom the other had not caught up when it first answered.
@@ -58,7 +59,7 @@ class Comparisons:
         """Compare with these from the first bucket on; a running comparison starts anew. A peer that leaves has nothing
         to catch up.
 
-        Each takes a look at every entry. So of a large table some wait for the next retry().
+        Each takes a look at many entries. So of a large table some wait for the next retry().
         """
         if self.neighbourhood.is_leaving:
             return []
@@ -81,7 +82,8 @@ class Comparisons:
     @property
     def _at_once(self) -> int:
         """How many comparisons one event may begin."""
-        return max(1, ENTRIES_PER_EVENT // max(1, len(self.table)))
+        most = self.table.limits.entries_per_event
+        return AT_ONCE * most // max(1, min(len(self.table), most))
 
     def end(self, peer: PeerId) -> None:
         self._open.pop(peer, None)
@@ -104,13 +106,19 @@ class Comparisons:
         return effects
 
     def compare(self, sender: PeerId, message: StoreDigest, now: Millis) -> list[Effect]:
-        """Another peer compares with us: list what we hold in the buckets that differ."""
-        limits, meant = self.table.limits, self.table.meant(self.neighbourhood.both_own(sender, message.neighbours))
-        ours = digests_of(meant, message.start)
-        theirs = {bucket: digest for bucket, digest in message.digests if bucket < BUCKETS}
+        """Another peer compares with us: list what we hold in the buckets that differ.
+
+        If we hold much more than it does, we answer for less than it has asked.
+        """
+        expect(message.start < message.until <= BUCKETS, "a comparison of no bucket")
+        limits = self.table.limits
+        end = min(message.until, self.table.portion(message.start).stop)
+        buckets = range(message.start, end)
+        meant = self.table.meant(self.neighbourhood.both_own(sender, message.neighbours), buckets)
+        ours, theirs = digests_of(meant), {bucket: each for bucket, each in message.digests if bucket in buckets}
         differing = [bucket for bucket in sorted(ours | theirs) if ours.get(bucket) != theirs.get(bucket)]
         held = versions_in(meant, differing)
-        listed, versions, end, size = list[int](), list[Version](), BUCKETS, 0
+        listed, versions, size = list[int](), list[Version](), 0
         for bucket in differing:
             if len(versions) >= limits.versions_max or size >= limits.message_bytes:
                 end = bucket
@@ -162,13 +170,15 @@ class Comparisons:
 
     def _ask(self, peer: PeerId, now: Millis) -> Effect:
         comparison = self._open[peer]
-        digests = tuple(sorted(digests_of(self.table.meant(comparison.is_meant), comparison.start).items()))
+        comparison.asked = self.table.portion(comparison.start)
+        digests = tuple(sorted(digests_of(self.table.meant(comparison.is_meant, comparison.asked)).items()))
         message = StoreDigest(
             round=comparison.round,
             neighbours=comparison.neighbours,
             start=comparison.start,
             digests=digests,
             wants_sightings=self.neighbourhood.wants_sightings(now),
+            until=comparison.asked.stop,
         )
         return Send(peer, message)
 
@@ -176,10 +186,11 @@ class Comparisons:
         if not message.buckets or self.neighbourhood.is_heir(peer):  # A leaving peer needs nothing more.
             return []
         theirs = {(version.key, version.item): version.order for version in message.versions}
-        ours = versions_in(self.table.meant(comparison.is_meant), message.buckets)
+        buckets = [bucket for bucket in message.buckets if bucket in comparison.asked]
+        ours = versions_in(self.table.meant(comparison.is_meant, buckets), buckets)
         lacking = tuple(
             version
-            for bucket in message.buckets
+            for bucket in buckets
             for version in ours.get(bucket, ())
             if theirs.get((version.key, version.item), OLDEST) < version.order
         )

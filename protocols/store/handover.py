@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from protocols.effects import Append, Effect, Send
@@ -40,20 +41,21 @@ class Handovers:
     def __len__(self) -> int:
         return len(self._open)
 
-    def review(self, now: Millis) -> None:
-        """Find the keys that are no longer ours. Hearsay about their owners is dropped; whatever is still true is heard
-        again.
+    def review(self, keys: Sequence[Key], now: Millis) -> None:
+        """Find those of the keys that are no longer ours. Hearsay about their owners is dropped; whatever is still true
+        is heard again.
         """
-        surplus = [key for key in self.table.keys if not self.neighbourhood.is_owner(key)]
-        self._open = {key: self._open.get(key) or _Handover(now) for key in surplus}
-        for handover in self._open.values():
-            handover.closer.clear()
+        for key in keys:
+            if self.neighbourhood.is_owner(key):
+                self._open.pop(key, None)
+            else:
+                self._open.setdefault(key, _Handover(now)).closer.clear()
 
-    def advance(self, now: Millis) -> list[Effect]:
-        """Offer to each owner what it has not acknowledged; drop what all have."""
+    def advance(self, keys: Sequence[Key], now: Millis) -> list[Effect]:
+        """Offer to each owner of these keys what it has not acknowledged; drop what all have."""
         effects: list[Effect] = []
         offers: dict[PeerId, list[Version]] = {}
-        for key, handover in list(self._open.items()):
+        for key, handover in self._of(keys):
             missing = self._missing(key, handover)
             for peer, versions in missing.items():
                 offers.setdefault(peer, []).extend(versions)
@@ -65,9 +67,9 @@ class Handovers:
             effects += [Send(peer, StoreOffer(versions=part)) for part in parts_of(versions, self.table.limits)]
         return effects
 
-    def forget_expired(self) -> None:
-        """Entries that have expired need no handover."""
-        self._open = {key: handover for key, handover in self._open.items() if key in self.table}
+    def forget(self, key: Key) -> None:
+        """What has expired needs no handover."""
+        self._open.pop(key, None)
 
     def acked(self, sender: PeerId, message: StoreAck) -> None:
         for version in message.kept:
@@ -79,12 +81,12 @@ class Handovers:
             if handover and len(handover.closer) < CLOSER_MAX:
                 handover.closer |= dict.fromkeys(message.closer)
 
-    def entries_left(self) -> int:
-        """How many entries some owner still lacks; all of them if there is no other peer."""
+    def entries_left(self, keys: Sequence[Key]) -> int:
+        """How many entries of these keys some owner still lacks; all of them if there is no other peer."""
         if not self.neighbourhood.others:
-            return len(self.table)
+            return sum(map(self.table.count, keys))
         left = 0
-        for key, handover in self._open.items():
+        for key, handover in self._of(keys):
             left += len({version.item for versions in self._missing(key, handover).values() for version in versions})
         return left
 
@@ -92,6 +94,9 @@ class Handovers:
         """A peer has gone, and what it acknowledged may be gone with it."""
         for handover in self._open.values():
             handover.acked.pop(peer, None)
+
+    def _of(self, keys: Sequence[Key]) -> list[tuple[Key, _Handover]]:
+        return [(key, self._open[key]) for key in keys if key in self._open]
 
     def _missing(self, key: Key, handover: _Handover) -> dict[PeerId, list[Version]]:
         held = self.table.held(key)

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from protocols.effects import Effect, Reply, Send
 from protocols.ids import Millis, RequestId
 from protocols.store.comparison import Comparisons
-from protocols.store.handover import Handovers
 from protocols.store.messages import Leaving, StoreLeaving
 from protocols.store.neighbourhood import Neighbourhood
 
@@ -25,13 +24,12 @@ class Departure:
     """One peer on its way out.
 
     In:        LEAVE from whoever runs the peer, time
-    Out:       STORE_LEAVING, and what the handovers offer; LEAVING, the last one once all is handed over or time is up
+    Out:       STORE_LEAVING; LEAVING, the last one once all is handed over or time is up
     Keeps:     who asked, and when to repeat it all
     """
 
     neighbourhood: Neighbourhood
     comparisons: Comparisons
-    handovers: Handovers
     entries: int  # What we held when we were asked to leave.
     deadline_at: Millis
     next_at: Millis
@@ -41,17 +39,17 @@ class Departure:
     is_over: bool = False
 
     @classmethod
-    def begin(cls, comparisons: Comparisons, handovers: Handovers, now: Millis) -> Departure:
-        limits, entries = comparisons.neighbourhood.limits, len(handovers.table)
+    def begin(cls, comparisons: Comparisons, now: Millis) -> Departure:
+        limits, entries = comparisons.neighbourhood.limits, len(comparisons.table)
         deadline_at = now + limits.drain_ms
-        return cls(comparisons.neighbourhood, comparisons, handovers, entries, deadline_at, now, limits.retry_ms)
+        return cls(comparisons.neighbourhood, comparisons, entries, deadline_at, now, limits.retry_ms)
 
-    def advance(self, now: Millis) -> list[Effect]:
-        """Repeat what was not heard, offer what is left, and tell whoever asked how far we are."""
-        if self.is_over or not self._may_begin(now):
-            return []
-        self.handovers.review(now)
-        left = self.handovers.entries_left()
+    def is_due(self, now: Millis) -> bool:
+        """Whether to repeat what was not heard."""
+        return now >= self.next_at
+
+    def advance(self, left: int, offers: list[Effect], now: Millis, *, is_due: bool) -> list[Effect]:
+        """All keys were looked at: so many entries are left. Tell the others, and whoever asked how far we are."""
         was_done, self.is_done = self.is_done, not left
         others = self.neighbourhood.others
         is_alone = not others and (not left or self.neighbourhood.is_alone(now))
@@ -60,15 +58,16 @@ class Departure:
         effects: list[Effect] = [Reply(request, told, last=self.is_over) for request in self.requests]
         if self.is_done:
             effects += [Send(peer, StoreLeaving(is_done=True)) for peer in others]
-        elif not self.is_over and now >= self.next_at:
+        elif not self.is_over and is_due:
             self.wait_ms = min(2 * self.wait_ms, self.neighbourhood.limits.retry_ms_max)
             self.next_at = now + self.wait_ms
             effects += [Send(peer, StoreLeaving()) for peer in others]
-            effects += self.handovers.advance(now)
-        return effects
+        return effects + offers
 
-    def _may_begin(self, now: Millis) -> bool:
+    def may_begin(self, now: Millis) -> bool:
         """Whether we have caught up ourselves: before that our answers do not count, and nobody can inherit from us."""
+        if self.is_over:
+            return False
         if not self.neighbourhood.is_leaving:
             if self.neighbourhood.is_starting(now) and now < self.deadline_at - self.neighbourhood.limits.drain_ms // 2:
                 return False

@@ -13,6 +13,7 @@ ITEM_CHARS_MAX: Final = 512
 PEERS_MAX: Final = 1024  # In one message: more than are around any peer.
 OFFERED_MAX: Final = 16_384  # Versions in one offer: more than any peer of ours offers at once.
 CLOSER_MAX: Final = 256  # Owners of a key that are known by hearsay.
+BUCKETS: Final = 256  # Into which peers sort their entries by name, to compare them.
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +45,4 @@ class StoreLimits:
     operations_max: int = 10_000  # Reads and writes in progress, asked or coordinated by this peer.
     versions_max: int = 2_000  # In one offer.
     message_bytes: int = 256 << 10  # Of entries, or versions, in one message.
+    entries_per_event: int = 4_000  # Looked at; whatever looks at more goes on in another event.

@@ -44,9 +44,11 @@ from protocols.store.messages import (
 )
 from protocols.store.neighbourhood import Neighbourhood
 from protocols.store.table import EntryTable, has_expired, size_of, version_of, version_size
+from protocols.store.upkeep import Pass
 
 RETRY: Final = "store/retry"
 COMPARE: Final = "store/compare"
+UPKEEP: Final = "store/upkeep"
 
 
 @dataclass(slots=True)
@@ -96,6 +98,7 @@ class StoreMachine:
         self._writes: dict[tuple[Key, str], _Operation] = {}  # The last write to each item that is under way.
         self._timers: dict[str, None] = {}  # The timers that run.
         self._must_review = False
+        self._pass: Pass | None = None  # Over all keys; it may take several events.
         self._departure: Departure | None = None
         self._is_valid = False  # Nothing has happened since validate() last looked.
 
@@ -178,6 +181,9 @@ class StoreMachine:
                 return self._retry(now)
             case TimerFired(name="store/compare"):
                 return self._compare(now)
+            case TimerFired(name="store/upkeep"):
+                self._timers.pop(UPKEEP, None)
+                return self._go_on(now) + self._set_timers()
             case PeerUp(peer=peer):
                 return self._up(peer, now)
             case PeerDown(peer=peer):
@@ -415,9 +421,9 @@ class StoreMachine:
 
     def _leave(self, request: RequestId, now: Millis) -> list[Effect]:
         if self._departure is None or self._departure.is_over:
-            self._departure = Departure.begin(self._comparisons, self._handovers, now)
+            self._departure = Departure.begin(self._comparisons, now)
         self._departure.requests[request] = None
-        return self._departure.advance(now) + self._set_timers()
+        return self._hand_all_over(self._departure, now) + self._set_timers()
 
     def _digest(self, sender: PeerId, message: StoreDigest, now: Millis) -> list[Effect]:
         effects: list[Effect] = []
@@ -443,34 +449,46 @@ class StoreMachine:
         effects = self._retry_operations(now) + self._comparisons.retry(now)
         if self._departure is not None:
             self._must_review = False
-            effects += self._departure.advance(now)
+            effects += self._hand_all_over(self._departure, now)
         elif self._must_review:
-            effects += self._review(now)
+            compares = self._pass is not None and self._pass.compares
+            effects += self._look_at_all(now, compares=compares)  # Whatever a pass has found so far may have changed.
         return effects + self._set_timers()
 
     def _compare(self, now: Millis) -> list[Effect]:
         self._timers.pop(COMPARE, None)
-        self._table.expire(now)
-        self._handovers.forget_expired()
-        effects = self._review(now) if self._departure is None else []
-        return effects + self._comparisons.begin_missing(self._sharing(), now) + self._set_timers()
+        if self._pass is not None and self._pass.leaves:
+            return self._set_timers()
+        return self._look_at_all(now, compares=True) + self._set_timers()
 
-    def _sharing(self) -> list[PeerId]:
-        """The peers that own some key together with us. They are kin, so once all of our kin are found, that is all."""
-        neighbourhood = self._neighbourhood
-        sharing: dict[PeerId, None] = {self.peer_id: None}
-        for key in self._table.keys:
-            if len(sharing) > len(neighbourhood.near):
-                break
-            if neighbourhood.is_owner(key):
-                sharing |= dict.fromkeys(neighbourhood.owners(key))
-        del sharing[self.peer_id]
-        return list(sharing)
+    def _look_at_all(self, now: Millis, *, compares: bool) -> list[Effect]:
+        """Begin a pass over all keys: what has expired, whose is each, who owns some together with us?"""
+        reviews = self._departure is None
+        self._must_review = self._must_review and not reviews
+        self._pass = Pass(self._table, self._neighbourhood, self._handovers, compares=compares, reviews=reviews)
+        return self._go_on(now)
 
-    def _review(self, now: Millis) -> list[Effect]:
-        self._must_review = False
-        self._handovers.review(now)
-        return self._note_neighbours(now) + self._handovers.advance(now)
+    def _hand_all_over(self, departure: Departure, now: Millis) -> list[Effect]:
+        """Begin a pass over all keys, before we go: what do their new owners lack?"""
+        if (self._pass is not None and self._pass.leaves) or not departure.may_begin(now):
+            return []
+        is_due = departure.is_due(now)
+        self._pass = Pass(self._table, self._neighbourhood, self._handovers, leaves=True, offers=is_due)
+        return self._go_on(now)
+
+    def _go_on(self, now: Millis) -> list[Effect]:
+        """Look at the next keys of the pass."""
+        if self._pass is None:
+            return []
+        effects = self._pass.go_on(now)
+        if not self._pass.is_over:
+            return effects
+        done, self._pass = self._pass, None
+        if self._departure is not None and done.leaves:
+            return self._departure.advance(done.left, effects, now, is_due=done.offers)
+        if done.reviews:
+            effects = self._note_neighbours(now) + effects
+        return effects + self._comparisons.begin_missing(done.sharing_with(self.peer_id), now)
 
     def _set_timers(self) -> list[Effect]:
         """Set the timers that are needed and not running; a peer with nothing to do sleeps."""
@@ -484,6 +502,9 @@ class StoreMachine:
             self._timers[COMPARE] = None
             jitter = self._rng.uniform(0.75, 1.25)
             effects.append(SetTimer(COMPARE, round(self.limits.compare_ms * jitter)))
+        if UPKEEP not in self._timers and self._pass is not None:
+            self._timers[UPKEEP] = None
+            effects.append(SetTimer(UPKEEP, 0))
         return effects
 
     @property

@@ -28,7 +28,7 @@ from protocols.errors import expect
 from protocols.ids import Count, Key, Millis, PeerId
 from protocols.messages import Answer, Command, Message, Record
 from protocols.store.entries import Entry, Order
-from protocols.store.limits import OFFERED_MAX, PEERS_MAX
+from protocols.store.limits import BUCKETS, OFFERED_MAX, PEERS_MAX
 
 Round = int
 """Names one comparison between two peers, as the one that began it counts; 0 where there is none."""
@@ -160,7 +160,9 @@ class StoreFound(Message, frozen=True, kw_only=True, tag="STORE_FOUND"):
 
 
 class StoreDigest(Message, frozen=True, kw_only=True, tag="STORE_DIGEST"):
-    """Compare what we both own: one checksum for each bucket of entries, from bucket `start` on."""
+    """Compare what we both own: one checksum for each bucket of entries, from bucket `start` up to, not including,
+    `until`.
+    """
 
     round: Round
     # The peers by which the sender determines its keys; both sides must mean the same keys.
@@ -168,6 +170,7 @@ class StoreDigest(Message, frozen=True, kw_only=True, tag="STORE_DIGEST"):
     start: Count
     digests: tuple[tuple[Count, int], ...]  # Bucket and checksum, of the buckets that hold anything.
     wants_sightings: bool = False
+    until: Count = BUCKETS  # A peer of 0.2 takes it for the end, and lists more than is asked.
 
     def check(self) -> None:
         _expect_peers(self.neighbours)

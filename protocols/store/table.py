@@ -10,14 +10,13 @@ from typing import Final
 
 from protocols.ids import Key, Millis
 from protocols.store.entries import Entry
-from protocols.store.limits import StoreLimits
+from protocols.store.limits import BUCKETS, StoreLimits
 from protocols.store.messages import ItemName, Version
 
-BUCKETS: Final = 256
 _ENTRY_BYTES: Final = 72  # Key, stamp, writer and the rest at their longest, without item and value.
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Held:
     """One entry in the table."""
 
@@ -45,6 +44,7 @@ class EntryTable:
     _keys: dict[Key, dict[str, Held]] = field(default_factory=dict)
     _key_bytes: dict[Key, int] = field(default_factory=dict)
     _bucket_bytes: list[int] = field(default_factory=lambda: [0] * BUCKETS)  # Of the versions in each.
+    _buckets: list[dict[Held, None]] = field(default_factory=lambda: [{} for _ in range(BUCKETS)])
     _count: int = 0
     _bytes: int = 0
     _is_valid: bool = False  # Nothing has changed since validate() last looked.
@@ -58,6 +58,9 @@ class EntryTable:
     @property
     def keys(self) -> tuple[Key, ...]:
         return tuple(self._keys)
+
+    def count(self, key: Key) -> int:
+        return len(self._keys.get(key, ()))
 
     def held(self, key: Key) -> list[Held]:
         return list(self._keys.get(key, {}).values())
@@ -90,7 +93,10 @@ class EntryTable:
         before = items.get(entry.item)
         if before is not None and not entry.supersedes(before.entry):
             return False
-        items[entry.item] = held = Held.of(entry)
+        held = items[entry.item] = Held.of(entry)
+        if before is not None:
+            del self._buckets[before.bucket][before]
+        self._buckets[held.bucket][held] = None
         self._account(entry.key, size_of(entry) - (size_of(before.entry) if before else 0), 0 if before else 1)
         if before is None:
             self._bucket_bytes[held.bucket] += version_size(entry.item)
@@ -101,23 +107,44 @@ class EntryTable:
         self._count -= len(gone)
         self._bytes -= self._key_bytes.pop(key)
         for held in gone.values():
+            del self._buckets[held.bucket][held]
             self._bucket_bytes[held.bucket] -= version_size(held.entry.item)
         self._is_valid = False
 
-    def expire(self, now: Millis) -> None:
-        """Forget expired entries. Every owner does so by its own clock, and nobody takes them up again."""
-        for key in self.keys:
-            for held in self.held(key):
-                if has_expired(held.entry, now):
-                    del self._keys[key][held.entry.item]
-                    self._account(key, -size_of(held.entry), -1)
-                    self._bucket_bytes[held.bucket] -= version_size(held.entry.item)
-            if not self._keys[key]:
-                del self._keys[key], self._key_bytes[key]
+    def expire(self, key: Key, now: Millis) -> bool:
+        """Forget expired entries of a key; tells whether there are others. Every owner does so by its own clock, and
+        nobody takes them up again.
+        """
+        items = self._keys[key]
+        for held in [held for held in items.values() if has_expired(held.entry, now)]:
+            del items[held.entry.item], self._buckets[held.bucket][held]
+            self._account(key, -size_of(held.entry), -1)
+            self._bucket_bytes[held.bucket] -= version_size(held.entry.item)
+        if not items:
+            del self._keys[key], self._key_bytes[key]
+        return bool(items)
 
-    def meant(self, is_meant: Callable[[Key], bool]) -> list[Held]:
-        """The entries of the selected keys."""
-        return [held for key, items in self._keys.items() if is_meant(key) for held in items.values()]
+    def meant(self, is_meant: Callable[[Key], bool], buckets: Iterable[int]) -> list[Held]:
+        """The entries of the selected keys in these buckets."""
+        known: dict[Key, bool] = {}
+        found: list[Held] = []
+        for bucket in buckets:
+            for held in self._buckets[bucket]:
+                key = held.entry.key
+                if (wanted := known.get(key)) is None:
+                    wanted = known[key] = is_meant(key)
+                if wanted:
+                    found.append(held)
+        return found
+
+    def portion(self, start: int) -> range:
+        """The buckets from `start` on that one event may look at; one at least."""
+        count = 0
+        for bucket in range(start, BUCKETS):
+            count += len(self._buckets[bucket])
+            if count > self.limits.entries_per_event and bucket > start:
+                return range(start, bucket)
+        return range(start, BUCKETS)
 
     def __iter__(self) -> Iterator[Held]:
         for items in self._keys.values():
@@ -130,6 +157,8 @@ class EntryTable:
         assert self._bytes == sum(self._key_bytes.values()) == sum(size_of(held.entry) for held in self)
         assert sum(self._bucket_bytes) == sum(version_size(held.entry.item) for held in self)
         assert all(self._keys.values()), "a key without entries"
+        assert all(held in self._buckets[held.bucket] for held in self)
+        assert self._count == sum(map(len, self._buckets))
         assert list(self._keys) == list(self._key_bytes)
         for key, items in self._keys.items():
             assert all(held.entry.key == key and held.entry.item == item for item, held in items.items())
@@ -142,12 +171,11 @@ class EntryTable:
         self._is_valid = False
 
 
-def digests_of(entries: Iterable[Held], start: int) -> dict[int, int]:
-    """A checksum over the versions in each bucket from `start` on."""
+def digests_of(entries: Iterable[Held]) -> dict[int, int]:
+    """A checksum over the versions in each bucket."""
     digests: dict[int, int] = {}
     for held in entries:
-        if held.bucket >= start:
-            digests[held.bucket] = digests.get(held.bucket, 0) ^ held.digest
+        digests[held.bucket] = digests.get(held.bucket, 0) ^ held.digest
     return digests
 
 

@@ -33,7 +33,7 @@ def test_six_streams_with_1000_candidates_take_no_longer_than_their_goal():
 
 
 def test_a_case_of_the_curve_is_proved():
-    networks = [make_coordinates(SEED, peers) for peers in (250, 6000)]
+    networks = [make_coordinates(SEED, peers) for peers in (250, 3000)]
     few, many = (case(network, cells_of(network, network.peers), 3, 0) for network in networks)
     assert few.hosts == 250
     assert few.gap == 0

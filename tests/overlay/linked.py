@@ -18,6 +18,7 @@ from overlay.channel import Channel
 from overlay.frames import HEADER, HELLO, Hello, encode
 from overlay.identity import Address, Identity, Network
 from overlay.links import LinkLimits, Links
+from overlay.pace import Paces
 from overlay.shaping import Shaper
 from overlay.tls import LinkCredentials
 from overlay.understanding import Understanding
@@ -69,11 +70,13 @@ class LinkedPeer:
         limits: LinkLimits = LinkLimits(),
         seed: int = 0,
         versions: Versions = VERSIONS,
+        paces: Paces = Paces(),
     ) -> None:
         self.identity = identity or Identity.generate()
         self.credentials = LinkCredentials(self.identity, network)
         self.shaper = Shaper(random.Random(seed))
-        self.links = Links(self.credentials, Understanding(versions), shaper=self.shaper, limits=limits)
+        understanding = Understanding(versions)
+        self.links = Links(self.credentials, understanding, shaper=self.shaper, paces=paces, limits=limits)
         self.links.on_control = lambda peer, body: self.received.append((peer, body))
         self.links.on_channel = self._on_channel
         self.links.on_round_trip = lambda peer, ms: self.round_trips_ms.append(ms)
@@ -101,6 +104,10 @@ class LinkedPeer:
 
     async def send(self, other: LinkedPeer, body: bytes) -> None:
         await self.links.send(other.id, other.address, body)
+
+    async def send_bulk(self, other: LinkedPeer, body: bytes) -> None:
+        link = await self.links.link(other.id, other.address)
+        await link.control(body, is_bulk=True)
 
     async def open(self, other: LinkedPeer, window: int = 64 << 10) -> tuple[Channel, Channel]:
         """A channel to another peer: this end of it, and the other."""

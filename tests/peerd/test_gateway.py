@@ -18,6 +18,7 @@ from peerd.errors import Exit, PeerError
 from peerd.exchange import Request, frame
 from peerd.gateway import Gateway
 from protocols.catalogue.messages import ListStreams, StreamsListed
+from protocols.catalogue.streams import StreamDefinition
 from protocols.delivery.messages import (
     Batch,
     DeadLettered,
@@ -104,8 +105,8 @@ def batch(origin: Origin, first: int, *numbers: int) -> Batch:
 
 
 def subscription(session: Session) -> Subscription:
-    async def schema(_stream: str) -> Schema:
-        return SCHEMA
+    async def schema(stream: str) -> StreamDefinition:
+        return StreamDefinition(name=stream, schema=SCHEMA)
 
     return Subscription(
         session,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 from unittest.mock import Mock
 
 import pytest
@@ -46,3 +48,37 @@ def test_sigterm_ends_a_command_as_ctrl_c_does():
     finally:
         signal.signal(signal.SIGINT, before)
     assert ended == ["in good order"]
+
+
+ENDING = """
+import asyncio
+from peerd.cli.up import interruptible
+
+async def lingers():
+    try:
+        await asyncio.sleep(60)
+    finally:
+        print("ending", flush=True)
+        await asyncio.sleep(0.5)
+
+async def work():
+    work.task = asyncio.create_task(lingers())
+    await asyncio.sleep(0)
+
+with interruptible():
+    asyncio.run(work())
+print("ended")
+"""
+
+
+@pytest.mark.parametrize("signals", [(signal.SIGTERM,), (signal.SIGTERM, signal.SIGHUP)])
+def test_sigterm_while_a_command_ends_is_answered_without_a_word(signals: tuple[signal.Signals, ...]):
+    """It finds the event loop being closed, which no exception may interrupt. Asked again, the command is gone."""
+    said, errors = subprocess.PIPE, subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", ENDING], text=True, stdout=said, stderr=errors) as command:
+        assert command.stdout is not None
+        assert command.stdout.readline() == "ending\n"
+        for each in signals:
+            command.send_signal(each)
+        assert command.communicate(timeout=60) == ("ended\n" if len(signals) == 1 else "", "")
+    assert command.returncode in ((0,) if len(signals) == 1 else (128 + each for each in signals))

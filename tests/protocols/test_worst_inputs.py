@@ -18,7 +18,7 @@ from protocols.catalogue.messages import CreateStream, ShowStream
 from protocols.catalogue.streams import StreamDefinition
 from protocols.delivery.messages import OpenSubscription, Publish, Published
 from protocols.events import Event
-from protocols.execution.messages import PlanQuery
+from protocols.execution.messages import PlanQuery, QueryAccepted, SubmitQuery
 from protocols.ids import Key, Millis
 from protocols.messages import Refused
 from protocols.peer import Peer
@@ -33,14 +33,16 @@ from queries import sql
 from queries.catalogue import Stream
 from queries.cost import Rates
 from queries.schema import Schema
+from queries.size import WORDS_MAX
 from tests.protocols.lone import Lone
 from tests.protocols.placement.trees import peer
 from tests.protocols.store.network import StoreNetwork
+from tests.soaking import many
 
 pytestmark = [pytest.mark.alone, pytest.mark.slow]
 
 EVENT_MS = 50.0
-ENTRIES = 10_000
+ENTRIES = many(20_000, 100_000)
 PEERS = 64
 NAMES = 600
 LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789" * 2
@@ -81,7 +83,7 @@ def no_rubbish() -> Iterator[None]:
 
 
 def test_store(monkeypatch: pytest.MonkeyPatch):
-    """Ten thousand entries among four peers, of which one is killed, one comes back, one leaves."""
+    """Many entries among four peers, of which one is killed, one comes back, one leaves."""
     network = StoreNetwork(1, 4, limits=StoreLimits())
     network.run(2_000)
     writer, now = network.up[0], network.time
@@ -143,10 +145,32 @@ def test_delivery(monkeypatch: pytest.MonkeyPatch, kind: str):
 
 @pytest.mark.parametrize("text", ["[" * 20_000, "(" * 20_000, "x " * 10_000, "SELECT a FROM " * 1_000])
 def test_execution(monkeypatch: pytest.MonkeyPatch, text: str):
-    """Long texts that mean nothing; docs/guarantees.md says how long one takes that means something."""
+    """Long texts that mean nothing."""
     lone = Lone()
     longest = Longest(monkeypatch, Peer)
     assert isinstance(lone.answer(PlanQuery(text=f"SELECT a FROM {text}")), Refused)
+    longest.check()
+
+
+@pytest.mark.parametrize(
+    ("beginning", "part", "words", "end"),
+    [
+        ("SELECT a FROM s WHERE a = 0", " OR a = {}", 4, ""),
+        ("SELECT a FROM s WHERE a = 0", " AND a BETWEEN {} AND 9", 6, ""),
+        ("SELECT CASE", " WHEN a = {} THEN 1", 6, " END AS x FROM s"),
+        ("SELECT a", ", a + {} AS x{}", 6, " FROM s"),
+        ('<r>{ for $s in stream("s")/r/t where $s/a > 0', " and $s/a > {}", 6, " return <t/> }</r>"),
+    ],
+)
+def test_execution_of_long_texts(monkeypatch: pytest.MonkeyPatch, beginning: str, part: str, words: int, end: str):
+    """The longest texts that a query may have."""
+    lone = Lone()
+    lone.answer(CreateStream(definition=StreamDefinition(name="s", schema=Schema.parse("a int"))))
+    lone.answer(PlanQuery(text=f"{beginning}{end}"))  # It loads what it needs.
+    text = beginning + "".join(part.format(number, number) for number in range((WORDS_MAX - 40) // words)) + end
+    longest = Longest(monkeypatch, Peer)
+    request = lone.ask(SubmitQuery(text=text, name="q"), 5_000)
+    assert isinstance(lone.answers[request][-1], QueryAccepted)
     longest.check()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
@@ -380,11 +380,11 @@ def key_dropped_without_acks() -> Patch:
     """What belongs to others now is dropped as soon as it has been offered to them."""
     advance = Handovers.advance
 
-    def drop(handovers: Handovers, now: Millis) -> list[Effect]:
-        effects = advance(handovers, now)
-        dropped = list(handovers._open)
-        handovers._open.clear()
+    def drop(handovers: Handovers, keys: Sequence[Key], now: Millis) -> list[Effect]:
+        effects = advance(handovers, keys, now)
+        dropped = [key for key in keys if key in handovers._open]
         for key in dropped:
+            del handovers._open[key]
             handovers.table.drop(key)
         return [*effects, *(Append(KeyDropped(key=key)) for key in dropped)]
 
@@ -398,7 +398,7 @@ def absence_taken_for_deletion() -> Patch:
 
     def believe(comparisons: Comparisons, peer: PeerId, comparison: Any, message: StoreOffer) -> list[Effect]:
         theirs = {version.key for version in message.versions}
-        ours = versions_in(comparisons.table.meant(comparison.is_meant), message.buckets)
+        ours = versions_in(comparisons.table.meant(comparison.is_meant, message.buckets), message.buckets)
         for key in dict.fromkeys(version.key for bucket in message.buckets for version in ours.get(bucket, ())):
             if key not in theirs:
                 comparisons.table.drop(key)
@@ -410,7 +410,7 @@ def absence_taken_for_deletion() -> Patch:
 @bug(LEAVING, seeds=10)
 def leave_without_draining() -> Patch:
     """A peer that leaves says that all is handed over, and hands over nothing."""
-    return patch.object(Handovers, "entries_left", lambda handovers: 0)
+    return patch.object(Handovers, "entries_left", lambda handovers, keys: 0)
 
 
 @bug(LEAVING, seeds=20)

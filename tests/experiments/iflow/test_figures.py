@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from experiments import sweep
-from experiments.iflow import figure_2, figure_6, figure_12, figure_13, figure_15, model
+from experiments.iflow import figure_2, figure_6, figure_12, figure_13, figure_15, joint, model
 from experiments.iflow.deploy import Deployed, Filters, measure, outcome
 from experiments.iflow.model import Query, World
 from experiments.report import Claim
@@ -125,3 +125,8 @@ def test_figure_15(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(figure_15, "PEERS", (64, 128))
     found = figure_15.figure(sweep.Options(SMALL, out=tmp_path))
     assert held(figure_15.claims(found, SMALL), "theorems")
+
+
+def test_queries_planned_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert joint.main(["--scale", "0.02", "--out", str(tmp_path)]) == 0
+    assert "holds         ours: planning queries again" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""How large one publish may be: in bytes, and in rows, since tiny rows take as long as others."""
+"""How large one publish may be, in bytes and in rows, and how long the names that go with messages."""
 
 from __future__ import annotations
 
@@ -8,8 +8,19 @@ from peerd.client.publisher import Publisher
 from peerd.rows import PUBLISH_ROWS_MAX, Row
 from protocols.catalogue.messages import CreateStream
 from protocols.catalogue.streams import StreamDefinition
-from protocols.delivery.messages import Publish, Published
+from protocols.delivery.messages import (
+    SESSION_BYTES_MAX,
+    SUBSCRIPTION_NAME_MAX,
+    Opened,
+    OpenSubscription,
+    Publish,
+    Published,
+    Subscribe,
+    subscription_name,
+)
+from protocols.errors import RemoteProtocolError
 from protocols.messages import Refused
+from protocols.wire import COMMANDS
 from queries.schema import Schema
 from tests.protocols.lone import Lone
 
@@ -28,6 +39,32 @@ def test_a_publish_of_too_many_rows_is_refused(too_many: int):
         assert answer.detail == "At most 50000 rows at once."
     else:
         assert answer == Published(first=0, count=count, stamp=getattr(answer, "stamp", None))
+
+
+def test_who_publishes_is_named_by_few_bytes():
+    for size in (SESSION_BYTES_MAX, SESSION_BYTES_MAX + 1):
+        raw = COMMANDS.encode(Publish(stream="s", rows=b"", count=0, session=bytes(size)))
+        if size <= SESSION_BYTES_MAX:
+            assert isinstance(COMMANDS.decode(raw), Publish)
+        else:
+            with pytest.raises(RemoteProtocolError):
+                COMMANDS.decode(raw)
+
+
+def test_the_name_of_a_subscription_is_bounded():
+    """It goes with every batch, which may have the size of a message already."""
+    lone, name = Lone(), "x" * SUBSCRIPTION_NAME_MAX
+    lone.answer(CreateStream(definition=StreamDefinition(name="s", schema=SCHEMA)))
+    assert isinstance(lone.answer(OpenSubscription(stream="s", subscription=name)), Opened)
+    answer = lone.answer(OpenSubscription(stream="s", subscription=f"{name}x"))
+    assert isinstance(answer, Refused)
+    assert (answer.code, answer.error) == ("invalid", "a subscription cannot have a name of 501 characters")
+    Subscribe(subscription=name, stream="s", positions=(), since=0, credit=1).check()
+    with pytest.raises(RemoteProtocolError):
+        Subscribe(subscription=f"{name}x", stream="s", positions=(), since=0, credit=1).check()
+    assert subscription_name(name) == name
+    longer, other = subscription_name(f"{name}x"), subscription_name(f"{name}y")
+    assert (len(longer), len(other), longer != other) == (SUBSCRIPTION_NAME_MAX, SUBSCRIPTION_NAME_MAX, True)
 
 
 class Sent:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from protocols.delivery.messages import Origin
 from protocols.effects import Effect, Send
+from protocols.errors import RemoteProtocolError
 from protocols.join_index.evaluator import LAPSE_MS, RESEND_MS, Evaluator
 from protocols.join_index.keys import value_text
 from protocols.join_index.limits import JoinLimits
@@ -85,6 +87,53 @@ def test_a_receipt_says_how_many_results_had_left_by_then():
     assert effects == [Send(SUBSCRIBER, told), Send(REWRITER, receipt)]
     again = evaluator.unpack(REWRITER, parcel(vl_part(), number=2), now=LIFE)
     assert again == [Send(REWRITER, receipt)], "a parcel that comes twice tells nothing twice, and says the same"
+
+
+def test_an_attempt_whose_number_is_none_is_another_query():
+    evaluator = an_evaluator()
+    evaluator.unpack(REWRITER, parcel(queries=(Q_1,)), now=LIFE)
+    endless = query(name=f"q~{'9' * 5000}", life=9)
+    refused = evaluator.unpack(REWRITER, parcel(number=2, queries=(endless,)), now=LIFE)
+    assert refused == [Send(REWRITER, Receipt(number=2, life=LIFE))]
+    assert list(evaluator.tables.queries) == ["q~1"]
+    with pytest.raises(RemoteProtocolError, match="too long"):
+        parcel(queries=(endless,)).check()
+
+
+@pytest.mark.parametrize("row", [(), (None, 7), ("x", 7)])
+def test_a_tuple_without_what_its_columns_say_is_refused_with_its_parcel(row: tuple[object, ...]):
+    asked = query("SELECT R.A, S.D FROM R, S WHERE R.B = S.E AND R.A < S.D", name="q~1", life=9)
+    evaluator = an_evaluator()
+    evaluator.unpack(REWRITER, parcel(trigger(asked), queries=(asked,)), now=LIFE)
+    strange = msgspec.structs.replace(vl_part(), rows=msgspec.msgpack.encode([row]))
+    parcel(strange, number=2).check()
+    (sent,) = evaluator.unpack(REWRITER, parcel(strange, number=2), now=LIFE)
+    assert isinstance(sent, Send)
+    assert isinstance(sent.message, Receipt)
+    assert sent.message.refused
+    evaluator.validate()
+
+
+def test_what_cannot_be_computed_of_a_pair_keeps_no_other_result_back():
+    asked = query("SELECT R.A + S.D AS sum FROM R, S WHERE R.B = S.E", name="q~1", life=9)
+    evaluator = an_evaluator()
+    evaluator.unpack(REWRITER, parcel(trigger(asked), queries=(asked,)), now=LIFE)
+    good, strange = vl_part(), vl_part(sequence=1)
+    strange = msgspec.structs.replace(strange, rows=msgspec.msgpack.encode([(None, 7)]))
+    told, receipt = evaluator.unpack(REWRITER, parcel(good, strange, number=2), now=LIFE)
+    assert isinstance(receipt, Send)
+    assert receipt.message == Receipt(number=2, life=LIFE, sent=(SentTo(SUBSCRIBER, 9, 1),))
+    assert isinstance(told, Send)
+    assert isinstance(told.message, JoinResults)
+    assert [msgspec.msgpack.decode(each.rows) for each in told.message.results] == [[[6], [None]]]
+
+
+@pytest.mark.parametrize(
+    "rows", [b"", b"\xc1", msgspec.msgpack.encode([(5, 7), (5, 7)]), b"\x91\x92\x05" + b"\x91" * 5000]
+)
+def test_a_load_says_how_many_rows_it_has(rows: bytes):
+    with pytest.raises(RemoteProtocolError, match="rows are not as many"):
+        parcel(msgspec.structs.replace(vl_part(), rows=rows)).check()
 
 
 def test_results_are_told_until_they_have_arrived():

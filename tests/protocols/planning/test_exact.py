@@ -9,8 +9,8 @@ import pytest
 from protocols.planning import programme
 from protocols.planning.exact import plan_exactly
 from protocols.planning.exhaustive import plan_exhaustively, plans_of
-from protocols.planning.problem import Joined, Problem, joins_of, lemma_1
-from tests.protocols.planning.problems import make_problem, make_view
+from protocols.planning.problem import Joined, Problem, is_connected, joins_of, lemma_1
+from tests.protocols.planning.problems import make_graph, make_problem, make_view
 from tests.seeds import draw_seed
 
 CASES = 1000
@@ -51,6 +51,35 @@ def test_lemma_1_counts_the_plans_without_reuse():
         problem = make_problem(luck, make_view(luck, 3), streams, derived=0.0, extra=1.0)
         assert len(list(plans_of(problem))) == trees * 3 ** (streams - 1)
         assert lemma_1(streams, 3) == {4: 18}.get(streams, trees) * 3 ** (streams - 1)
+
+
+def every_split(graph: tuple[int, ...]) -> dict[int, set[int]]:
+    """All sets and splits, from the definition."""
+    whole = 1 << len(graph)
+    sets = [streams for streams in range(1, whole) if is_connected(graph, streams)]
+    return {
+        streams: {
+            part for part in sets if part & ~streams == 0 and streams ^ part in sets and part & streams & -streams
+        }
+        for streams in sets
+        if streams.bit_count() > 1
+    }
+
+
+def test_splits_are_those_of_connected_sets_into_connected_sets():
+    luck = Random(draw_seed())
+    for _ in range(40):
+        graph = make_graph(luck, luck.randint(1, 6), luck.choice((0.0, 0.3, 1.0)))
+        found = programme.all_splits(graph)
+        assert {streams: set(parts) for streams, parts in found.items()} == every_split(graph)
+        assert [each.bit_count() for each in found] == sorted(each.bit_count() for each in found)
+
+
+def test_a_long_chain_is_planned_and_a_dense_query_is_not_begun():
+    chain = tuple((1 << n >> 1 | 2 << n) & ((1 << 32) - 1) for n in range(32))
+    assert programme.is_plannable(chain)
+    assert len(programme.all_splits(chain)) == 32 * 31 / 2
+    assert not programme.is_plannable(tuple(((1 << 32) - 1) ^ 1 << n for n in range(32)))
 
 
 def test_the_ceiling_changes_nothing():

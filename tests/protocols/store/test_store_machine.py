@@ -316,7 +316,7 @@ def test_whoever_is_compared_with_lists_what_it_holds_where_the_checksums_differ
     for each in (machine, other):
         give(each, entry(item="both"))
     give(machine, entry(item="ours"))
-    digests = tuple(digests_of(other._table, 0).items())
+    digests = tuple(digests_of(other._table).items())
     digest = StoreDigest(round=7, neighbours=(ME, B), start=0, digests=digests)
     (offer,) = [each.message for each in machine.handle(Received(A, digest), NOW) if isinstance(each, Send)]
     assert offer.versions == (version_of(entry(item="ours")),)

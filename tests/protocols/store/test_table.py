@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from protocols.ids import Key, PeerId
 from protocols.store.entries import Entry
-from protocols.store.limits import StoreLimits
+from protocols.store.limits import BUCKETS, StoreLimits
 from protocols.store.messages import ItemName
-from protocols.store.table import BUCKETS, EntryTable, digests_of, size_of, versions_in
+from protocols.store.table import EntryTable, digests_of, size_of, versions_in
 
 ENTRIES = st.builds(
     Entry,
@@ -50,14 +50,14 @@ def test_any_order_and_any_repetition_ends_with_the_same(entries: list[Entry], r
     assert [(each.key, each.item, each.stamp, each.writer, each.value or b"") for each in contents(one)] == sorted(
         (each.key, each.item, each.stamp, each.writer, each.value or b"") for each in newest
     )
-    assert digests_of(one, 0) == digests_of(other, 0)
+    assert digests_of(one) == digests_of(other)
 
 
 @given(st.lists(ENTRIES, max_size=10), st.lists(ENTRIES, max_size=10))
 def test_checksums_are_equal_exactly_where_the_versions_are(left: list[Entry], right: list[Entry]):
     one, other = filled(left), filled(right)
     ours, theirs = versions_in(one, range(BUCKETS)), versions_in(other, range(BUCKETS))
-    digests, other_digests = digests_of(one, 0), digests_of(other, 0)
+    digests, other_digests = digests_of(one), digests_of(other)
     for bucket in sorted(ours | theirs):
         one_side = sorted(
             (each.key, each.item, each.stamp, one.get(ItemName(each.key, each.item)).entry.writer)
@@ -74,7 +74,9 @@ def test_checksums_are_equal_exactly_where_the_versions_are(left: list[Entry], r
 def test_what_runs_out_is_forgotten_by_everybody_alike(entries: list[Entry], now: int):
     table = filled(entries)
     expected = [each for each in contents(table) if each.expires_at == 0 or each.expires_at > now]
-    table.expire(now)
+    for key in table.keys:
+        is_left = table.expire(key, now)
+        assert is_left == (key in table)
     table.validate()
     assert contents(table) == expected
 
