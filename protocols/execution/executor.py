@@ -23,7 +23,7 @@ from protocols.part import Part
 from protocols.role import Owned
 from protocols.sharing.host import Outcome, StreamHost
 from protocols.sharing.messages import ListShared
-from protocols.sharing.tap import Broken, Due, NoRows, Opened, Some, Tap, What
+from protocols.sharing.tap import Broken, Due, NoRows, Some, Tap, TapOpened, What
 from protocols.subgraphs import (
     Deploy,
     Deployed,
@@ -327,7 +327,7 @@ class Executor:
 
     def _give(self, key: RunKey, alias: str, what: What, now: Millis) -> list[Effect]:
         match what:
-            case Opened():
+            case TapOpened():
                 self.hosted[key].unopened.pop(alias, None)
                 return self._announce(self.hosted[key])
             case Refused():

@@ -30,7 +30,7 @@ class Carried:
 
 
 @dataclass(slots=True)
-class Outbox:
+class Parcels:
     """The parcels of a rewriter.
 
     Keeps:     parcels without a receipt

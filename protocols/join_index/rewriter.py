@@ -52,7 +52,7 @@ from protocols.join_index.messages import (
     SentBy,
 )
 from protocols.join_index.panel import Panel
-from protocols.join_index.parcels import Outbox
+from protocols.join_index.parcels import Parcels
 from protocols.join_index.reader import (
     PIECE_BYTES,
     PIECE_ROWS,
@@ -119,7 +119,7 @@ class Rewriter:
     _held_by: dict[HeldName, Reader] = field(default_factory=dict)
     _sides: dict[JoinId, dict[HeldName, None]] = field(default_factory=dict)  # The sides held of each query.
     _requests: dict[RequestId, Reader] = field(default_factory=dict)
-    _outbox: Outbox = field(default_factory=Outbox)
+    _parcels: Parcels = field(default_factory=Parcels)
     _seen_at: dict[PeerId, Millis] = field(default_factory=dict)  # When each evaluator was last heard.
     _released: dict[PeerId, dict[JoinId, Millis]] = field(default_factory=dict)  # Until when each evaluator is told.
     _gone: Recently[JoinId] = field(default_factory=Recently)  # Released queries: not taken again for a while.
@@ -132,7 +132,7 @@ class Rewriter:
 
     def begin(self, now: Millis) -> None:
         self.life = now
-        self._outbox.begin(now)
+        self._parcels.begin(now)
 
     # Queries.
 
@@ -225,7 +225,7 @@ class Rewriter:
             has_all_since = reader.since <= inserted_at and reader.forgotten < inserted_at
             if is_alike and has_all_since:
                 return reader, []
-        number = f"{self.life:x}-{self._outbox.next_number():x}"
+        number = f"{self.life:x}-{self._parcels.next_number():x}"
         name = subscription_name(f"join/{held.attribute}/{self.peer_id.short}/{number}")
         reads = Reads(version=held.source.schema.version, reader="joins through the index")
         stream, share = held.source.stream, held.share
@@ -285,7 +285,7 @@ class Rewriter:
         self._requests.pop(reader.request, None)
         for name in reader.held:
             self._unfile(name)
-        self._outbox.drop(reader)
+        self._parcels.drop(reader)
         self.inside.forget(reader.request)
         return [Tell(Abandoned(reader.request))]
 
@@ -332,7 +332,7 @@ class Rewriter:
         return [*sent, *self._settle(reader, now)]
 
     def _carry(self, reader: Reader, dispatch: Dispatch, loads: Iterable[Load], now: Millis) -> list[Send]:
-        sent = self._outbox.carry(reader, dispatch, loads, now)
+        sent = self._parcels.carry(reader, dispatch, loads, now)
         for each in sent:
             self._seen_at.setdefault(each.peer, now)
         return sent
@@ -340,14 +340,14 @@ class Rewriter:
     # Receipts.
 
     def receipt(self, sender: PeerId, receipt: Receipt, now: Millis) -> list[Effect]:
-        expect(self._outbox.is_to(sender, receipt.number), "a receipt for a parcel that went to another peer")
+        expect(self._parcels.is_to(sender, receipt.number), "a receipt for a parcel that went to another peer")
         if sender in self._seen_at:
             self._seen_at[sender] = now
         effects: list[Effect] = []
         for reader in list(self.readers.values()):
             if reader.used.get(sender, receipt.life) != receipt.life:
                 effects += self._lose(reader, f"peer {sender.short} was restarted", now)
-        carried = self._outbox.take(receipt.number)
+        carried = self._parcels.take(receipt.number)
         if carried is None:  # Its reader is closed, or this is the second receipt.
             return effects
         reader = carried.reader
@@ -395,7 +395,7 @@ class Rewriter:
             if now - held.leased_at > LEASE_MS:
                 reader.lapsed[name[0]] = held.incarnation
                 effects += self._forget(name, now)
-        effects += self._outbox.again(now)
+        effects += self._parcels.again(now)
         effects += self._look_after_evaluators(now)
         effects += self._merge()
         for reader in self.readers.values():
@@ -404,7 +404,7 @@ class Rewriter:
 
     def _look_after_evaluators(self, now: Millis) -> list[Effect]:
         used = {peer: None for reader in self.readers.values() for peer in reader.used}
-        used |= dict.fromkeys(self._outbox.waiting())
+        used |= dict.fromkeys(self._parcels.waiting())
         self._seen_at = {peer: at for peer, at in self._seen_at.items() if peer in used}
         effects: list[Effect] = []
         for peer in list(used):
@@ -437,7 +437,7 @@ class Rewriter:
     def _lose_with(self, peer: PeerId, now: Millis) -> list[Effect]:
         del self._seen_at[peer]
         self._panel.shun([peer], now)
-        waiting = self._outbox.waiting().get(peer, [])
+        waiting = self._parcels.waiting().get(peer, [])
         lost = [reader for reader in self.readers.values() if peer in reader.used or reader in waiting]
         reason = f"peer {peer.short} was silent for {SILENT_MS // 1000} s"
         return [effect for reader in lost for effect in self._lose(reader, reason, now, peer)]
@@ -469,7 +469,7 @@ class Rewriter:
 
     def is_empty(self) -> bool:
         """Whether nothing of any query is left."""
-        return not self.readers and self._outbox.is_empty() and not self._released
+        return not self.readers and self._parcels.is_empty() and not self._released
 
     @property
     def remembers(self) -> bool:
@@ -482,7 +482,7 @@ class Rewriter:
         for reader in self.readers.values():
             assert reader.held, "a reader without queries is closed"
             reader.validate()
-        self._outbox.validate(self.readers)
+        self._parcels.validate(self.readers)
 
 
 def _why(reader: Reader, error: Exception) -> str:

@@ -13,6 +13,7 @@ from protocols.delivery.messages import (
     Heeded,
     Missed,
     NeedsChanged,
+    Opened,
     OpenSubscription,
     Origin,
     Placed,
@@ -23,7 +24,6 @@ from protocols.delivery.messages import (
     Seen,
     Silent,
 )
-from protocols.delivery.messages import Opened as SubscriptionOpened
 from protocols.effects import Effect, Tell
 from protocols.events import Abandoned
 from protocols.ids import Millis, PeerId, RequestId, StreamName
@@ -33,7 +33,7 @@ from protocols.messages import Answer, Refused
 from protocols.sharing.messages import SharedListed, SharedShown
 from protocols.sharing.needs import together
 from protocols.sharing.shared import SharedStream
-from protocols.sharing.tap import Due, Opened, Tap
+from protocols.sharing.tap import Due, Tap, TapOpened
 
 REST_MS: Final = 10_000  # A tap that was too slow reads alone for so long; twice as long the next time.
 REST_MAX_MS: Final = 300_000
@@ -187,7 +187,7 @@ class StreamHost:
 
     def _of_shared(self, stream: SharedStream, answer: Answer, now: Millis) -> Outcome:
         match answer:
-            case SubscriptionOpened():
+            case Opened():
                 stream.is_open = True
                 return [], [due for tap in stream.taps if tap.request is None for due in self._opened(tap)]
             case Placed():
@@ -270,7 +270,7 @@ class StreamHost:
 
     def _of_own(self, tap: Tap, answer: Answer, now: Millis) -> Outcome:
         match answer:
-            case SubscriptionOpened():
+            case Opened():
                 return [], self._opened(tap)
             case Placed():
                 return self._placed_alone(tap, answer, now)
@@ -292,7 +292,7 @@ class StreamHost:
         if tap.is_open:
             return []
         tap.is_open = True
-        return [Due(tap, Opened())]
+        return [Due(tap, TapOpened())]
 
     def _placed_alone(self, tap: Tap, answer: Placed, now: Millis) -> Outcome:
         stream = self._stream_of(tap)

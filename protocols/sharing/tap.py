@@ -18,7 +18,7 @@ from queries.plan import Source
 from queries.schema import Row
 
 
-class Opened(NamedTuple):
+class TapOpened(NamedTuple):
     """From now on no tuple is missed."""
 
 
@@ -55,7 +55,7 @@ class Broken(NamedTuple):
     reason: str
 
 
-What = Opened | Part | Some | NoRows | Batch | Missed | Publishers | Silence | Refused | Broken
+What = TapOpened | Part | Some | NoRows | Batch | Missed | Publishers | Silence | Refused | Broken
 """What a tap gives its reader."""
 
 

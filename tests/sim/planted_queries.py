@@ -265,7 +265,7 @@ def parcels_not_sent_again() -> Patch:
 
     def once(rewriter: Rewriter, reader: Any, dispatch: Any, parts: Any, now: Millis) -> list[Effect]:
         effects = carry(rewriter, reader, dispatch, parts, now)
-        rewriter._outbox._carried.clear()
+        rewriter._parcels._carried.clear()
         dispatch.parcels = 0
         return effects
 

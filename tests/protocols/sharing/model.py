@@ -40,8 +40,7 @@ from protocols.limits import Limits
 from protocols.messages import Refused
 from protocols.part import Part, parts_of, timed_rows
 from protocols.sharing.host import Outcome, StreamHost
-from protocols.sharing.tap import Due, NoRows, Some, Tap
-from protocols.sharing.tap import Opened as TapOpened
+from protocols.sharing.tap import Due, NoRows, Some, Tap, TapOpened
 from protocols.sieve import selected
 from queries.catalogue import Stream
 from queries.compile import predicate_on_batch
