@@ -188,7 +188,7 @@ def test_windows_go_on_where_a_watermark_is_beyond_the_calendar(lateness_ms: int
             lone.answer(Punctuate(stream="s", before_us=before_us))
             lone.wait(3000)
     assert lone.peer.proxy.queries["q"].state == "running"
-    assert lone.peer.proxy.queries["q"].reason == ""
+    assert lone.peer.proxy.queries["q"].retry.reason == ""
 
 
 def test_a_punctuation_that_readers_could_not_read_is_refused():

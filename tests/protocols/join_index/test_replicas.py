@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from protocols.catalogue.events import PublisherEntry
 from protocols.catalogue.messages import PublisherShown, StreamShown
 from protocols.catalogue.shares import PublisherShare
 from protocols.catalogue.statistics import StreamStatistics
@@ -175,8 +174,8 @@ def test_streams_of_many_fast_publishers_have_several_rewriters_unasked(
     publishers: int, rate_per_s: float, replicas: int
 ):
     statistics = StreamStatistics(rate_per_s=rate_per_s, row_bytes=9.0, fields=())
-    entry = PublisherEntry(peer=PUBLISHER, epoch=1, statistics=statistics)
-    fast = PublisherShown(**msgspec.structs.asdict(entry))
+    told = dict.fromkeys(("accepted", "processed", "pending", "dead_lettered", "expired"), 0)
+    fast = PublisherShown(peer=PUBLISHER, epoch=1, backup=None, **told, statistics=statistics)
     definition = StreamDefinition(name="R", schema=STREAMS["R"].schema)
     shown = StreamShown(definition=definition, publishers=(fast,) * publishers, subscriptions=0)
     queries = Subscriber(SUBSCRIBER, Inside(), lambda: (EVALUATOR, REWRITER, OTHER, PUBLISHER))
