@@ -25,7 +25,8 @@ class Limits:
     poll_ms: Millis = 2000  # How often a subscriber looks up the publishers.
     tick_ms: Millis = 1000
     heartbeat_ms: Millis = 500  # How often a silent publisher says so to readers that go by its time.
-    greet_ms: Millis = 1000  # How long a new publisher waits for such readers before its first tuple.
+    greet_ms: Millis = 1000  # How long a new publisher waits for such readers before its first tuple,
+    greet_least_ms: Millis = 500  # and how long in any case if tuples have an event time, for others who begin with it.
     advertise_every_ms: Millis = 10_000  # How often live statistics are advertised,
     advertise_soonest_ms: Millis = 2000  # or sooner, if they have changed by much.
     advertisement_life_ms: Millis = 24 * 3600 * 1000

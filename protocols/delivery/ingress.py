@@ -357,7 +357,8 @@ class Ingress:
             return self._refuse_early(event.name, too_many(event.name, self.limits.streams_max))
         epoch = max(now, self._just_closed.pop(event.name, 0) + 1)
         outbox = self._open(definition, epoch, self.backups.nearest(), LogBounds(0, 0))
-        outbox.quiet_from, outbox.greeting = now, Greeting(now + self.limits.greet_ms)
+        least = now + self.limits.greet_least_ms if definition.event_time is not None else now
+        outbox.quiet_from, outbox.greeting = now, Greeting(now + self.limits.greet_ms, least)
         outbox.readers = _peers(event.subscribers)
         opened: list[Effect] = [Append(outbox.opened())] if outbox.feed.is_logged else []
         return [*opened, AfterSync(tuple(self.advertising.advertise(outbox, "open", now)))]

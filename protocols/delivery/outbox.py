@@ -41,21 +41,23 @@ class Greeting:
     """A new publisher makes itself known before its first tuple, to all readers that go by the time of publishers.
 
     Without it the watermark of a reader could pass the first tuples: the reader would not know whom to wait for. A
-    reader that stays away delays the first tuple until `until`, not longer.
+    reader that stays away delays the first tuple until `until`, not longer. If tuples have an event time, others who
+    begin in the same moment are to be known, too, before it passes theirs.
     """
 
     until: Millis
+    least: Millis = 0
     awaited: dict[SubscriptionId, None] | None = None  # None: the catalogue has not said yet who reads.
 
     def hear(self, readers: tuple[SubscriberEntry, ...], feed: Feed) -> None:
         """The catalogue lists these readers."""
         known = {name for name, consumer in feed.consumers.items() if consumer.credit}
-        self.awaited = {
-            each.subscription: None for each in readers if each.heartbeats and each.subscription not in known
-        }
+        timed = [each.subscription for each in readers if each.heartbeats]
+        self.awaited = {each: None for each in timed if each not in known}
+        self.least = self.least if timed else 0
 
     def is_over(self, now: Millis) -> bool:
-        return now >= self.until or self.awaited == {}
+        return now >= self.until or (self.awaited == {} and now >= self.least)
 
 
 @dataclass(slots=True)

@@ -162,9 +162,9 @@ def test_a_new_publisher_waits_until_readers_know_it_but_not_for_ever() -> None:
     assert outbox.greeting is None, "nobody reads"
     assert lone.answers[70] == [Published(first=0, count=0, stamp=lone.peer.clock.latest)]
 
-    def greeted() -> list[Effect]:
+    def greeted(least_ms: int = 0) -> list[Effect]:
         """As a new publisher, when the catalogue lists a reader elsewhere."""
-        outbox.greeting = Greeting(lone.now + LIMITS.greet_ms)
+        outbox.greeting = Greeting(lone.now + LIMITS.greet_ms, lone.now + least_ms)
         row = SCHEMA.encode([(1, _TIME)])
         assert publisher.handle(Requested(71, Publish(stream="flights", rows=row, count=1)), lone.now) == []
         readers = (SubscriberEntry(subscription="q", peer=OTHER, heartbeats=True),)
@@ -183,6 +183,11 @@ def test_a_new_publisher_waits_until_readers_know_it_but_not_for_ever() -> None:
     lone.perform(greeted())
     lone.wait(2 * LIMITS.greet_ms)
     assert (outbox.feed.next, outbox.greeting) == (before + 2, None), "the reader stayed away"
+    lone.perform(greeted(LIMITS.greet_least_ms))
+    lone.happen(Received(OTHER, subscribe))
+    assert outbox.feed.next == before + 2, "others may begin with it"
+    lone.wait(LIMITS.greet_least_ms)
+    assert (outbox.feed.next, outbox.greeting) == (before + 3, None)
 
 
 def test_a_backup_speaks_for_a_publisher_that_no_longer_keeps_an_origin() -> None:
