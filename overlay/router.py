@@ -108,6 +108,8 @@ class Router:
 
     def __init__(self, dht: Dht, links: Links) -> None:
         self.on_message: Callable[[PeerId, Key | None, bytes], None] = _nobody_listens
+        # Whether more messages of a peer can be taken. What cannot be taken is not receipted, so its sender repeats it.
+        self.has_room: Callable[[PeerId], bool] = lambda _: True
         self.counters: Counter[str] = Counter()
         self._dht = dht
         self._links = links
@@ -315,7 +317,8 @@ class Router:
             self._receive(peer, message)
 
     def _receive(self, peer: PeerId, message: Deliver) -> None:
-        if self._busy[peer] >= _BUSY_MAX:  # It does not read our receipts, or sends more than it should.
+        # It does not read our receipts, or sends more than it should.
+        if self._busy[peer] >= _BUSY_MAX or not self.has_room(peer):
             self.counters["frames_refused_total"] += 1
             return
         receipts = self._received.setdefault((peer, message.boot), OrderedDict())

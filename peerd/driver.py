@@ -88,10 +88,19 @@ DISK_FULL_RETRY_S: Final = 1.0
 TRACE_EVENTS: Final = 32
 LIFE_FILE: Final = "life"
 UNKNOWN_SAID_MAX: Final = 1024
+WAITING_BYTES_MAX: Final = 32 << 20  # Of one peer, in messages that wait. Its next frames are not taken meanwhile.
+MESSAGE_BYTES: Final = 1024  # What a message takes beside its own bytes, about.
 OWN_REQUEST: Final[RequestId] = 0  # Requests of the driver itself; clients count from 1.
 _TRACE_CHARACTERS: Final = 400
 
 log = structlog.get_logger("peerd.driver")
+
+
+class _Heard(msgspec.Struct, frozen=True):
+    """A message of another peer that waits, and how much it takes."""
+
+    event: Received
+    size: int
 
 
 class Driver:
@@ -120,7 +129,8 @@ class Driver:
         self._journal = Journal(disk, RECORDS.encode, RECORDS.decode)
         self._gate = SyncGate()
         self._courier = Courier(overlay.router, overlay.understanding, self.submit)
-        self._events: deque[Event] = deque()
+        self._events: deque[Event | _Heard] = deque()
+        self._waiting: Counter[PeerId] = Counter()  # Bytes of their messages among these.
         self._turn_is_due = False
         self._longest_s = 0.0  # What the longest event took.
         self._timers: dict[TimerName, asyncio.TimerHandle] = {}
@@ -149,6 +159,7 @@ class Driver:
             cut_bytes=recovered.cut_bytes,
             took_s=round(time.monotonic() - started_at, 3),
         )
+        self._overlay.router.has_room = lambda peer: self._waiting[peer] < WAITING_BYTES_MAX
         self._overlay.router.on_message = self._received
         self._overlay.on_up.append(self._neighbourhood_changed)
         self._overlay.on_down.append(self._neighbourhood_changed)
@@ -196,8 +207,21 @@ class Driver:
 
     def submit(self, event: Event) -> None:
         """Queue an event for the machines."""
+        self._queue(event)
+
+    def _queue(self, event: Event | _Heard) -> None:
         self._events.append(event)
         self._turn_soon()
+
+    def _next_event(self) -> Event:
+        event = self._events.popleft()
+        if not isinstance(event, _Heard):
+            return event
+        sender = event.event.sender
+        self._waiting[sender] -= event.size
+        if not self._waiting[sender]:
+            del self._waiting[sender]
+        return event.event
 
     def limit(self, quotas: Quotas) -> None:
         """Set the quotas of this peer's clients."""
@@ -250,7 +274,7 @@ class Driver:
             for _ in range(min(EVENTS_PER_TURN, len(self._events))):
                 if not self.is_running:
                     return
-                event = self._events.popleft()
+                event = self._next_event()
                 self._handle(event)
                 done_at = time.monotonic()
                 if (took_s := done_at - begun_at) > min(LONG_S, self._longest_s):
@@ -437,7 +461,9 @@ class Driver:
             self.mistakes.note(sender, str(error))
             return
         self.counters["messages_in_total"] += 1
-        self.submit(Received(sender, message))
+        size = len(payload) + MESSAGE_BYTES
+        self._waiting[sender] += size
+        self._queue(_Heard(Received(sender, message), size))
 
     def _say_unknown(self, sender: PeerId, kind: str) -> None:
         """A newer release has a kind of message that this one lacks: count it, and say so once for each peer."""

@@ -46,6 +46,10 @@ def to_json(streams: Mapping[str, StreamRates]) -> bytes:
 
 def from_json(text: bytes | str) -> dict[str, StreamRates]:
     """Read such a file; raises ValueError for any other text."""
+    try:
+        said = _STREAMS.decode(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
     return {
         name: StreamRates(
             rate_per_s=each.rate_per_s,
@@ -53,7 +57,7 @@ def from_json(text: bytes | str) -> dict[str, StreamRates]:
             retention_s=each.retention_s,
             columns={field.path: _column(field) for field in each.fields},
         )
-        for name, each in _STREAMS.decode(text).items()
+        for name, each in said.items()
     }
 
 

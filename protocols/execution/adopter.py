@@ -18,7 +18,7 @@ from protocols.delivery.keeper import Keeper
 from protocols.delivery.messages import Origin
 from protocols.effects import AfterSync, Effect, Reply, SetTimer, Tell
 from protocols.events import Event, PeerDown, Requested, Started, TimerFired
-from protocols.execution.adopting import installed_in, successor
+from protocols.execution.adopting import installed_in, successor, unsound
 from protocols.execution.messages import AdoptQuery, NotHere, QueryInstalled
 from protocols.execution.proxy import QueryProxy
 from protocols.execution.refusals import not_adopted
@@ -114,7 +114,7 @@ class Adopter:
                 tries -= 1
                 if tries < 0:
                     break
-                if origin not in self.keeper.frozen and self._objection(installed, origin):
+                if origin not in self.keeper.frozen and self._objection(installed, origin, now):
                     self._retry_at[origin] = now + RETRY_MS
                 else:
                     effects += self._begin(origin, None)
@@ -156,16 +156,18 @@ class Adopter:
             hint = f'"peer query stop {name}" ends it. A proxy that dies is noticed within 15 s.'
             alive = f"its proxy {origin.publisher.short} was heard of {silent_ms / 1000:.0f} s ago"
             return [Reply(request, not_adopted(name, alive, hint))]
-        if why := self._objection(installed, origin):
+        if why := self._objection(installed, origin, now):
             return [Reply(request, not_adopted(name, why))]
         if origin in self._adopting:
             return [Reply(request, not_adopted(name, "it is being taken over just now"))]
         return self._begin(origin, request)
 
-    def _objection(self, installed: QueryInstalled, origin: Origin) -> str:
-        """Why this peer cannot be its proxy."""
-        if installed.query in self.proxy.queries:
+    def _objection(self, installed: QueryInstalled, origin: Origin, now: Millis) -> str:
+        """Why this peer cannot be its proxy. Its notes may be anything that a member wrote."""
+        if self._has_another(installed.query, origin):
             return f"peer {self.peer_id.short}, its backup, has another query of that name"
+        if problem := unsound(installed, origin.stream, now):
+            return problem
         if installed.state != "acknowledged":
             return "it was never acknowledged"
         if not self.may_publish(origin.stream):
@@ -173,6 +175,11 @@ class Adopter:
         if successor(self.keeper.notes[origin], self.keeper.feeds[origin].next) is None:
             return f"the copy at peer {self.peer_id.short} is not whole"
         return ""
+
+    def _has_another(self, name: str, origin: Origin) -> bool:
+        """Whether this peer has a query of a name already, or is about to."""
+        taken = (each for each, (query, _) in self._adopting.items() if query == name)
+        return name in self.proxy.queries or any(each != origin for each in taken)
 
     # How.
 
@@ -219,6 +226,8 @@ class Adopter:
         links = [(each.publisher, each.epoch, each.keeping.backup, each.keeping.is_taken) for each in event.custodies]
         if event.definition is None or place not in links:
             return self._undecided(origin, "no peer answers for who its backup is", now)
+        if self._has_another(self._adopting[origin][0], origin):  # It may be stopped some time.
+            return self._undecided(origin, "this peer has another query of that name", now)
         record = successor(self.keeper.notes[origin], self.keeper.feeds[origin].next)
         assert record is not None, "it was whole when it was frozen"
         name, request = self._adopting.pop(origin)

@@ -9,20 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, get_args
 
 import msgspec
 
+from protocols.clock import AHEAD_MAX_MS, wall_ms
 from protocols.delivery.messages import Note
-from protocols.execution.messages import QueryInstalled, ResultsNoted
+from protocols.execution.messages import EngineName, QueryInstalled, ResultsNoted
+from protocols.execution.refusals import NAME, unreadable
 from protocols.execution.results import QueryResults
-from protocols.ids import Millis
+from protocols.ids import MILLIS_MAX, Millis, StreamName
 from protocols.reading import read
 from queries.casts import read_interval
 
 if TYPE_CHECKING:
     from protocols.execution.submitted import SubmittedQuery
 
+
+TERMS_MAX: Final = 1 << 32
+TEXT_MAX: Final = 1 << 21  # Characters: a client's command has no more.
 
 _encode: Final = msgspec.msgpack.Encoder(enc_hook=bytes).encode
 _decoder: Final = msgspec.msgpack.Decoder(
@@ -63,6 +68,21 @@ def installed_in(notes: tuple[Note, ...]) -> QueryInstalled | None:
     """The query that notes are about, if they can be read."""
     found = [each for each in _records(notes) if isinstance(each, QueryInstalled)]
     return found[-1] if found else None
+
+
+def unsound(installed: QueryInstalled, stream: StreamName, now: Millis) -> str:
+    """Why no proxy of ours has installed such a query for the results of a stream; empty if one may have."""
+    if installed.stream != stream:
+        return "its notes are of another stream"
+    if not NAME.fullmatch(installed.query) or installed.engine not in get_args(EngineName):
+        return "its notes name no query, or no engine"
+    if unreadable(installed.statistics) is not None or len(installed.text) > TEXT_MAX:
+        return "its notes have a text that nobody submits"
+    if installed.term >= TERMS_MAX or installed.before > MILLIS_MAX:
+        return "its notes count more than there can be"
+    if wall_ms(max(installed.inserted_at, installed.since or 0)) > now + AHEAD_MAX_MS:
+        return "its notes are from the future"
+    return ""
 
 
 def successor(notes: tuple[Note, ...], count: int) -> QueryInstalled | None:

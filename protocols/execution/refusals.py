@@ -26,7 +26,7 @@ from queries.statistics import from_json
 QUERIES_MAX: Final = 5000
 TAKEOVER_MIN_MS: Final = 15_000
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
 class NoEngine(msgspec.Struct, frozen=True):
@@ -41,7 +41,7 @@ def objection(
     name: QueryId, statistics: str, known: Sequence[QueryId], clock: HybridClock, publisher: Ingress
 ) -> Refused | None:
     """Why a query of that name cannot begin at this peer now."""
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         error = f'"{name}" cannot name a query'
         return Refused(code="invalid", error=error, hint="Letters, digits, _ and -; up to 64.")
     if clock.is_off:

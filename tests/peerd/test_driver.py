@@ -6,18 +6,22 @@ import asyncio
 import contextlib
 import functools
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from overlay import router as router_module
 from peerd import driver as driver_module
 from peerd.disk import FileDisk
-from protocols.delivery.messages import OpenSubscription, Published, Rows
-from protocols.events import ClockCompared, Event, Requested
+from peerd.driver import Driver
+from protocols.delivery.messages import OpenSubscription, Published, PublisherNews, Rows
+from protocols.events import ClockCompared, Event, Received, Requested
 from protocols.ids import PeerId
 from protocols.journal.disk import DiskFull
 from protocols.journal.journal import Journal
 from protocols.messages import Answer, Done, Refused
+from protocols.wire import MESSAGES
 from tests.overlay.networks import PATIENCE_S, started, until
 from tests.peerd.desk import SCHEMA, Desk, create, publish, running
 
@@ -160,6 +164,40 @@ async def test_a_malformed_message_is_dropped_and_counted(tmp_path: Path):
         assert desk.driver.counters["messages_malformed_total"] == 4
         assert desk.driver.counters["messages_unknown_total"] == 1
         assert isinstance(await desk.answer(create("a")), Done)
+
+
+async def test_a_member_that_sends_faster_than_anybody_can_read_is_not_read_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """What waits of one member is bounded; what others send is read meanwhile."""
+    monkeypatch.setattr(driver_module, "WAITING_BYTES_MAX", 100_000)
+    async with started(2) as (overlay, other), running(overlay, tmp_path) as desk:
+        driver, router, sender = desk.driver, overlay.router, other.peer_id
+        handle, held = driver._peer.handle, True
+        heard = Counter[PeerId]()
+
+        def counted(event: Event, now: int) -> list[object]:
+            if isinstance(event, Received):
+                heard[event.sender] += 1
+            return handle(event, now)
+
+        monkeypatch.setattr(driver._peer, "handle", counted)
+        monkeypatch.setattr(driver, "_turn_soon", lambda: None if held else Driver._turn_soon(driver))
+        news = MESSAGES.encode(PublisherNews(stream="x" * 1000))
+        for number in range(100):
+            body = router_module._encode(router_module.Deliver(b"bootboot", number, [(b"", news)]))
+            router._read(sender, body)
+        taken = 100 - router.counters["frames_refused_total"]
+        assert taken == pytest.approx(100_000 / (len(news) + driver_module.MESSAGE_BYTES), abs=1)
+        assert driver._waiting == {sender: taken * (len(news) + driver_module.MESSAGE_BYTES)}
+        assert router.has_room(PeerId(bytes(20)))
+        held = False
+        driver._turn_soon()
+        await until(lambda: heard[sender] == taken, "what was taken is read")
+        assert router.has_room(sender)
+        assert not driver._waiting
+        router._read(sender, router_module._encode(router_module.Deliver(b"bootboot", 100, [(b"", news)])))
+        await until(lambda: heard[sender] == taken + 1, "and so is what comes next")
 
 
 async def test_a_peer_whose_clock_is_set_wrong_refuses_to_publish_until_it_is_right(

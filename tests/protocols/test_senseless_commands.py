@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from protocols.catalogue.messages import DropStream
 from protocols.delivery.messages import CloseSubscription, Publish, Published
 from protocols.errors import RemoteProtocolError
-from protocols.execution.messages import StopQuery
-from protocols.messages import Command
+from protocols.execution.messages import StopQuery, SubmitQuery
+from protocols.messages import Command, Refused
 from protocols.rights.messages import Revoke, SetPolicy
 from protocols.store.messages import Leave
 from protocols.wire import COMMANDS
@@ -68,3 +68,13 @@ def test_whatever_a_client_says_its_peer_goes_on(turn: int, left_out: tuple[type
     assert sent.total() > SENT / 2
     if left_out == ENDS:
         assert refusal(lone) == ""
+
+
+@pytest.mark.parametrize(
+    "text", ['{"flights":' * 5000, "[" * 5000, '{"flights": {"rate_per_s": 1e999}}', "9" * 5000, "[{"]
+)
+def test_statistics_that_are_none_are_refused(text: str):
+    lone, _ = network()
+    answer = lone.answer(SubmitQuery(text=COUNT, statistics=text))
+    assert isinstance(answer, Refused)
+    assert (answer.code, answer.error) == ("invalid", "the statistics of its streams cannot be read")

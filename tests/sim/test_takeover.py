@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from overlay.sim.network import Endpoint
 from overlay.sim.peer import SimPeer
-from protocols.execution.messages import AdoptQuery, QueryAccepted, QueryShown, ShowQuery, StopQuery, SubmitQuery
-from protocols.messages import Done, Refused
+from protocols.catalogue.entries import encode
+from protocols.delivery.messages import Backup, Note
+from protocols.execution.messages import (
+    AdoptQuery,
+    QueryAccepted,
+    QueryInstalled,
+    QueryShown,
+    ResultsNoted,
+    ShowQuery,
+    StopQuery,
+    StreamVersion,
+    SubmitQuery,
+)
+from protocols.ids import COUNT_MAX, Key
+from protocols.messages import Done, Message, Refused
+from protocols.subgraphs import Progress
 from tests.sim.asking import TEXT, Asking
+
+decoder = msgspec.msgpack.Decoder(QueryInstalled | ResultsNoted, dec_hook=lambda wanted, raw: wanted(raw))
 
 
 def shown(asking: Asking, peer: SimPeer, query: str = "kept") -> QueryShown:
@@ -82,6 +100,93 @@ def test_a_query_that_asks_for_it_is_taken_over_by_itself_again_and_again() -> N
         proxies[-2].start()
         asking.world.run_for(20_000)
         assert len(asking.read(asker, accepted)) == before
+
+
+HASTY = f"{TEXT} WITH (durability = replicated, takeover = 15 seconds)"
+
+
+def test_two_queries_of_one_name_whose_proxies_die_at_once_are_taken_over_one_after_the_other() -> None:
+    """They may have one backup, and a peer has one query of a name."""
+    asking = Asking()
+    by_backup: dict[int, list[SimPeer]] = {}
+    for peer in asking.peers:
+        backup = backup_of(asking, peer, asking.submit(peer, f"probe{peer.index}", HASTY))
+        by_backup.setdefault(backup.index, []).append(peer)
+    place, proxies = next((place, peers[:2]) for place, peers in by_backup.items() if len(peers) > 1)
+    backup = asking.peers[place]
+    twins = [asking.submit(proxy, "twin", HASTY) for proxy in proxies]
+    asking.world.run_for(10_000)
+    assert [backup_of(asking, proxy, twin) for proxy, twin in zip(proxies, twins, strict=True)] == [backup] * 2
+    for proxy in proxies:
+        proxy.crash()
+    asking.world.run_for(60_000)
+    assert backup.is_up
+    first = shown(asking, backup, "twin")
+    assert first.term == 2
+    assert isinstance(asking.ask(backup, StopQuery(query="twin")), Done)
+    asking.world.run_for(60_000)
+    second = shown(asking, backup, "twin")
+    assert (second.term, second.stream != first.stream) == (2, True)
+    assert {first.stream, second.stream} == {each.stream for each in twins}
+
+
+FORGED: dict[str, dict[str, object]] = {
+    "of another stream": {"stream": "elsewhere.1-01010101-0"},
+    "of a stream without a name": {"stream": ""},
+    "of no name": {"query": "a/b c"},
+    "of another engine": {"engine": "steam"},
+    "with numbers beyond all counts": {"before": COUNT_MAX},
+    "of the last term": {"term": COUNT_MAX},
+    "with statistics that are none": {"statistics": "[{"},
+    "from after all time": {"inserted_at": COUNT_MAX, "since": COUNT_MAX},
+    "without an end": {"text": "SELECT " * 20_000},
+    "within no time": {"within_ms": float("nan")},
+    "of versions that are none": {"versions": (StreamVersion("left_side", COUNT_MAX, COUNT_MAX),) * 3},
+    "that resumes nowhere": {"base": ResultsNoted(query="other", next=-1, progress=Progress(floor_us=1 << 62))},
+}
+
+
+def forged(note: Note) -> Note:
+    """A note with something else than what the proxy of its query wrote."""
+    parts = [decoder.decode(part) for part in note.parts]
+    others = [
+        msgspec.structs.replace(each, **list(FORGED.values())[int(each.query.removeprefix("forged"))])
+        if isinstance(each, QueryInstalled) and each.query.startswith("forged")
+        else each
+        for each in parts
+    ]
+    return msgspec.structs.replace(note, parts=tuple(map(encode, others)))
+
+
+def test_a_backup_goes_on_whatever_a_proxy_notes() -> None:
+    """Notes are of the member that wrote them: nothing in them may end who keeps them, now or at its next start."""
+    asking = Asking()
+    network = asking.world.network
+    post = network._post
+
+    def posted(sender: Endpoint, target: Endpoint, key: Key | None, message: Message) -> None:
+        if isinstance(message, Backup):
+            message = msgspec.structs.replace(message, notes=tuple(map(forged, message.notes)))
+        post(sender, target, key, message)
+
+    network._post = posted  # type: ignore[method-assign]
+    proxy = asking.peers[2]
+    accepted = asking.submit(proxy, "kept", HASTY)
+    for number in range(len(FORGED)):
+        asking.submit(proxy, f"forged{number}", HASTY)
+    asking.world.run_for(10_000)
+    backup = backup_of(asking, proxy, accepted)
+    assert len(asking.machine(backup).keeper.notes) > len(FORGED)
+    before = shown(asking, proxy).results
+    proxy.crash()
+    asking.world.run_for(60_000)
+    for _ in range(2):
+        now = shown(asking, backup)
+        assert (now.term, now.results) == (2, before), "nobody forged this one"
+        backup.crash()
+        backup.start()
+        asking.world.run_for(20_000)
+    asking.machine(backup).validate()
 
 
 def test_what_cannot_be_taken_over_is_refused_with_a_reason() -> None:
