@@ -31,14 +31,20 @@ class JoinGraph:
     """The sources that a plan joins, the conditions on them, and the plan they are part of.
 
     >>> from queries.catalogue import Stream
+    >>> from queries.plan import walk
     >>> from queries.schema import Schema
     >>> from queries.sql import plan
     >>> streams = {name: Stream(name, Schema.parse("k int, v int")) for name in "abc"}
     >>> graph = graph_of(plan("SELECT c.v FROM a, b, c WHERE a.k = b.k AND b.k = c.k AND c.v > 1", streams).plan)
-    >>> for operator in (graph.ordered((0, (1, 2))), graph.ordered((0, (1, 2))).input.right.right):
+    >>> for operator in walk(graph.ordered((0, (1, 2)))):
     ...     print(operator)
-    Project c.v AS v
+    Source a
+    Source b
+    Source c
     Select c.v > 1
+    Join b.k = c.k
+    Join a.k = b.k
+    Project c.v
     """
 
     plan: Operator
