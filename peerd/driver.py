@@ -222,6 +222,7 @@ class Driver:
             "join_stored": self._peer.joins.evaluator.tables.stored,
             "join_taken_total": self._peer.joins.evaluator.tables.taken,
             **self._peer.executor.streams.counters(),
+            **self._peer.executor.aggregations.counters(),
         }
 
     @property

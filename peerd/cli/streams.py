@@ -47,6 +47,8 @@ _SHARED_COLUMNS: Final = (
     Column("publishers", lambda row: f"{row['publishers']:,}", right=True),
     Column("read", lambda row: megabytes(row["bytes_read"]), right=True),
     Column("saved", lambda row: megabytes(row["bytes_saved"]), right=True),
+    Column("windows", lambda row: f"{row['windows']:,}", right=True),
+    Column("slices", lambda row: f"{row['slices']:,}", right=True),
 )
 _PUBLISHER_COLUMNS: Final = (
     Column("publisher", lambda row: str(row["peer_id"])[:SHORT_ID]),

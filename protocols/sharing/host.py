@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -428,7 +428,8 @@ class StreamHost:
         """How many taps read nothing alone."""
         return max(0, len(stream.taps) - self._alone[stream.stream])
 
-    def listed(self) -> SharedListed:
+    def listed(self, windows: Callable[[StreamName], tuple[int, int]] = lambda stream: (0, 0)) -> SharedListed:
+        """`windows`: how many queries read slices of a stream, and how many sets of slices these are."""
         return SharedListed(
             streams=tuple(
                 SharedShown(
@@ -438,6 +439,7 @@ class StreamHost:
                     len(each.origins),
                     each.bytes_read,
                     each.bytes_saved,
+                    *windows(name),
                 )
                 for name, each in sorted(self.shared.items())
             )

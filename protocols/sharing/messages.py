@@ -21,6 +21,8 @@ class SharedShown(msgspec.Struct, frozen=True, array_like=True):
     publishers: Count
     bytes_read: Count
     bytes_saved: Count  # What the taps would have read besides, each for itself.
+    windows: Count = 0  # Queries whose windows the daemon puts together from slices,
+    slices: Count = 0  # and how many sets of slices that takes.
 
 
 class SharedListed(Answer, frozen=True, kw_only=True, tag="SHARED_LISTED"):
