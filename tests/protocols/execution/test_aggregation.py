@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocols.execution import aggregation, executor
-from protocols.execution.aggregation import Aggregation, Aggregations
+from protocols.execution.aggregation import Aggregation, Aggregations, WindowRun
 from protocols.execution.executor import MORE, WORK_MAX
 from protocols.subgraphs import Sharing
 from queries.query import parse
+from queries.schema import Row
 from tests.protocols.execution.parts import LEFT, STREAMS, at
 from tests.protocols.execution.windows_together import World, play
 from tests.sim import planted_slices
@@ -115,25 +116,50 @@ def test_what_is_left_for_other_events_is_added_for_all_all_the_same():
     assert (one.rows_added, one.rows_saved) == (1500, 59 * 1500)
 
 
-def test_a_tick_between_two_queries_that_get_the_same_rows_does_not_part_them():
-    known = Aggregations()
+def two_runs() -> tuple[WindowRun, WindowRun]:
+    """Of one aggregation, each of a window of two seconds."""
+    world, known = world_of(BY_PART.format(2, 2, "")), Aggregations()
     plan = parse("SELECT count(*) AS n FROM left [RANGE 2 SECONDS]", STREAMS).plan
-    world = world_of(BY_PART.format(2, 2, ""))
     views = next(iter(world.host.executor.hosted.values())).run._views()
-    runs = [known.enter(f"r{n}", plan, None, views) for n in range(2)]
-    rows = [(1, 1, 0.5, at(second), at(second)) for second in (1, 3)]
-    runs[0].feed(1, "left", rows, True, None, is_common=True)
-    runs[1].feed(1, "left", (), True, None)
-    runs[1].feed(2, "left", rows, True, 2_000_000, is_common=True)
-    runs[0].feed(2, "left", (), True, 4_000_000)
-    shared = runs[0].aggregation
-    assert shared.work(awaited=rows) == [runs[1]], "its tick needs nobody else"
-    assert [each.number for each in runs[1].taken()] == [1]
-    while shared.has_work:
-        shared.work()
-    assert [(each.number, len(each.rows)) for each in runs[0].taken()] == [(1, 0), (2, 2)]
-    assert [(each.number, len(each.rows)) for each in runs[1].taken()] == [(2, 1)]
-    assert (shared.rows_added, shared.rows_saved) == (2, 2)
+    return known.enter("one", plan, None, views), known.enter("two", plan, None, views)
+
+
+def rows_at(*seconds: float) -> list[Row]:
+    return [(1, 1, 0.5, at(second), at(second)) for second in seconds]
+
+
+def results_of(run: WindowRun) -> list[tuple[int | None, int]]:
+    """Of each input: its number, and how many results it has."""
+    return [(each.number, len(each.rows)) for each in run.taken()]
+
+
+def test_a_tick_between_two_queries_that_get_the_same_rows_does_not_part_them():
+    one, two = two_runs()
+    rows = rows_at(1, 3)
+    one.feed(1, "left", rows, True, None, is_common=True)
+    two.feed(1, "left", (), True, None)
+    two.feed(2, "left", rows, True, 2_000_000, is_common=True)
+    one.feed(2, "left", (), True, 4_000_000)
+    assert one.aggregation.work(awaited=rows) == [two], "its tick needs nobody else"
+    assert results_of(two) == [(1, 0)]
+    while one.aggregation.has_work:
+        one.aggregation.work()
+    assert (results_of(one), results_of(two)) == ([(1, 0), (2, 2)], [(2, 1)])
+    assert (one.aggregation.rows_added, one.aggregation.rows_saved) == (2, 2)
+
+
+def test_no_input_of_a_query_overtakes_another():
+    """It got rows of its own before those that it has in common: here the common ones are too late for its window."""
+    one, two = two_runs()
+    rows = rows_at(1)
+    one.feed(1, "left", rows, True, None, is_common=True)
+    two.feed(1, "left", rows_at(1, 9), True, 4_000_000)
+    two.feed(2, "left", rows, True, 4_000_000, is_common=True)
+    one.feed(2, "left", (), True, 4_000_000)
+    while one.aggregation.has_work:
+        one.aggregation.work()
+    assert (results_of(one), results_of(two)) == ([(1, 0), (2, 1)], [(1, 1), (2, 0)])
+    assert (one.aggregation.rows_added, one.aggregation.rows_saved) == (4, 0)
 
 
 def test_one_that_ends_while_its_windows_are_closed_disturbs_nobody(monkeypatch: pytest.MonkeyPatch):
