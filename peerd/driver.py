@@ -247,6 +247,7 @@ class Driver:
             "join_taken_total": self._peer.joins.evaluator.tables.taken,
             **self._peer.executor.streams.counters(),
             "sieved_bytes_saved_total": self._peer.publisher.sieved_bytes + self._peer.keeper.sieved_bytes,
+            **self._peer.executor.aggregations.counters(),
         }
 
     @property

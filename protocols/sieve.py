@@ -15,16 +15,22 @@ from queries.compile import predicate_on_batch
 from queries.expressions import Column, Expression, conjunction, conjuncts, rewritten
 from queries.plan import Operator, Select, Source, walk
 from queries.schema import Row
+from queries.simplify import simplified_conjuncts
 
 Reader = TypeVar("Reader")
 
 
-def selected(plan: Operator, alias: str) -> tuple[Expression, ...]:
-    """What a plan selects directly on a source, in terms of the stream."""
+def for_everybody(expression: Expression) -> Expression:
+    """An expression over one stream, in terms of the stream."""
 
     def named(part: Expression) -> Expression:
         return msgspec.structs.replace(part, input=EVERYBODY) if isinstance(part, Column) else part
 
+    return rewritten(expression, named)
+
+
+def selected(plan: Operator, alias: str) -> tuple[Expression, ...]:
+    """What a plan selects directly on a source, in terms of the stream."""
     found: list[Expression] = []
     for each in walk(plan):
         if isinstance(each, Select):
@@ -32,7 +38,7 @@ def selected(plan: Operator, alias: str) -> tuple[Expression, ...]:
             while isinstance(below, Select):
                 below = below.input
             if isinstance(below, Source) and below.alias == alias:
-                found += conjuncts(rewritten(each.predicate, named))
+                found += conjuncts(for_everybody(each.predicate))
     return tuple(found)
 
 
@@ -60,7 +66,7 @@ class Sieve(Generic[Reader]):
         self._filed = Filing(self.source.schema)
 
     def add(self, reader: Reader, parts: tuple[Expression, ...]) -> None:
-        name = _name(parts)
+        name = name_of(parts)
         known = self._selections.get(name)
         if known is None:
             whole = conjunction(parts)
@@ -71,7 +77,7 @@ class Sieve(Generic[Reader]):
         known.readers[reader] = None
 
     def remove(self, reader: Reader, parts: tuple[Expression, ...]) -> None:
-        name = _name(parts)
+        name = name_of(parts)
         known = self._selections[name]
         del known.readers[reader]
         if not known.readers:
@@ -96,7 +102,7 @@ class Sieve(Generic[Reader]):
         return len(self._selections)
 
 
-def _name(parts: tuple[Expression, ...]) -> str:
-    """The same for the same selection."""
-    texts = sorted(msgspec.msgpack.encode(each) for each in parts)
+def name_of(parts: tuple[Expression, ...]) -> str:
+    """The same for the same selection, however its text orders it."""
+    texts = sorted(msgspec.msgpack.encode(each) for each in simplified_conjuncts(conjunction(parts)))
     return sha256(b"".join(texts)).hexdigest()[:24]

@@ -343,6 +343,8 @@ class SubgraphStatus(Message, frozen=True, kw_only=True, tag="SUBGRAPH_STATUS"):
     progress: Progress
     state_rows: Count | None = 0  # What its engine keeps; None: it has not said yet.
     index: IndexStatus | None = None
+    # How many other runs at this host put their windows together from the same slices. None: it has no windows there.
+    windows_with: Count | None = None
 
 
 # Between the host of the last subgraph and the proxy, which are one peer.

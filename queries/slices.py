@@ -4,9 +4,9 @@ A slice is a stretch of time between two neighbouring edges, an edge being where
 Carbone et al., CIKM 2016). A row is added once, to its slice and group; a window is put together from the slices in it.
 Since partial aggregates are exact (partials.py), the result is that of the reference evaluator, however rows are cut.
 
-Windows over the same rows and groups share the slices: each is a reader. A reader has nothing of the rows that came
-before it joined, except what is added for it alone. So what comes after somebody has joined goes into a new layer of
-slices, with edges for all who read then; a reader puts together the layers since it joined.
+Windows over the same rows and groups share the slices: each is a reader. Rows are added for some of the readers, and a
+reader has nothing of rows that were added for others. So there is a layer of slices for each set of readers that rows
+were added for, with the edges of their windows; a reader puts together all layers that it is in.
 """
 
 from __future__ import annotations
@@ -79,10 +79,10 @@ class _Reader:
 
 
 class _Layer:
-    """Slices with the edges of the windows of some readers, and partial aggregates for all of them."""
+    """Rows of some readers: slices with the edges of their windows, and partial aggregates for all of them."""
 
-    def __init__(self, readers: dict[int, _Reader], columns: Sequence[Column]) -> None:
-        self.readers = readers
+    def __init__(self, readers: dict[int, _Reader], arguments: _Arguments) -> None:
+        self.readers = readers  # Those that are still there.
         self.slices: dict[int, dict[Key, Group]] = {}  # By their start.
         self.starts: list[int] = []  # The same, in order.
         # Slices put together for several windows, by the length of a block and its number. All are between two edges.
@@ -90,7 +90,7 @@ class _Layer:
         self.rows = 0  # Groups of slices and blocks, and values that are kept one by one.
         parts = dict.fromkeys(Part.of(each) for reader in readers.values() for each in reader.aggregates)
         self.places = {part: place for place, part in enumerate(parts)}  # Where each is in a group.
-        self.arguments = [_argument(part, columns) for part in parts]
+        self.arguments = [arguments.of(part) for part in parts]
         self._spans = tuple(dict.fromkeys(reader.span for reader in readers.values()))
         self._blocks_us = tuple(dict.fromkeys(span.block_us for span in self._spans if span.block_us))
         self._makers = [part.maker for part in parts]
@@ -184,6 +184,19 @@ class _Layer:
             self.rows -= 1 + self._values_in(group)
 
 
+class _Arguments:
+    """What rows give to each part. Layers come and go; this is compiled once."""
+
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._columns = columns
+        self._compiled: dict[Part, Callable[[Sequence[Row]], Iterable[Any]]] = {}
+
+    def of(self, part: Part) -> Callable[[Sequence[Row]], Iterable[Any]]:
+        if part not in self._compiled:
+            self._compiled[part] = _argument(part, self._columns)
+        return self._compiled[part]
+
+
 class Slices:
     """The slices of some rows, and those who read them.
 
@@ -191,12 +204,12 @@ class Slices:
     """
 
     def __init__(self, keys: Sequence[Expression], columns: Sequence[Column]) -> None:
-        self._columns = columns
         self._keys = [_key(each, columns) for each in keys]
+        self._arguments = _Arguments(columns)
         self._time_at = next(place for place, column in enumerate(columns) if column.path == (TIME,))
         self._readers: dict[int, _Reader] = {}
-        self._layers: list[_Layer] = []  # The last one takes the rows that come.
-        self._apart: dict[int, _Layer] = {}  # Rows for one reader alone.
+        self._layers: dict[tuple[int, ...], _Layer] = {}  # By the readers that their rows were added for.
+        self._newest: _Layer | None = None
         self._joined = 0
 
     def join(self, window: Window, aggregates: Sequence[Aggregate], closed_until_us: int | None = None) -> int:
@@ -204,29 +217,27 @@ class Slices:
         self._joined += 1
         span = _Span(int(window.size), int(window.slide or window.size))
         self._readers[self._joined] = _Reader(span, tuple(aggregates), closed_until_us)
-        self._begin_layer()
         return self._joined
 
     def leave(self, number: int) -> None:
-        """Somebody reads no more."""
+        """Somebody reads no more. What only this one had goes, and its edges with the slices that are cut at them."""
         del self._readers[number]
-        self._apart.pop(number, None)
-        for layer in self._layers:
+        for layer in self._layers.values():
             layer.readers.pop(number, None)
-        self._begin_layer()
-
-    def _begin_layer(self) -> None:
-        kept = [layer for layer in self._layers if layer.readers and layer.slices]
-        self._layers = [*kept, _Layer(dict(self._readers), self._columns)] if self._readers else []
+        self._layers = {readers: layer for readers, layer in self._layers.items() if layer.readers}
 
     @property
     def rows(self) -> int:
         """How much is kept: groups of slices, and values that are kept one by one."""
-        return sum(layer.rows for layer in (*self._layers, *self._apart.values()))
+        return sum(layer.rows for layer in self._layers.values())
 
-    def add(self, rows: Sequence[Row], alone: int | None = None) -> None:
-        """Take in rows, for all readers or for one alone."""
-        layer = self._layers[-1] if alone is None else self._layer_of(alone)
+    def rows_of(self, number: int) -> int:
+        """How much is kept of what a reader reads, alone or with others."""
+        return sum(layer.rows for layer in self._read_by(number))
+
+    def add(self, rows: Sequence[Row], readers: tuple[int, ...]) -> None:
+        """Take in rows, for these readers. They are named in order."""
+        layer = self._layer_of(readers)
         times = [row[self._time_at] for row in rows]
         keys = zip(*(key(rows) for key in self._keys), strict=True) if self._keys else repeat(())
         given = zip(*(each(rows) for each in layer.arguments), strict=True) if layer.arguments else repeat(())
@@ -245,13 +256,15 @@ class Slices:
         for start_us, given_by_key in found.items():
             layer.take(start_us, given_by_key)
 
-    def _layer_of(self, number: int) -> _Layer:
-        if number not in self._apart:
-            self._apart[number] = _Layer({number: self._readers[number]}, self._columns)
-        return self._apart[number]
+    def _layer_of(self, readers: tuple[int, ...]) -> _Layer:
+        layer = self._layers.get(readers)
+        if layer is None:
+            layer = self._layers[readers] = _Layer({each: self._readers[each] for each in readers}, self._arguments)
+        self._newest = layer
+        return layer
 
     def _read_by(self, number: int) -> list[_Layer]:
-        return [layer for layer in (*self._layers, *self._apart.values()) if number in layer.readers]
+        return [layer for layer in self._layers.values() if number in layer.readers]
 
     def close(self, number: int, watermark_us: int) -> Iterator[list[Row]]:
         """Close the windows of a reader that end by a time: their results, after pauses.
@@ -259,6 +272,9 @@ class Slices:
         A result is the keys, the aggregates, start and end of the window, and the time, which is its end.
         """
         reader = self._readers[number]
+        if reader.closed_us is not None and reader.span.first_end(reader.closed_us) > watermark_us:
+            reader.closed_us = max(reader.closed_us, watermark_us)
+            return  # None ends since.
         layers = self._read_by(number)
         while True:
             ends = [end for layer in layers if (end := layer.next_end(reader)) is not None]
@@ -270,6 +286,13 @@ class Slices:
         for layer in layers:
             for _ in layer.forget():
                 yield []
+        self._drop_empty()
+
+    def _drop_empty(self) -> None:
+        """Let go of layers without slices. The newest one may be about to get rows."""
+        over = [key for key, layer in self._layers.items() if not layer.slices and layer is not self._newest]
+        for key in over:
+            del self._layers[key]
 
     def _results(self, reader: _Reader, layers: list[_Layer], end_us: int) -> Iterator[list[Row]]:
         """The results of one window."""

@@ -28,6 +28,7 @@ LIMITS_S: Final = {  # Several times what each takes on two quiet cores.
     "sharing_bench": 120,
     "join_bench": 300,
     "join_queries": 420,
+    "join_sharing": 120,
     "join_skew": 240,
     "placement_bench": 240,
     "planning_bench": 240,

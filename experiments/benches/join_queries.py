@@ -14,7 +14,7 @@ from __future__ import annotations
 import gc
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -67,16 +67,17 @@ class Cost(NamedTuple):
 class Index:
     """The two rewriters and five evaluators of some queries."""
 
-    def __init__(self, plans: Iterable[Operator]) -> None:
+    def __init__(self, plans: Iterable[Operator], streams: Mapping[str, Stream] = STREAMS) -> None:
+        self._streams = streams
         limits = JoinLimits(away_ms=DAY_MS, queries_max=1_000_000)
         self._rewriters = [Rewriter(peer, limits, Inside()) for peer in PEERS[:2]]
-        self._evaluators = {peer: Evaluator(peer, limits) for peer in PEERS}
+        self.evaluators = {peer: Evaluator(peer, limits) for peer in PEERS}
         self._requests: list[RequestId] = []
         self._now: Millis = 1000
         self.results = 0
         for rewriter in self._rewriters:
             rewriter.begin(self._now)
-        for evaluator in self._evaluators.values():
+        for evaluator in self.evaluators.values():
             evaluator.begin(self._now)
         for number, plan in enumerate(plans):
             self._install(JoinQuery(f"q{number}~1", SUBSCRIBER, 0, "sai", plan, DAY_MS, life=1))
@@ -92,7 +93,7 @@ class Index:
     def publish(self, side: int, stream: str, first: int, rows: list[Row]) -> None:
         self._now += 1
         origin = Origin(PEERS[side], stream, 1)
-        batch = Batch(origin, first, len(rows), self._now << 16, STREAMS[stream].schema.encode(rows))
+        batch = Batch(origin, first, len(rows), self._now << 16, self._streams[stream].schema.encode(rows))
         rewriter = self._rewriters[side]
         self._carry(side, rewriter.answered(self._requests[side], Rows(batches=(batch,)), self._now))
 
@@ -101,7 +102,7 @@ class Index:
         for effect in effects:
             if not isinstance(effect, Send) or not isinstance(effect.message, Parcel):
                 continue
-            evaluator = self._evaluators[effect.peer]
+            evaluator = self.evaluators[effect.peer]
             parcel = _sent(effect.message)
             assert isinstance(parcel, Parcel)
             parcel = msgspec.structs.replace(parcel, queries=effect.message.queries)  # Five peers share one memory.

@@ -16,7 +16,7 @@ from typing import Final
 
 from experiments.benches.figures import GOAL_MISSED, note
 from experiments.benches.spark_rows import BATCH_ROWS, SMALL_ROWS, STREAMS, TEXTS, Feed, measured, runs_of
-from protocols.execution.inline import WindowRun
+from protocols.execution.aggregation import Aggregations
 from queries import sql
 from queries.expressions import EPOCH
 from queries.plan import sources
@@ -37,18 +37,19 @@ class Inline:
     def __init__(self, text: str) -> None:
         plan = sql.plan(text, STREAMS).plan
         (source,) = sources(plan)
-        self.run, self.feed, self._alias = WindowRun.of(plan, None), Feed([source.stream]), source.alias
+        self.run, self.feed = Aggregations().enter("bench", plan, None), Feed([source.stream])
+        self._alias = source.alias
         self.results, self.longest_s = 0, 0.0
 
     def take(self, rows: Sequence[Row], watermark_us: int) -> None:
         """One input, worked on to its end."""
         self.feed.number += 1
         self.run.feed(self.feed.number, self._alias, rows, True, watermark_us)
-        while self.run.has_work:
+        while self.run.aggregation.has_work:
             begin = time.thread_time()
-            made = self.run.work()
+            self.run.aggregation.work()
             self.longest_s = max(self.longest_s, time.thread_time() - begin)
-            self.results += sum(len(each.rows) for each in made)
+            self.results += sum(len(each.rows) for each in self.run.taken())
 
     async def latency_ms(self) -> float:
         ((_, rows, watermark_us),) = self.feed.next(SMALL_ROWS)

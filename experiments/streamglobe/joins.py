@@ -12,7 +12,7 @@ import random
 import statistics
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from experiments import plots, sweep
 from experiments.report import Claim, print_claims, print_table
@@ -54,15 +54,30 @@ KNOWN: Final = Rates(
 )
 
 
-def drawn(luck: random.Random) -> Operator:
+class Side(NamedTuple):
+    """One side of a join, and how much of its stream is selected."""
+
+    stream: str
+    window_s: int
+    share: float
+
+
+def asked(luck: random.Random) -> tuple[Side, Side]:
     (one, other), windows = luck.choice(PAIRS), [luck.choice(WINDOWS_S) for _ in range(2)]
     shares = [luck.choice(SHARES) for _ in range(2)]
-    tests = [f" AND {alias}.x <= {share}" for alias, share in zip("lr", shares, strict=True) if share < 1]
-    text = (
-        f"SELECT l.a, r.a AS other FROM {one} [RANGE {windows[0]} SECONDS] AS l,"  # noqa: S608 (for our own parser)
-        f" {other} [RANGE {windows[1]} SECONDS] AS r WHERE l.k = r.k{''.join(tests)}"
+    return Side(one, windows[0], shares[0]), Side(other, windows[1], shares[1])
+
+
+def text_of(left: Side, right: Side) -> str:
+    tests = [f" AND {alias}.x <= {each.share}" for alias, each in (("l", left), ("r", right)) if each.share < 1]
+    return (
+        f"SELECT l.a, r.a AS other FROM {left.stream} [RANGE {left.window_s} SECONDS] AS l,"  # noqa: S608 (for our own parser)
+        f" {right.stream} [RANGE {right.window_s} SECONDS] AS r WHERE l.k = r.k{''.join(tests)}"
     )
-    return canonical(parse(text, STREAMS).plan)
+
+
+def drawn(luck: random.Random) -> Operator:
+    return canonical(parse(text_of(*asked(luck)), STREAMS).plan)
 
 
 def pairs_per_s(shape: Pairs) -> float:

@@ -59,7 +59,16 @@ SHARED: Final = (
     "SELECT part, count(*) AS rows, sum(number) AS total FROM left_side [RANGE 4 SECONDS SLIDE 2 SECONDS] "
     "WHERE number <> 2 GROUP BY part",
     "SELECT part, max(number) AS most FROM left_side [RANGE 3 SECONDS SLIDE 3 SECONDS] WHERE part < 2 GROUP BY part",
+    # With the first of the two above these share slices.
+    "SELECT part, sum(number) AS total FROM left_side [RANGE 5 SECONDS SLIDE 3 SECONDS] "
+    "WHERE number <> 2 GROUP BY part",
+    "SELECT part, min(number) AS least, sum(number) AS total FROM left_side [RANGE 9 SECONDS SLIDE 1 SECOND] "
+    "WHERE number <> 2 GROUP BY part HAVING sum(number) > 9",
+    "SELECT l.part AS which, sum(l.number) AS total FROM left_side AS l [RANGE 2 SECONDS] WHERE l.number <> 2 "
+    "GROUP BY l.part",
     "SELECT part, count(*) AS rows FROM clock_side [RANGE 3 SECONDS SLIDE 3 SECONDS] GROUP BY part",
+    "SELECT part, min(number) AS least, sum(number) AS total FROM clock_side [RANGE 4 SECONDS SLIDE 1 SECOND] "
+    "GROUP BY part",
     "SELECT a.number, b.number AS other FROM left_side a [RANGE 3 SECONDS], left_side b [RANGE 2 SECONDS] "
     "WHERE a.part = b.part AND b.number > 12",
 )

@@ -62,6 +62,8 @@ from queries.schema import Row, Schema
 
 STUCK: Final = "stuck"  # The name of a query whose engine takes rows and never answers.
 FOR_EVER_MS: Final = 1 << 40
+WINDOWS_TOGETHER: Final = 0.8  # Of the window aggregates, where queries are to share, are asked at one peer,
+WINDOWS_WITHIN_MS: Final = 5000  # while rows are still published.
 PAST_SHARE: Final = 0.3  # Of the queries begin with all that was published before them.
 RETRY_MS: Final = 300
 STEP_MS: Final = 700  # Of event time, from one row to the next.
@@ -177,7 +179,7 @@ class _Source:
     """Publishes the rows of one stream at one peer, one after the other, each until it is accepted."""
 
     def __init__(self, workload: QueryWorkload, stream: str, peer: SimPeer, count: int, first: int = 0) -> None:
-        self._workload, self.stream, self._peer = workload, stream, peer
+        self._workload, self.stream, self.peer = workload, stream, peer
         self._schema = workload.shape.streams[stream].schema
         self.left = count
         self._written: Schema | None = None  # By which the next row is written, in a run that alters.
@@ -185,9 +187,6 @@ class _Source:
         self._first = self._number = first
         self._every_ms = draw(workload.rng, workload.shape.every_ms)
         self._pace_lasts = count // 2 if workload.shape.changes_pace else 0
-
-    def is_at(self, peer: SimPeer) -> bool:
-        return self._peer is peer
 
     def open(self, then: Callable[[], None]) -> None:
         """Have the catalogue list this publisher before there are queries: they will wait for its rows."""
@@ -198,13 +197,13 @@ class _Source:
             else:
                 self._workload.later(RETRY_MS, lambda: self.open(then))
 
-        if self._peer.is_up:
-            self._peer.request(Publish(stream=self.stream, rows=self._schema.encode([]), count=0), answered)
+        if self.peer.is_up:
+            self.peer.request(Publish(stream=self.stream, rows=self._schema.encode([]), count=0), answered)
         else:
             self._workload.later(RETRY_MS, lambda: self.open(then))
 
     def publish(self) -> None:
-        if not self._peer.is_up:
+        if not self.peer.is_up:
             self._workload.later(RETRY_MS, self.publish)
         elif self.left:
             self._ask()
@@ -219,7 +218,7 @@ class _Source:
             if not self.has_finished:
                 self._workload.later(RETRY_MS, self.publish)
 
-        self._peer.request(Punctuate(stream=self.stream), answered)
+        self.peer.request(Punctuate(stream=self.stream), answered)
 
     def _ask(self) -> None:
         number = self._number
@@ -251,7 +250,7 @@ class _Source:
             else:
                 self._workload.later(RETRY_MS, self.publish)
 
-        self._peer.request(command, answered)
+        self.peer.request(command, answered)
 
 
 class _Asker:
@@ -490,18 +489,19 @@ class QueryWorkload:
     def _ask(self) -> None:
         peers = self.world.peers
         if self.shape.takeover_s is not None:  # The rows of a publisher would be lost with its disk.
-            peers = [peer for peer in peers if not any(source.is_at(peer) for source in self._sources)] or peers
+            peers = [peer for peer in peers if not any(source.peer is peer for source in self._sources)] or peers
         texts = self.rng.sample(self.shape.texts, draw(self.rng, self.shape.queries))
         if self.shape.alters:
             texts = [altering.BEFORE[0], *(text for text in texts if text != altering.BEFORE[0])]
         if self.shape.replicas is not None:
             texts = [f"{text} WITH (replicas = {draw(self.rng, self.shape.replicas)})" for text in texts]
         for number, text in enumerate(texts):
-            self._askers.append(_Asker(self, f"query-{number}", text, self.rng.choice(peers)))
+            self._askers.append(_Asker(self, f"query-{number}", text, self._asked_at(text, self.rng.choice(peers))))
         if self.shape.shares:
             self._let_some_pass(texts)
         for asker in self._askers:
-            self.later(self.rng.randrange(self.shape.asked_within_ms), asker.submit)
+            within_ms = WINDOWS_WITHIN_MS if self._is_together(asker.text) else self.shape.asked_within_ms
+            self.later(self.rng.randrange(within_ms), asker.submit)
         for source in self._sources:
             self.later(self.rng.randrange(4000), source.publish)
 
@@ -513,9 +513,20 @@ class QueryWorkload:
         self._askers.append(stuck)
         self.world.let_engines_stick(lambda run: run.startswith(f"{STUCK}."))
         for number, text in enumerate(luck.sample(texts, len(texts) // 2)):
-            asker = _Asker(self, f"passing-{number}", text, luck.choice(self.world.peers))
+            asker = _Asker(self, f"passing-{number}", text, self._asked_at(text, luck.choice(self.world.peers)))
             asker.stays_ms = luck.randrange(6000)
             self._askers.append(asker)
+
+    def _asked_at(self, text: str, peer: SimPeer) -> SimPeer:
+        """At a publisher of its stream if it is to share slices; they would not be of one stream elsewhere."""
+        sources = [source for source in self._sources if f"FROM {source.stream}" in text and self._is_together(text)]
+        return sources[0].peer if sources else peer
+
+    def _is_together(self, text: str) -> bool:
+        """Whether it is one of the window aggregates that are asked at one peer, soon: they share slices there."""
+        if not self.shape.shares or "GROUP BY" not in text:
+            return False
+        return self.world.rng(f"windows {text}").random() < WINDOWS_TOGETHER
 
     def some_peer(self) -> SimPeer | None:
         up = [peer for peer in self.world.peers if peer.is_up]

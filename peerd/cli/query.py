@@ -413,6 +413,7 @@ def _subgraph_row(shown: SubgraphShown, now: float) -> dict[str, Any]:
         "rows_out": status.rows_out if status else None,
         "waiting": status.waiting if status else None,
         "state_rows": status.state_rows if status else None,
+        "windows_with": status.windows_with if status else None,
         "late": sum(each.late for each in status.inputs) if status else None,
         "lag_ms": max((each["lag_ms"] or 0.0 for each in inputs if each["is_idle"] is False), default=None),
         "inputs": inputs,

@@ -49,6 +49,8 @@ _SHARED_COLUMNS: Final = (
     Column("columns", lambda row: "all" if row["columns"] is None else f"{row['columns']:,}", right=True),
     Column("read", lambda row: megabytes(row["bytes_read"]), right=True),
     Column("saved", lambda row: megabytes(row["bytes_saved"]), right=True),
+    Column("windows", lambda row: f"{row['windows']:,}", right=True),
+    Column("slices", lambda row: f"{row['slices']:,}", right=True),
 )
 _PUBLISHER_COLUMNS: Final = (
     Column("publisher", lambda row: str(row["peer_id"])[:SHORT_ID]),

@@ -1,4 +1,4 @@
-"""What a query shares: with how many others its host reads a stream."""
+"""What a query shares: with how many others its host reads a stream, and puts windows together."""
 
 from __future__ import annotations
 
@@ -27,7 +27,18 @@ def tap_sentences(subgraphs: Sequence[SubgraphShown]) -> list[str]:
             for read in each.subgraph.inputs
             if isinstance(read, StreamInput)
         ]
+        if each.status.windows_with is not None:
+            said.append(f"windows at peer {each.host.hex()[:SHORT_ID]}: {sliced(each.status.windows_with)}")
     return said
+
+
+def sliced(others: int) -> str:
+    """What windows are put together from, in words.
+
+    >>> sliced(9), sliced(0)
+    ('from slices shared with 9 others', 'from slices of its own')
+    """
+    return f"from slices shared with {count(others, 'other')}" if others else "from slices of its own"
 
 
 def tapped(sharing: str, others: int | None) -> str:

@@ -10,6 +10,7 @@ from protocols.delivery.messages import Batch, Missed, Publishers, Silence, subs
 from protocols.effects import Effect, Reply, Send, SetTimer, Tell
 from protocols.errors import expect
 from protocols.events import Answered, Event, Received, Requested, TimerFired
+from protocols.execution.aggregation import Aggregation, Aggregations
 from protocols.execution.engine import EngineTried, RunFailed, RunResults, RunStarted, RunState, StopRun, WarmEngine
 from protocols.execution.flow_rows import chunks, encode_rows
 from protocols.execution.hosted import Hosted, Incoming
@@ -97,7 +98,8 @@ class Executor:
     _due: deque[Due] = field(default_factory=deque)  # What taps have for their runs.
     _runs: dict[str, RunKey] = field(default_factory=dict)
     _awaited: dict[tuple[PeerId, Prepare], Millis] = field(default_factory=dict)  # Who asked for the engine, and when.
-    _busy: dict[RunKey, None] = field(default_factory=dict)  # Subgraphs whose work is continued.
+    aggregations: Aggregations = field(default_factory=Aggregations)
+    _busy: dict[Aggregation, None] = field(default_factory=dict)  # Those whose work is continued.
     _is_ticking: bool = False
 
     def __post_init__(self) -> None:
@@ -133,7 +135,7 @@ class Executor:
             case Received(sender=sender, message=Prepare() as message):
                 return self._prepare(sender, message, now)
             case Requested(request=request, command=ListShared()):
-                return [Reply(request, self.streams.listed())]
+                return [Reply(request, self.streams.listed(self.aggregations.sharing))]
             case EngineTried(reason=reason):
                 return self._tried(reason)
             case ResultsSafe():
@@ -160,7 +162,9 @@ class Executor:
         if reason:
             return [*effects, self._refusal(proxy, message, reason)]
         whose = "" if proxy == self.peer_id else f"@{proxy.hex()}"
-        run = SubgraphRun(message, f"{message.query}.{subgraph.number}~{message.attempt}{whose}", now)
+        run = SubgraphRun(
+            message, f"{message.query}.{subgraph.number}~{message.attempt}{whose}", now, self.aggregations
+        )
         hosted = self.hosted[key] = Hosted(run, proxy, now, now)
         self._runs[run.run_id] = key
         for each in subgraph.inputs:
@@ -252,7 +256,8 @@ class Executor:
     def _end(self, key: RunKey) -> list[Effect]:
         hosted = self.hosted.pop(key)
         self._runs.pop(hosted.run.run_id, None)
-        self._busy.pop(key, None)
+        if hosted.run.windows is not None and not self.aggregations.leave(hosted.run.windows):
+            self._busy.pop(hosted.run.windows.aggregation, None)
         effects: list[Effect] = [] if hosted.run.is_inline else [StopRun(hosted.run.run_id)]
         for subgraph in hosted.expected:
             self._consumers.pop((key[0], subgraph), None)
@@ -409,31 +414,37 @@ class Executor:
     # The work of the daemon itself.
 
     def _note_work(self, key: RunKey) -> None:
-        if self.hosted[key].run.has_work:
-            self._busy[key] = None
+        windows = self.hosted[key].run.windows
+        if windows is not None and windows.aggregation.has_work:
+            self._busy[windows.aggregation] = None
 
     def _work(self, now: Millis) -> list[Effect]:
-        """Work on the windows of the subgraph that has waited longest. What is left is for other events."""
+        """Work on the windows that have waited longest. What is left is for other events."""
         if not self._busy:
             return []
-        key = next(iter(self._busy))
-        del self._busy[key]
+        aggregation = next(iter(self._busy))
+        del self._busy[aggregation]
+        following = self._due[0].what if self._due else None
+        effects: list[Effect] = []
         try:
-            results = self.hosted[key].run.work()
+            ready = aggregation.work(following.rows if isinstance(following, Some) else None)
         except MISFITS as error:
-            return [*self._broken(key, "its windows", str(error)), *([SetTimer(WORK, 0)] if self._busy else [])]
-        effects = self._hand_on(key, results, now) if results else []
-        self._note_work(key)
+            for windows in aggregation.broken():
+                effects += self._broken(self._runs[windows.name], "its windows", str(error))
+            ready = aggregation.ready()
+        for windows in ready:
+            key = self._runs[windows.name]
+            effects += self._hand_on(key, self.hosted[key].run.worked(), now)
+        if aggregation.has_work:
+            self._busy[aggregation] = None
         return [*effects, SetTimer(WORK, 0)] if self._busy else effects
 
     def _bound_state(self) -> list[Effect]:
-        """Give up the windows that keep most when all together keep too much."""
-        kept = {key: hosted.run.state_rows or 0 for key, hosted in self.hosted.items() if hosted.run.is_inline}
-        if sum(kept.values()) <= STATE_ROWS_MAX:
+        """Give up the windows that keep most when all together keep too much. What several share counts once."""
+        if self.aggregations.state_rows <= STATE_ROWS_MAX:
             return []
-        key = max(kept, key=lambda each: kept[each])
-        reason = f"its windows keep {kept[key]} partial aggregates, and all here may keep {STATE_ROWS_MAX}"
-        return self._fail(key, reason, is_too_large=True)
+        name, kept = self.aggregations.largest()
+        return self._fail(self._runs[name], f"{kept}, and all here may keep {STATE_ROWS_MAX}", is_too_large=True)
 
     # Results out.
 
@@ -567,5 +578,6 @@ class Executor:
             assert self.hosted[key].run.run_id == run
         for tap, (key, alias) in self._inputs.items():
             assert self.hosted[key].taps[alias] is tap
-        assert all(self.hosted[key].run.has_work for key in self._busy)
+        assert all(each.has_work for each in self._busy)
+        self.aggregations.validate()
         self.streams.validate()

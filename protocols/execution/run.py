@@ -15,10 +15,11 @@ from protocols.catalogue.streams import Reads
 from protocols.delivery.messages import Batch, Missed, Position, Publishers, Silence
 from protocols.delivery.needs import EVERYBODY
 from protocols.effects import Effect
+from protocols.execution.aggregation import Aggregations, View, WindowRun
 from protocols.execution.cut import is_stateful
 from protocols.execution.engine import FeedRun, RunId, StartRun
 from protocols.execution.flow_rows import decode_rows
-from protocols.execution.inline import Step, WindowRun, pipelines
+from protocols.execution.inline import Step, pipelines
 from protocols.execution.late_values import LateValues, windowed_by_value
 from protocols.execution.progress import InputClock
 from protocols.ids import Millis, as_count
@@ -87,7 +88,7 @@ class SubgraphRun:
     Invariant: results leave in the order of the inputs; `reached` covers only inputs whose results have left
     """
 
-    def __init__(self, deploy: Deploy, run_id: RunId, now: Millis) -> None:
+    def __init__(self, deploy: Deploy, run_id: RunId, now: Millis, aggregations: Aggregations | None = None) -> None:
         self.deploy, self.run_id = deploy, run_id
         subgraph = deploy.subgraph
         patience_ms = max(
@@ -109,13 +110,14 @@ class SubgraphRun:
         marks = 1 if self._tells_old else 0  # Streams do not carry the mark; it is added here.
         streams = [self.sources[each.alias] for each in subgraph.inputs if isinstance(each, StreamInput)]
         self._schemas = {each.alias: each.schema.without_last(marks) for each in streams}
+        self._is_ranked = any(each.window is not None and each.window.kind == "rows" for each in self.sources.values())
         self._steps = self._steps_behind = dict[str, Step]()
-        self._windows: WindowRun | None = None
+        self.windows: WindowRun | None = None
         if self.is_inline and self.is_stateful:
-            self._windows = WindowRun.of(self.plan, deploy.resume.watermark_us)
+            known = aggregations if aggregations is not None else Aggregations()
+            self.windows = known.enter(run_id, self.plan, deploy.resume.watermark_us, self._views())
         elif self.is_inline:
             self._steps, self._steps_behind = pipelines(self.plan), pipelines(self.plan, is_selected=True)
-        self._is_ranked = any(each.window is not None and each.window.kind == "rows" for each in self.sources.values())
         self._horizon_us = horizon_us(self.plan) if self.is_stateful else None
         self._has_lists = any(isinstance(each, Nest) for each in walk(self.plan))
         by_value = windowed_by_value(self.plan)
@@ -185,6 +187,16 @@ class SubgraphRun:
         read = columns_read(self.deploy.subgraph.plan)[alias]
         return tuple(each.name for each in self._schemas[alias].fields if each.name in read)
 
+    def _views(self) -> dict[str, View] | None:
+        """What it sees and selects of each stream; None: its rows are not those of any other run."""
+        found: dict[str, View] = {}
+        for each in self.deploy.subgraph.inputs:
+            parts = self.selects(each.alias)
+            if not isinstance(each, StreamInput) or each.sharing == "off" or parts is None:
+                return None
+            found[each.alias] = View(self.sees(each.alias), parts)
+        return found
+
     def take_batch(self, alias: str, batch: Batch, now: Millis) -> tuple[list[Effect], list[RunOutput]]:
         """Rows of a stream that were read for this run alone."""
         effects: list[Effect] = []
@@ -228,9 +240,10 @@ class SubgraphRun:
         self.clocks[alias].note(part.origin, part.next, some.latest_us, part.published_at, now)
         self.rows_in[alias] += part.next - some.first - len(some.rows) - some.unfit
         self.unfit[alias] += some.unfit
-        rows = self._steps_behind[alias](some.rows) if self._windows is None else None
+        made = self._steps_behind[alias](some.rows) if self.windows is None else None
         upto, covers = Position(part.origin, part.next), (Reach(alias, part.origin, part.next),)
-        return self._feed(alias, some.rows, part.first >= covered, Progress(covers, covers), (upto,), now, made=rows)
+        progress, is_new = Progress(covers, covers), part.first >= covered
+        return self._feed(alias, some.rows, is_new, progress, (upto,), now, made=made, is_common=True)
 
     def pass_over(self, alias: str, passed: Sequence[Passed], now: Millis) -> tuple[list[Effect], list[RunOutput]]:
         """Its stream has come further, without a row that it selects."""
@@ -280,15 +293,17 @@ class SubgraphRun:
         progress: Progress,
         acknowledges: int | tuple[Position, ...],
         now: Millis,
+        *,
         made: Sequence[Row] | None = None,  # What becomes of the rows, if that is known.
+        is_common: bool = False,  # Others get the same rows; all of them are fit.
     ) -> tuple[list[Effect], list[RunOutput]]:
-        fit = self.sources[alias].schema.held(rows)
+        fit = rows if is_common else self.sources[alias].schema.held(rows)
         self.unfit[alias] += len(rows) - len(fit)
-        rows = self._in_time(alias, fit, is_new=is_new)
+        in_time = self._in_time(alias, fit, is_new=is_new, is_common=is_common)
         if self._late_values is not None:
-            rows = self._late_values.in_time(alias, rows)
-        self.late[alias] += len(fit) - len(rows)
-        self.rows_in[alias] += len(rows)
+            in_time = self._late_values.in_time(alias, in_time)
+        self.late[alias] += len(fit) - len(in_time)
+        self.rows_in[alias] += len(in_time)
         self._advance(now)
         self.was_idle, self.had_finished = self.is_idle(now), self.has_finished(now)
         self._fed.advance(progress.covers)
@@ -299,16 +314,18 @@ class SubgraphRun:
                 number, is_new, progress, self.watermark_us, self.floor_us, self._has_all(now), alias, acknowledges
             )
         )
-        if self._windows is not None:
-            self._windows.feed(number, alias, rows, is_new, self.watermark_us)
+        if self.windows is not None:
+            # Rows that are late for this run alone may be in time for another. Its own closed windows take none.
+            given = fit if is_common else in_time
+            self.windows.feed(number, alias, given, is_new, self.watermark_us, is_common=is_common)
             return [], []
         if self.is_inline:
             # Without state, old rows matter only to the consumer.
             wanted = is_new or self.deploy.subgraph.consumer is not None
-            made = self._steps[alias](rows) if made is None else made
+            made = self._steps[alias](in_time) if made is None else made
             return [], self.finished(number, made if wanted else ())
         has_results = is_new or self._tells_old
-        return [FeedRun(self.run_id, number, alias, tuple(rows), has_results, self.watermark_us, self.floor_us)], []
+        return [FeedRun(self.run_id, number, alias, tuple(in_time), has_results, self.watermark_us, self.floor_us)], []
 
     def _has_all(self, now: Millis) -> bool:
         """Whether the replay is done: all rows that the earlier attempt covered are back, or its patience is over."""
@@ -319,7 +336,7 @@ class SubgraphRun:
         missing = any(upto > self._fed.next.get(reach, 0) for reach, upto in self._covered.next.items())
         return not missing or now >= self._patient_until
 
-    def _in_time(self, alias: str, rows: Sequence[Row], *, is_new: bool) -> Sequence[Row]:
+    def _in_time(self, alias: str, rows: Sequence[Row], *, is_new: bool, is_common: bool) -> Sequence[Row]:
         """The rows that are not too late for every window of time they belong to.
 
         Of old rows none is dropped by the watermark that an earlier attempt has reached: they were in time then.
@@ -333,6 +350,8 @@ class SubgraphRun:
         if closed_us is None:
             return rows
         place, closed = len(self.sources[alias].schema.fields), time_at(closed_us)
+        if is_common and self.windows is not None and self.windows.earliest(alias, rows) >= closed:
+            return rows
         return [row for row in rows if row[place] >= closed or not self._is_late(alias, row[place], closed_us)]
 
     def _is_late(self, alias: str, time: datetime, closed_us: int) -> bool:
@@ -438,20 +457,17 @@ class SubgraphRun:
     @property
     def has_work(self) -> bool:
         """Whether the daemon has inputs to work on."""
-        return self._windows is not None and self._windows.has_work
+        return self.windows is not None and self.windows.aggregation.has_work
 
-    def work(self) -> list[RunOutput]:
-        """Work on inputs, as much as one event may. What the first results of an input cover is known with the last."""
-        if self._windows is None:
-            return []
+    def worked(self) -> list[RunOutput]:
+        """Results of the daemon's work. What the first results of an input cover is known with the last."""
         outputs: list[RunOutput] = []
-        for made in self._windows.work():
+        for made in self.windows.taken() if self.windows is not None else ():
             if made.number is not None:
                 outputs += self.finished(made.number, made.rows)
             else:
                 self.has_replayed = False
                 outputs.append(self._output(made.rows, True, Progress()))
-        self.state_rows = self._windows.state_rows
         return outputs
 
     def _output(self, rows: Sequence[Row], is_new: bool, progress: Progress) -> RunOutput:
@@ -504,7 +520,8 @@ class SubgraphRun:
                 for alias, clock in self.clocks.items()
             ),
             progress=self.reached,
-            state_rows=self.state_rows,
+            state_rows=self.windows.state_rows if self.windows is not None else self.state_rows,
+            windows_with=self.windows.shared_with if self.windows is not None else None,
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -455,7 +455,8 @@ class StreamHost:
         """How many taps read nothing alone."""
         return max(0, len(stream.taps) - self._alone[stream.stream])
 
-    def listed(self) -> SharedListed:
+    def listed(self, windows: Callable[[StreamName], tuple[int, int]] = lambda stream: (0, 0)) -> SharedListed:
+        """`windows`: how many queries read slices of a stream, and how many sets of slices these are."""
         return SharedListed(
             streams=tuple(
                 SharedShown(
@@ -467,6 +468,7 @@ class StreamHost:
                     each.bytes_saved,
                     None if () in each.needs.conjunctions else len(each.needs.conjunctions),
                     None if each.needs.columns is None else len(each.needs.columns),
+                    *windows(name),
                 )
                 for name, each in sorted(self.shared.items())
             )

@@ -23,6 +23,8 @@ class SharedShown(msgspec.Struct, frozen=True, array_like=True):
     bytes_saved: Count  # What the taps would have read besides, each for itself.
     conjunctions: Count | None = None  # How many selections the publishers sieve it by; None: all tuples come.
     columns: Count | None = None  # How many columns come of each tuple; None: all.
+    windows: Count = 0  # Queries whose windows the daemon puts together from slices,
+    slices: Count = 0  # and how many sets of slices that takes.
 
 
 class SharedListed(Answer, frozen=True, kw_only=True, tag="SHARED_LISTED"):

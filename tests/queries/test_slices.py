@@ -71,7 +71,16 @@ def exact(rows: Sequence[Row]) -> Counter[tuple[Any, ...]]:
 class Reader:
     """One window over the stream, from some tuple on; its watermark is that of the tuples since."""
 
-    def __init__(self, slices: Slices, window: Window, wanted: tuple[Aggregate, ...], first: int, lateness_s: int):
+    def __init__(
+        self,
+        slices: Slices,
+        window: Window,
+        wanted: tuple[Aggregate, ...],
+        first: int,
+        lateness_s: int,
+        apart: int = 0,
+    ):
+        self.apart = apart
         self.window, self.wanted, self.first, self.lateness_s = window, wanted, first, lateness_s
         self.slices, self.number = slices, slices.join(window, wanted)
         self.watermark_us: int | None = None
@@ -108,7 +117,7 @@ def test_one_reader_has_what_the_reference_says(drawn, window, lateness_s, start
     slices = Slices((COLUMN["k"],), SOURCE.columns)
     reader = Reader(slices, window, WANTED, 0, lateness_s)
     for each in tuples:
-        slices.add([with_time(each)])
+        slices.add([with_time(each)], (reader.number,))
         reader.advance(micros(each))
     reader.close(END_US)
     assert exact(reader.rows) == exact(reader.expected(tuples))
@@ -121,7 +130,8 @@ readers = st.lists(
         st.lists(st.sampled_from(WANTED), max_size=4, unique=True).map(tuple),
         st.integers(0, 40),  # The tuple before which it joins,
         st.integers(0, 40),  # how many before that are added for it alone,
-        st.none() | st.integers(0, 40),  # and after how many it leaves again.
+        st.none() | st.integers(0, 40),  # after how many it leaves again,
+        st.integers(0, (1 << 40) - 1) | st.just(0),  # and which it gets alone, though others get them, too.
         st.integers(0, 12),
     ),
     min_size=1,
@@ -129,35 +139,52 @@ readers = st.lists(
 )
 
 
+class Readers:
+    """Readers of one set of slices, and the tuples that each of them gets."""
+
+    def __init__(self, tuples: Sequence[Tuple]) -> None:
+        self.tuples, self.there = tuples, list[Reader]()
+        self.slices = Slices((COLUMN["k"],), SOURCE.columns)
+
+    def join(self, number: int, window: Window, wanted: tuple[Aggregate, ...], asked: tuple[int, int, int]) -> None:
+        before, apart, lateness_s = asked
+        reader = Reader(self.slices, window, wanted, max(0, number - before), lateness_s, apart)
+        for earlier in self.tuples[reader.first : number]:
+            self.add(earlier, [reader])
+        self.there.append(reader)
+
+    def leave(self, window: Window, wanted: tuple[Aggregate, ...]) -> None:
+        leaving = next((one for one in self.there if (one.window, one.wanted) == (window, wanted)), None)
+        if leaving is not None:
+            self.there.remove(leaving)
+            self.slices.leave(leaving.number)
+
+    def add(self, each: Tuple, some: Sequence[Reader]) -> None:
+        if some:
+            self.slices.add([with_time(each)], tuple(reader.number for reader in some))
+        for reader in some:
+            reader.advance(micros(each))
+
+
 @given(arrivals, readers, starts)
 def test_readers_that_come_and_go_share_slices_and_have_their_own_results(drawn, asked, start_s):
     tuples = tuples_of(drawn, start_s)
-    slices = Slices((COLUMN["k"],), SOURCE.columns)
-    there: list[Reader] = []
-    ended: list[Reader] = []
+    readers = Readers(tuples)
     for number, each in enumerate((*tuples, None)):
-        for window, wanted, joins_at, before, leaves_after, lateness_s in asked:
+        for window, wanted, joins_at, before, leaves_after, apart, lateness_s in asked:
             if number == min(joins_at, len(tuples)):
-                reader = Reader(slices, window, wanted, max(0, number - before), lateness_s)
-                for earlier in tuples[reader.first : number]:
-                    slices.add([with_time(earlier)], alone=reader.number)
-                    reader.advance(micros(earlier))
-                there.append(reader)
+                readers.join(number, window, wanted, (before, apart, lateness_s))
             elif leaves_after is not None and number == joins_at + leaves_after:
-                leaving = next((one for one in there if (one.window, one.wanted) == (window, wanted)), None)
-                if leaving is not None:
-                    there.remove(leaving)
-                    slices.leave(leaving.number)
-        if each is not None and there:
-            slices.add([with_time(each)])
-            for reader in there:
-                reader.advance(micros(each))
-    for reader in there:
+                readers.leave(window, wanted)
+        if each is not None:
+            alone = [reader for reader in readers.there if reader.apart >> number & 1]
+            for some in ([reader for reader in readers.there if reader not in alone], *([one] for one in alone)):
+                readers.add(each, some)
+    for reader in readers.there:
         reader.close(END_US)
-        ended.append(reader)
-    for reader in ended:
+    for reader in readers.there:
         assert exact(reader.rows) == exact(reader.expected(tuples))
-    assert slices.rows == 0
+    assert readers.slices.rows == 0
 
 
 @pytest.mark.parametrize("wanted", WANTED, ids=lambda each: each.name)
@@ -192,7 +219,7 @@ def test_a_window_of_many_groups_closes_with_pauses():
     columns = (Column("s", ("k",), "int"), Column("s", ("$time",), "timestamp"))
     slices = Slices((columns[0],), columns)
     reader = slices.join(Window("time", SECOND), (aggregate("n", "count", None),))
-    slices.add([(number, EPOCH) for number in range(5 * STEP)])
+    slices.add([(number, EPOCH) for number in range(5 * STEP)], (reader,))
     assert slices.rows == 5 * STEP
     parts = list(slices.close(reader, SECOND))
     assert sum(map(len, parts)) == 5 * STEP
@@ -205,6 +232,24 @@ def test_nothing_is_kept_of_rows_that_are_in_no_open_window():
     columns = (Column("s", ("$time",), "timestamp"),)
     slices = Slices((), columns)
     reader = slices.join(Window("time", 2 * SECOND, 10 * SECOND), (aggregate("n", "count", None),), 10 * SECOND)
-    slices.add([(EPOCH + timedelta(seconds=second),) for second in range(30)])
+    slices.add([(EPOCH + timedelta(seconds=second),) for second in range(30)], (reader,))
     assert slices.rows == 2  # The windows [18, 20) and [28, 30) have a slice each, and one group.
     assert [row[0] for rows in slices.close(reader, 30 * SECOND) for row in rows] == [2, 2]
+
+
+def test_the_edges_of_a_reader_go_with_it_and_a_set_of_readers_has_one_layer():
+    columns = (Column("s", ("$time",), "timestamp"),)
+    slices = Slices((), columns)
+    count = (aggregate("n", "count", None),)
+    long, short = slices.join(Window("time", 10 * SECOND), count), slices.join(Window("time", SECOND), count)
+    rows = [(EPOCH + timedelta(seconds=second),) for second in range(30)]
+    slices.add(rows[:5], (long, short))
+    slices.add(rows[5:6], (long,))
+    slices.add(rows[6:10], (long, short))
+    assert slices.rows == 9 + 1
+    assert (slices.rows_of(long), slices.rows_of(short)) == (10, 9)
+    slices.leave(short)
+    slices.add(rows[10:], (long,))
+    assert slices.rows == 10 + 2, "with edges every 10 seconds again"
+    assert [row[0] for found in slices.close(long, 30 * SECOND) for row in found] == [10, 10, 10]
+    assert slices.rows == 0

@@ -11,8 +11,8 @@ from protocols.catalogue.shares import PublisherShare
 from protocols.delivery.messages import Origin, Publishers
 from protocols.effects import AfterSync, Append, Effect, Tell
 from protocols.events import Event
+from protocols.execution.aggregation import Aggregations, WindowRun
 from protocols.execution.executor import Executor
-from protocols.execution.inline import WindowRun
 from protocols.execution.messages import ResultsNoted
 from protocols.execution.progress import InputClock
 from protocols.execution.proxy import QueryProxy
@@ -30,6 +30,7 @@ from protocols.join_index.subscriber import Subscriber
 from protocols.messages import Record
 from protocols.subgraphs import Progress, Reach, ResultsReady, Vector, merged
 from queries import slices
+from queries.plan import Operator
 from tests.sim.bugs import Patch, bug
 
 
@@ -158,8 +159,12 @@ def a_slice_dropped_too_soon() -> Patch:
 @bug("query-restarts", seeds=60)
 def windows_told_again() -> Patch:
     """An attempt does not know which windows the one before has told."""
-    of = WindowRun.of
-    return patch.object(WindowRun, "of", lambda plan, closed_until_us: of(plan, None))
+    enter = Aggregations.enter
+
+    def begin(aggregations: Aggregations, name: str, plan: Operator, closed: int | None, views: Any) -> WindowRun:
+        return enter(aggregations, name, plan, None, views)
+
+    return patch.object(Aggregations, "enter", begin)
 
 
 @bug("queries", seeds=20)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from collections import Counter
+from collections.abc import Sequence
 from datetime import timedelta
 
 from overlay.sim.engine import ReferenceEngine
@@ -31,7 +34,7 @@ from protocols.ids import Millis, PeerId, RequestId
 from protocols.inside import Inside
 from protocols.messages import Message
 from protocols.placement.sight import NetworkSeen
-from protocols.subgraphs import Deploy, Flow, Progress, Reach, StreamInput, Subgraph
+from protocols.subgraphs import Deploy, Flow, Progress, Reach, StreamInput, Subgraph, merged
 from queries.catalogue import Stream
 from queries.expressions import EPOCH
 from queries.plan import sources
@@ -41,6 +44,7 @@ from tests.protocols.lone import Lone
 
 PROXY, NORTH, SOUTH, WORKER = (PeerId(letter * 20) for letter in (b"p", b"n", b"s", b"w"))
 SCHEMA = Schema.parse("number int, part int, at timestamp")
+WEIGHED = Schema.parse("number int, part int, weight float, at timestamp")
 STREAMS = {name: Stream(name, SCHEMA, "at") for name in ("left", "right")}
 LEFT, RIGHT = Origin(NORTH, "left", 1), Origin(SOUTH, "right", 1)
 PUBLISHERS = {"left": NORTH, "right": SOUTH}
@@ -142,6 +146,40 @@ def rows_of(effects: list[Effect]) -> list[Row]:
 def flow(rows: bytes, count: int, progress: Progress, *, sequence: int = 0, **changes: object) -> Flow:
     fields: dict[str, object] = {"is_new": True, "is_whole": True, "life": 1, "subgraph": 1, "attempt": 1, **changes}
     return Flow(query="q.1", sequence=sequence, rows=rows, count=count, progress=progress, **fields)  # type: ignore[arg-type]
+
+
+class Results:
+    """What a query has told, as its proxy keeps it from one attempt to the next."""
+
+    def __init__(self) -> None:
+        self.sure: list[Row] = []  # Results whose note is safe,
+        self.note = Progress()
+        self.told: list[Row] = []  # and those since.
+        self.beyond: Counter[Row] = Counter()  # Results without what they cover that are in the query's stream.
+        self.begin()
+
+    def begin(self) -> None:
+        """An attempt begins."""
+        self.known = Counter(self.beyond)  # Those that this attempt has not made again yet.
+
+    def hear(self, rows: Sequence[Row], reached: Progress | None) -> None:
+        for row in rows:
+            if self.known[row]:
+                self.known[row] -= 1
+            else:
+                self.told.append(row)
+        if reached is not None:
+            self.sure, self.told, self.note = self.sure + self.told, [], merged(self.note, reached)
+            self.beyond = +self.known
+
+    def lose(self, rng: random.Random) -> None:
+        """The attempt ends. Of its last results some are in the stream; the others are lost, and made again."""
+        kept = self.told[: rng.randrange(len(self.told) + 1)]
+        self.sure, self.told, self.beyond = self.sure + kept, [], self.beyond + Counter(kept)
+
+    @property
+    def all(self) -> Counter[Row]:
+        return Counter(self.sure + self.told)
 
 
 class Engined(Lone):

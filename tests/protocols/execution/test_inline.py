@@ -14,19 +14,19 @@ from protocols.clock import COUNT_BITS
 from protocols.delivery.messages import FINISHED_US, Batch, Origin, Publishers, Rows
 from protocols.effects import Effect, SetTimer, Tell
 from protocols.events import Answered, Received, TimerFired
-from protocols.execution import executor, inline
+from protocols.execution import aggregation, executor
+from protocols.execution.aggregation import RESULTS_MAX, Aggregations
 from protocols.execution.cut import cut, is_stateful
 from protocols.execution.executor import WORK
-from protocols.execution.inline import RESULTS_MAX, WindowRun
 from protocols.execution.run import RunOutput, SubgraphRun
 from protocols.execution.soundness import unsound_subgraph
-from protocols.subgraphs import DeployRefused, Inline, Progress, ResultsReady, Subgraph, merged
+from protocols.subgraphs import DeployRefused, Inline, Progress, ResultsReady, Subgraph
 from queries.catalogue import Stream
 from queries.expressions import EPOCH, MICROSECOND, Named
 from queries.plan import Operator, Project, sources
 from queries.query import parse
 from queries.reference import Tuple, evaluate, same_rows
-from queries.schema import Row, Schema
+from queries.schema import Row
 from queries.slices import is_sliceable
 from tests.protocols.execution.parts import (
     LEFT,
@@ -34,8 +34,10 @@ from tests.protocols.execution.parts import (
     SCHEMA,
     SOUTH,
     STREAMS,
+    WEIGHED,
     WINDOWS,
     Host,
+    Results,
     at,
     batch,
     cut_of,
@@ -55,9 +57,11 @@ BY_PART = "SELECT part, count(*) AS n, sum(number) AS total FROM left [RANGE 4 S
 
 def worked(run: SubgraphRun) -> list[RunOutput]:
     """What comes of all its work."""
-    outputs = run.work()
+    assert run.windows is not None
+    outputs: list[RunOutput] = []
     while run.has_work:
-        outputs += run.work()
+        run.windows.aggregation.work()
+        outputs += run.worked()
     return outputs
 
 
@@ -72,7 +76,7 @@ def test_a_window_is_told_once_the_watermark_has_passed_it_with_what_it_covers()
     assert run.start() == []
     assert take(run, numbered(LEFT, 0, 2)) == []
     run.take_batch("left", numbered(LEFT, 2, 1), now=0)
-    (output,) = run.work()
+    (output,) = worked(run)
     covers = (reach("left", LEFT, 3),)
     assert output == RunOutput([(2,)], True, Progress(covers, (), 2 * SECOND, 2 * SECOND), run.reached)
     assert run.reached == Progress(covers, (), 2 * SECOND, 2 * SECOND)
@@ -217,7 +221,6 @@ TEXTS = (
     "SELECT count(DISTINCT part) AS n, sum(weight) AS w FROM left [RANGE 2 SECONDS SLIDE 5 SECONDS] "
     "HAVING count(*) > 1 UNION ALL SELECT number, weight FROM left WHERE part = 1",
 )
-WEIGHED = Schema.parse("number int, part int, weight float, at timestamp")
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -226,7 +229,7 @@ def test_random_rows_with_crashes_in_between_give_what_the_reference_says(text: 
 
     Results leave in parts of two.
     """
-    monkeypatch.setattr(inline, "RESULTS_MAX", 2)
+    monkeypatch.setattr(aggregation, "RESULTS_MAX", 2)
     seed = draw_seed()
     for number in range(40):
         rng = random.Random(f"{seed}/{number}")
@@ -242,10 +245,7 @@ class Play:
         self.now = 0
         self.origins = (LEFT, Origin(SOUTH, "left", 1))
         self.rows: dict[Origin, list[Row]] = {origin: self._rows(rng.randrange(1, 40)) for origin in self.origins}
-        self.sure: list[Row] = []  # Results whose note is safe,
-        self.note = Progress()
-        self.told: list[Row] = []  # and those since.
-        self.beyond: Counter[Row] = Counter()  # Results without what they cover that are in the query's stream.
+        self.results = Results()
 
     def _rows(self, count: int) -> list[Row]:
         luck = self.rng
@@ -256,9 +256,9 @@ class Play:
         ]  # fmt: skip
 
     def begin(self) -> None:
-        self.known = Counter(self.beyond)  # Those that this attempt has not made again yet.
+        self.results.begin()
         (subgraph,) = cut("q.1", self.plan, 7, {}, PROXY, PROXY, "auto").subgraphs
-        self.run_ = SubgraphRun(deploy_of(subgraph, resume=self.note), "q.1.0~1", now=self.now)
+        self.run_ = SubgraphRun(deploy_of(subgraph, resume=self.results.note), "q.1.0~1", now=self.now)
         self.aliases = [each.alias for each in subgraph.inputs]
         for alias in self.aliases:
             self.run_.meet(alias, Publishers(origins=self.origins), self.now)
@@ -269,14 +269,7 @@ class Play:
 
     def hear(self, outputs: list[RunOutput]) -> None:
         for each in outputs:
-            for row in each.rows:
-                if self.known[row]:
-                    self.known[row] -= 1
-                else:
-                    self.told.append(row)
-            if each.reached is not None:
-                self.sure, self.told, self.note = self.sure + self.told, [], merged(self.note, each.reached)
-                self.beyond = +self.known
+            self.results.hear(each.rows, each.reached)
 
     def step(self) -> bool:
         """Read a batch; whether there was one."""
@@ -301,8 +294,7 @@ class Play:
         self.begin()
         while self.step():
             if self.rng.random() < 0.1:
-                kept = self.told[: self.rng.randrange(len(self.told) + 1)]  # The others are lost, and made again.
-                self.sure, self.told, self.beyond = self.sure + kept, [], self.beyond + Counter(kept)
+                self.results.lose(self.rng)
                 self.begin()
         for alias in self.aliases:
             for origin in self.origins:
@@ -318,7 +310,7 @@ class Play:
         assert sum(each.late for each in self.run_.status(7, self.now).inputs) == 0
         patient = parse(self.text, {"left": Stream("left", WEIGHED, "at", 1 << 40)}).plan  # To which nothing is late.
         expected = Counter(each.row for each in evaluate(patient, {"left": tuples}))
-        assert Counter(self.sure + self.told) == expected
+        assert self.results.all == expected
 
 
 def test_random_queries_in_the_daemon_have_the_results_of_the_reference():
@@ -347,7 +339,7 @@ def results_of(plan: Operator, lists: dict[str, list[Tuple]], rng: random.Random
             time = each.row[names.index(source.event_time)] if source.event_time is not None else each.time
             arrivals.append((time, source.alias, (*each.row, time)))
     arrivals.sort(key=lambda arrival: arrival[0])
-    run = WindowRun.of(plan, None)
+    run = Aggregations().enter("q", plan, None)
     found: list[Row] = []
     place = number = 0
     while place <= len(arrivals):
@@ -358,7 +350,8 @@ def results_of(plan: Operator, lists: dict[str, list[Tuple]], rng: random.Random
             number += 1
             rows = [row for _, of, row in some if of == alias]
             run.feed(number, alias, rows, True, watermark_us if alias is aliases[-1] else None)
-        while run.has_work:
-            found += [row for made in run.work() for row in made.rows]
+        while run.aggregation.has_work:
+            run.aggregation.work()
+            found += [row for made in run.taken() for row in made.rows]
         place += max(1, len(some))
     return found

@@ -7,11 +7,11 @@ import os
 import pytest
 
 from tests.protocols.sharing.model import play
-from tests.sim import planted_sharing  # noqa: F401 - the bugs it plants
+from tests.sim import planted_sharing
 from tests.sim.bugs import BUGS
 
 FIRST = int(os.environ.get("PEER_SEED") or 1)
-PLANTED = [name for name, each in BUGS.items() if each.scenario == "sharing"]
+PLANTED = [name for name, each in BUGS.items() if each.plant.__module__ == planted_sharing.__name__]
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + 10))
