@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
-from protocols.delivery.messages import Origin
-from protocols.delivery.needs import Sieved
+from protocols.delivery.messages import Batch, Origin
 from protocols.sharing import shared as module_of_streams
 from protocols.sharing.needs import together
 from protocols.sharing.shared import Reading, SharedStream
@@ -104,5 +103,10 @@ def the_version_of_a_batch_is_ignored() -> Patch:
 
 @bug("sharing", seeds=60)
 def positions_of_left_out_tuples_are_forgotten() -> Patch:
-    """A sieved batch is read as if its rows followed each other from its beginning."""
-    return patch.object(Sieved, "numbers", property(lambda sieved: list(range(len(sieved.skipped)))))
+    """Who reads a sieved batch goes on behind as many tuples as it has rows."""
+
+    def end(batch: Batch) -> int:
+        count = batch.count if batch.sieved is None else max(1, len(batch.sieved.skipped))
+        return batch.first + count
+
+    return patch.object(Batch, "next", property(end))
