@@ -57,12 +57,15 @@ class RelayReader:
 
         readers = Counter({origin.publisher: cursor.readers_listed for origin in cursor.publishers})
         effects: list[Effect] = []
+        asked: dict[PeerId, None] = {}
         for origin, relay in relaying.choices(self._open_to_choice(cursor), delay_ms, readers).items():
             if relay is None:
                 effects += self.back(cursor, origin, now)
             else:
                 relaying.ask(origin, relay, now)
-                effects.append(self._ask(cursor, relay, [origin]))
+                asked[relay] = None
+        # It answers for what it was asked, so it is always asked for everything.
+        effects += [self._ask(cursor, relay, relaying.origins_at(relay)) for relay in asked]
         return [*effects, *self._told(cursor)]
 
     def _open_to_choice(self, cursor: Cursor) -> list[Origin]:

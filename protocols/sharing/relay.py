@@ -26,6 +26,11 @@ STATED_MAX: Final = 8  # Needs of a guest that it was not served by yet.
 SILENT_MS: Final = 20_000  # A guest that has not asked for so long is gone.
 
 
+def serves_depth(own: int, reader: int) -> bool:
+    """Whether a reader is farther from the publisher, so that nothing is read in a circle."""
+    return 0 < own < reader
+
+
 @dataclass(slots=True)
 class Relay:
     """What one shared stream passes on.
@@ -45,7 +50,7 @@ class Relay:
         stream = self.stream
         guest = stream.guests.get(message.subscription)
         is_full = guest is None and len(stream.guests) >= GUESTS_MAX
-        if not stream.depth or stream.depth >= message.depth or is_full or not message.any_version:
+        if not serves_depth(stream.depth, message.depth) or is_full or not message.any_version:
             return [self._answer(sender, message.subscription, message, [])]
         effects: list[Effect] = []
         if guest is None or guest.peer != sender or message.restart:
