@@ -68,10 +68,10 @@ from protocols.journal.pending import Pending, Reading
 from protocols.limits import Limits
 from protocols.messages import Answer, Refused
 from protocols.peer import Peer
-from protocols.placement.sight import LookAtNetwork
 from protocols.rights.audit import Audited
 from protocols.rights.messages import Verb
 from protocols.rights.quotas import Quotas
+from protocols.sight import LookAtNetwork
 from protocols.store.messages import Leave
 from protocols.wire import FAMILY_OF_NAME, MESSAGES, RECORDS, kind_in
 

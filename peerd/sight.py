@@ -8,7 +8,7 @@ from typing import Final
 from overlay.members import Member
 from overlay.overlay import Overlay
 from protocols.ids import PeerId
-from protocols.placement.sight import NetworkSeen
+from protocols.sight import NetworkSeen
 from protocols.versions import SIEVES, WINDOWS_INLINE
 
 CANDIDATES_MAX: Final = 64  # The nearest; a look at that many takes a few milliseconds.

@@ -21,6 +21,8 @@ class Limits:
     credit_bytes: int = 1 << 20  # In flight to one subscription from one publisher.
     client_bytes_max: int = 4 << 20  # Handed to a client and not yet seen by it.
     shared_bytes: int = 4 << 20  # Kept in memory of each stream that queries here share, for those that come later.
+    relays_every_ms: Millis = 10_000  # How often a better host to read a stream from is looked for.
+    relays_for_all: bool = False  # Read from another host wherever that is possible, not only where it saves something.
     resend_after_ms: Millis = 3000
     poll_ms: Millis = 2000  # How often a subscriber looks up the publishers.
     tick_ms: Millis = 1000

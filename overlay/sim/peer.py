@@ -63,8 +63,8 @@ from protocols.journal.disk import DiskFull
 from protocols.journal.journal import Journal
 from protocols.journal.pending import Pending, Reading
 from protocols.messages import Answer, Command
-from protocols.placement.sight import LookAtNetwork, NetworkSeen
 from protocols.rights.audit import Audited
+from protocols.sight import LookAtNetwork, NetworkSeen
 from protocols.store.messages import Leave
 from queries.schema import Row
 

@@ -44,6 +44,8 @@ class SubscriberEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True
     heartbeats: bool = False  # It goes by the time of its publishers: a new one waits until it is known there.
     kept: bool = False  # It has a name, and waits for its client while that is away.
     reads: Reads = READS_ALL
+    depth: Count = 0  # It passes on what it reads, to readers of a greater depth; 0: it does not.
+    readers: Count = 0  # So many read from it.
 
 
 class DerivedEntry(msgspec.Struct, frozen=True, kw_only=True, array_like=True):

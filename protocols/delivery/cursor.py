@@ -29,6 +29,7 @@ from protocols.delivery.messages import (
     SubscriptionOpened,
 )
 from protocols.delivery.needs import Needs
+from protocols.delivery.relaying import Relaying
 from protocols.effects import Effect, Reply, Send
 from protocols.ids import Millis, PeerId, RequestId, StreamName, SubscriptionId
 from protocols.limits import Limits
@@ -67,6 +68,10 @@ class Cursor:
     placed: dict[Origin, int] | None = None
     heard_of: Stamp = 0  # The latest time that a tuple or a heartbeat has told.
     needs: Needs | None = None  # What the client needs, if that is not everything.
+    relaying: Relaying | None = None  # It may read from other hosts.
+    guests: int = 0  # So many peers read from the client.
+    readers_listed: int = 0  # So many peers read the stream.
+    copies_asked: dict[PeerId, dict[Origin, None]] = field(default_factory=dict)  # Of whom, but for the publisher.
     heeded: dict[tuple[PeerId, bool], int] = field(default_factory=dict)  # Which version of it each server heeds.
     floors: dict[Origin, int] = field(default_factory=dict)  # No tuple to come is sieved by an earlier version.
     floors_told: dict[Origin, int] = field(default_factory=dict)
@@ -91,6 +96,7 @@ class Cursor:
         self.introduced = None
         self.trial = None
         self.placed = {} if command.places else None
+        self.relaying = Relaying() if command.relays else None
 
     def means(self, created_at: Stamp) -> bool:
         """Whether it reads the stream that was created then, and no other of this name."""
@@ -114,6 +120,8 @@ class Cursor:
             heartbeats=self.heartbeats,
             kept=self.keep,
             reads=self.reads,
+            depth=self.relaying.depth if self.relaying is not None else 0,
+            readers=self.guests,
         )
 
     def position(self, origin: Origin) -> Position:
@@ -139,6 +147,8 @@ class Cursor:
         by_peer: dict[PeerId, list[Position]] = {}
         for position in moved:
             peer = self.served_by.get(position.origin, position.origin.publisher)
+            if self.relaying is not None:
+                peer = self.relaying.at.get(position.origin, peer)
             by_peer.setdefault(peer, []).append(position)
         return [
             Send(peer, Ack(subscription=self.subscription, positions=tuple(group))) for peer, group in by_peer.items()
@@ -229,9 +239,13 @@ class Cursor:
         self.told[peer, copies] = self.asked[peer, copies] = None
         return is_new
 
-    def question(self, peer: PeerId, origins: list[Origin], copies: bool, credit: int, *, is_here: bool) -> Subscribe:
+    def question(
+        self, peer: PeerId, origins: list[Origin], copies: bool, credit: int, *, is_here: bool, depth: int = 0
+    ) -> Subscribe:
         """SUBSCRIBE for a server. Needs are told until they are heeded; our own peer need not heed them."""
         is_first = self.ask(peer, copies)
+        if copies:
+            self.copies_asked.setdefault(peer, {}).update(dict.fromkeys(origins))
         is_news = self.needs is not None and self.heeded.get((peer, copies)) != self.needs.version
         return Subscribe(
             subscription=self.subscription,
@@ -245,7 +259,14 @@ class Cursor:
             witness=self.heard_of,
             any_version=True,
             needs=self.needs if (is_first or is_news) and not is_here else None,
+            depth=depth,
         )
+
+    def forget_asked(self, peer: PeerId) -> None:
+        """A relay is not asked any more: what is still on its way from there is of no use."""
+        self.told.pop((peer, True), None)
+        self.heeded.pop((peer, True), None)
+        self.copies_asked.pop(peer, None)
 
     def hear(self, sender: PeerId, message: Subscribed) -> list[Effect]:
         """Note which needs a server heeds. It may not know any: then nothing is left out."""
@@ -277,7 +298,11 @@ class Cursor:
     def is_served(self, sender: PeerId, origins: Iterable[Origin]) -> bool:
         """Whether these tuples may come from a peer: from their publisher, or from a backup, once it was asked."""
         return all(
-            (sender, origin.publisher != sender) in self.asked
+            (
+                (sender, False) in self.asked
+                if origin.publisher == sender
+                else origin in self.copies_asked.get(sender, ())
+            )
             and origin.stream == self.stream
             and self.share.has(origin.publisher)
             for origin in origins

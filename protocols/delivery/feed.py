@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from protocols.clock import Stamp
 from protocols.delivery.messages import (
@@ -37,8 +37,12 @@ BATCH_OVERHEAD_BYTES: Final = 128  # Roughly what a batch adds to its rows; it c
 DROPPED_MAX: Final = 4096
 
 
-Served = tuple[Position, tuple[int, int]]
-"""Where a subscription stands; and the version of its needs by which its tuples are sieved, and from where on."""
+class Served(NamedTuple):
+    """What SUBSCRIBED says of one feed."""
+
+    position: Position
+    heeded: tuple[int, int]  # By which version of the reader's needs its tuples are sieved, and from where on.
+    end: int
 
 
 def subscribed(message: Subscribe, served: Sequence[Served]) -> Subscribed:
@@ -46,9 +50,18 @@ def subscribed(message: Subscribe, served: Sequence[Served]) -> Subscribed:
     return Subscribed(
         subscription=message.subscription,
         stream=message.stream,
-        positions=tuple(position for position, _ in served),
-        heeded=tuple(heeded for _, heeded in served),
+        positions=tuple(each.position for each in served),
+        heeded=tuple(each.heeded for each in served),
+        ends=tuple(each.end for each in served),
     )
+
+
+def _as_batch(origin: Origin, batch: StoredBatch | Batch) -> Batch:
+    """A batch for a reader that needs everything."""
+    if isinstance(batch, Batch):
+        assert batch.sieved is None, "what a reader needs was left out before it came here"
+        return batch
+    return Batch(origin, batch.first, batch.count, batch.published_at, batch.rows)
 
 
 @dataclass(slots=True)
@@ -99,7 +112,7 @@ class Feed:
     latest: Stamp = 0  # Of the last tuple.
     recent_bytes: int = 0
     row_bytes: float = 0.0  # Smoothed.
-    _recent: dict[int, StoredBatch] = field(default_factory=dict)  # By first sequence, oldest first.
+    _recent: dict[int, StoredBatch | Batch] = field(default_factory=dict)  # By first sequence, oldest first.
     _firsts: list[int] = field(default_factory=list)  # First sequence of every batch kept, in order.
     _stamps: list[Stamp] = field(default_factory=list)
     _dead: dict[int, None] = field(default_factory=dict)  # Dead-lettered by a consumer and not settled yet.
@@ -125,7 +138,7 @@ class Feed:
             feed._dropped.append((0, feed._stamps[0] - 1))
         return feed
 
-    def append(self, batch: StoredBatch) -> None:
+    def append(self, batch: StoredBatch | Batch) -> None:
         """Take in a batch; consumers get it once it is committed."""
         assert batch.first == self.next
         self.next, self.latest = batch.next, batch.published_at
@@ -209,9 +222,12 @@ class Feed:
 
     def serve(self, message: Subscribe, sender: PeerId) -> Served:
         """Handle SUBSCRIBE; returns what SUBSCRIBED is to say of this feed."""
-        position = Position(self.origin, self.accept(message, sender))
-        consumer = self.consumers[message.subscription]
-        return position, (consumer.needs.version if consumer.needs is not None else 0, consumer.sent)
+        return self.served(message.subscription, self.accept(message, sender))
+
+    def served(self, subscription: SubscriptionId, upto: int) -> Served:
+        consumer = self.consumers[subscription]
+        version = consumer.needs.version if consumer.needs is not None else 0
+        return Served(Position(self.origin, upto), (version, consumer.sent), self.committed)
 
     def expect(self, listed: Mapping[SubscriptionId, PeerId]) -> None:
         """Hold a place for every subscription that the catalogue lists, and drop others after two lookups."""
@@ -329,7 +345,7 @@ class Feed:
                 found = self.find(consumer.sent, loaded)
                 if found is None or (batches and size + len(found.rows) > self.limits.message_bytes):
                     break
-                batches.append(Batch(self.origin, found.first, found.count, found.published_at, found.rows))
+                batches.append(_as_batch(self.origin, found))
                 size += len(found.rows) + BATCH_OVERHEAD_BYTES
                 consumer.sent = found.next
             if not batches:
@@ -424,7 +440,7 @@ class Feed:
             effects += self._tell_span(subscription, self.consumers[subscription], now)
         return [*effects, *self.pump(now)]
 
-    def find(self, sequence: int, loaded: dict[int, StoredBatch]) -> StoredBatch | None:
+    def find(self, sequence: int, loaded: dict[int, StoredBatch]) -> StoredBatch | Batch | None:
         """The batch that holds a sequence, if it is in memory."""
         first = self._firsts[bisect_right(self._firsts, sequence) - 1]
         return self._recent.get(first) or loaded.get(first)

@@ -462,7 +462,7 @@ class Ingress:
                 effects += self._end_greeting(outbox, now) if outbox.greeting.is_over(now) else []
         answer = Send(sender, subscribed(message, served))
         # A crash could still lose what is not on disk, and other tuples would then get the same sequence numbers.
-        is_safe = outbox is None or all(position.next <= outbox.durable for position, _ in served)
+        is_safe = outbox is None or all(each.position.next <= outbox.durable for each in served)
         return [answer if is_safe else AfterSync((answer,)), *effects]
 
     def _ack(self, sender: PeerId, message: Ack, now: Millis) -> list[Effect]:

@@ -115,7 +115,7 @@ class Keeper:
                 feed = self.feeds[event.origin]
                 backed = Backed(origin=event.origin, next=event.next, noted=event.noted)
                 return [Send(event.origin.publisher, backed), *feed.commit(event.next, now)]
-            case Received(sender=sender, message=Subscribe() as message) if message.copies_of:
+            case Received(sender=sender, message=Subscribe() as message) if message.copies_of and not message.depth:
                 return self._subscribe(sender, message, now)
             case Received(sender=sender, message=Ack() as message):
                 return [

@@ -128,6 +128,7 @@ class Subscribe(Message, frozen=True, kw_only=True, tag="SUBSCRIBE"):
     witness: Stamp = 0  # The subscription has heard of times up to this one: tuples to come get higher stamps.
     any_version: bool = False  # It reads rows of every version of the stream; peers of 0.2 cannot.
     needs: Needs | None = None  # What it does not need may be left out. None: the last needs that it stated hold.
+    depth: Count = 0  # For a relay, which serves only readers of a greater depth than its own.
 
     def check(self) -> None:
         expect(len(self.subscription) <= SUBSCRIPTION_NAME_MAX, "the name of the subscription is too long")
@@ -143,9 +144,12 @@ class Subscribed(Message, frozen=True, kw_only=True, tag="SUBSCRIBED"):
     positions: tuple[Position, ...]
     # For each position: the version of the needs that is heeded there, and from where on. Empty: none are known here.
     heeded: tuple[tuple[Count, Count], ...] = ()
+    ends: tuple[Count, ...] = ()  # For each position: up to where there are tuples now.
+    depth: Count = 0  # Of a relay. It serves no more of the stream than it names here.
 
     def check(self) -> None:
-        expect(len(self.heeded) in (0, len(self.positions)), "heeds needs elsewhere than it serves")
+        for each in (self.heeded, self.ends):
+            expect(len(each) in (0, len(self.positions)), "says more or less than where it serves")
 
 
 class BatchMessage(Message, frozen=True, kw_only=True, tag="BATCH"):
@@ -391,6 +395,7 @@ class OpenSubscription(Command, frozen=True, kw_only=True, tag="OPEN"):
     places: bool = False  # Also answer with Placed.
     needs: Needs | None = None  # What to leave out where that saves something; also answer with Heeded. None: nothing.
     created_at: Stamp = 0  # When the stream was created that the client means; 0: whichever has this name.
+    relays: bool = False  # Read from other hosts where that is better, and let others read; also answer with Depth.
 
 
 class Opened(Answer, frozen=True, kw_only=True, tag="OPENED"):
@@ -412,6 +417,13 @@ class Heeded(Answer, frozen=True, kw_only=True, tag="HEEDED"):
 
     origin: Origin
     version: Count
+
+
+class Depth(Answer, frozen=True, kw_only=True, tag="DEPTH"):
+    """How far from its publishers this reading of a stream is, for as long as it lasts; and from whom it reads."""
+
+    depth: Count
+    relays: tuple[tuple[Origin, PeerId], ...] = ()  # Origins that it reads from another host.
 
 
 class Rows(Answer, frozen=True, kw_only=True, tag="ROWS"):
@@ -522,6 +534,13 @@ class ReadsChanged(Event, frozen=True):
     subscription: SubscriptionId
     reads: Reads
     heartbeats: bool
+
+
+class GuestsChanged(Event, frozen=True):
+    """So many other peers read a stream from the inside client of a subscription now."""
+
+    subscription: SubscriptionId
+    readers: int
 
 
 class NeedsChanged(Event, frozen=True):

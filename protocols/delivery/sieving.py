@@ -156,7 +156,7 @@ class Sieving:
             if not self._views[source].readers:
                 del self._views[source]
 
-    def sift(self, stored: StoredBatch, readers: Sequence[SubscriptionId]) -> None:
+    def sift(self, stored: StoredBatch | Batch, readers: Sequence[SubscriptionId]) -> None:
         """Get a batch ready for readers that all see it in the same way and stand in it."""
         self.budget -= len(stored.rows)
         first = self.strainers[readers[0]]
@@ -183,17 +183,21 @@ class Sieving:
         assert sum(len(view.readers) for view in self._views.values()) == len(self.strainers)
 
 
-def _whole(origin: Origin, stored: StoredBatch) -> Batch:
+def _whole(origin: Origin, stored: StoredBatch | Batch) -> Batch:
+    if isinstance(stored, Batch):
+        return stored
     return Batch(origin, stored.first, stored.count, stored.published_at, stored.rows)
 
 
 def _pieces(
-    origin: Origin, stored: StoredBatch, view: _View, readers: Sequence[SubscriptionId]
+    origin: Origin, stored: StoredBatch | Batch, view: _View, readers: Sequence[SubscriptionId]
 ) -> dict[SubscriptionId, list[Batch]]:
     """For each reader, what it gets of a batch: a piece for each part in which it would read the batch."""
     schema, whole = view.source.schema, _whole(origin, stored)
     rows = timed_rows(schema, view.source.event_time, whole)
     found: dict[SubscriptionId, list[Batch]] = {reader: [] for reader in readers}
+    if whole.sieved is not None:
+        return {reader: [_again(whole, rows, view, reader)] for reader in readers}
     for begin in range(0, len(rows), PART_ROWS_MAX):
         some = rows[begin : begin + PART_ROWS_MAX]
         wanted, unfit = _wanted(schema, view, some, readers)
@@ -209,6 +213,19 @@ def _pieces(
     return found
 
 
+def _again(batch: Batch, rows: Sequence[Row], view: _View, reader: SubscriptionId) -> Batch:
+    """A batch that was sieved for us, sieved once more for a reader of ours."""
+    schema, before, needs = view.source.schema, batch.sieved, view.readers[reader]
+    assert before is not None
+    wanted, unfit = _wanted(schema, view, rows, [reader])
+    numbers = before.numbers
+    left = skipped([numbers[row] for row in wanted[reader]])
+    lost = tuple(sorted((*before.unfit, *(numbers[row] for row in unfit))))
+    kept = _Thinning(batch.rows, 0, schema).encoded(tuple(wanted[reader]), needs.columns)
+    sieved = Sieved(needs.version, left, before.latest_us, lost)
+    return Batch(batch.origin, batch.first, batch.count, batch.published_at, kept, sieved)
+
+
 def _wanted(
     schema: Schema, view: _View, some: Sequence[Row], readers: Sequence[SubscriptionId]
 ) -> tuple[dict[SubscriptionId, list[int]], tuple[int, ...]]:
@@ -218,7 +235,7 @@ def _wanted(
     hits: dict[SubscriptionId, dict[int, None]] = {
         reader: dict.fromkeys(row[-1] for row in fit) if reader in view.whole else {} for reader in readers
     }
-    for kept, of in view.sieve.sifted(fit):
+    for kept, of in view.sieve.sifted(fit, hits.__contains__):
         for reader in of:
             if reader in hits:
                 hits[reader].update(dict.fromkeys(row[-1] for row in kept))

@@ -26,6 +26,7 @@ from protocols.delivery.messages import (
     DeadLetter,
     DeadLettered,
     Gap,
+    GuestsChanged,
     Heartbeat,
     ListDeadLetters,
     Missed,
@@ -55,6 +56,7 @@ from protocols.delivery.refusals import (
     unavailable,
     unsound,
 )
+from protocols.delivery.relay_reader import RelayReader
 from protocols.effects import AfterSync, Append, Effect, Reply, Send, SetTimer, Tell
 from protocols.events import (
     Abandoned,
@@ -71,9 +73,11 @@ from protocols.ids import LogId, Millis, PeerId, RequestId, StreamName, Subscrip
 from protocols.limits import Limits
 from protocols.messages import Done, Record, Refused
 from protocols.role import Owned
+from protocols.sight import NetworkSeen
 
 ROLE: Final = "subscriber"
 POLL: Final = "subscriber/poll"
+SEEN: Final = f"{ROLE}/"  # And the name of a subscription.
 
 
 class LetterSynced(Event, frozen=True):
@@ -99,7 +103,7 @@ class Subscriber:
         ROLE,
         messages=(Subscribed, BatchMessage, Gap, Heartbeat, PublisherNews),
         commands=(OpenSubscription, Seen, Refuse, ListDeadLetters, CloseSubscription),
-        events=(LetterSynced, ReadsChanged, NeedsChanged),
+        events=(LetterSynced, ReadsChanged, NeedsChanged, GuestsChanged, NetworkSeen),
         records=(SubscriptionOpened, CursorMoved, TupleBuried),
     )
 
@@ -109,6 +113,10 @@ class Subscriber:
     limits: Limits
     subscriptions: dict[SubscriptionId, Cursor] = field(default_factory=dict)
     _requests: dict[RequestId, SubscriptionId] = field(default_factory=dict)
+    _relays: RelayReader = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._relays = RelayReader(self.peer_id, self.limits, ROLE)
 
     def restore(self, record: Record, logs: Mapping[LogId, LogBounds]) -> None:
         match record:
@@ -192,7 +200,11 @@ class Subscriber:
             ):
                 return self._give_up(subscription, reason)
             case Received(sender=sender, message=Subscribed() as message):
-                return self._subscribed(sender, message)
+                return self._subscribed(sender, message, now)
+            case NetworkSeen(placement=token) if (name := token.removeprefix(SEEN)) in self.subscriptions:
+                return self._relays.weigh(self.subscriptions[name], event, now)
+            case GuestsChanged(subscription=name) if name in self.subscriptions:
+                self.subscriptions[name].guests = event.readers
             case Received(sender=sender, message=BatchMessage() as message):
                 return self._take(sender, message)
             case Received(sender=sender, message=Gap() as message):
@@ -202,7 +214,7 @@ class Subscriber:
             case Received(message=PublisherNews() as message):
                 return self._poll(now, message.stream)
             case Unreachable(peer=peer, message=Subscribe()) | PeerDown(peer=peer):
-                return self._lost(peer)
+                return self._lost(peer, now)
             case Started():
                 return [SetTimer(POLL, self.limits.poll_ms)]
         return []
@@ -277,7 +289,11 @@ class Subscriber:
             for entry in event.publishers
             if subscription.share.has(entry.peer)
         }
-        effects = [*self._ask_all(subscription), *subscription.introduce()]
+        effects = [
+            *self._ask_all(subscription),
+            *subscription.introduce(),
+            *self._relays.look(subscription, event, now),
+        ]
         if event.token[1] == "open" and not subscription.is_open:
             effects += self._advertise(subscription, "open", now)
             if subscription.keep:
@@ -402,13 +418,16 @@ class Subscriber:
             groups.setdefault((origin.publisher, False), []).append(origin)
             if origin in subscription.absent and entry.backup is not None:
                 groups.setdefault((entry.backup, True), []).append(origin)
-        return [self._ask(subscription, peer, origins, copies) for (peer, copies), origins in groups.items()]
+        asked = [self._ask(subscription, peer, origins, copies) for (peer, copies), origins in groups.items()]
+        return [*asked, *self._relays.ask_again(subscription)]
 
     def _ask(self, subscription: Cursor, peer: PeerId, origins: list[Origin], copies: bool) -> Effect:
         credit, is_here = self.limits.credit_bytes, peer == self.peer_id
+        if not copies and self._relays.is_kept_only(subscription, origins):
+            credit = 0
         return Send(peer, subscription.question(peer, origins, copies, credit, is_here=is_here))
 
-    def _subscribed(self, sender: PeerId, message: Subscribed) -> list[Effect]:
+    def _subscribed(self, sender: PeerId, message: Subscribed, now: Millis) -> list[Effect]:
         subscription = self.subscriptions.get(message.subscription)
         if subscription is None:
             return [Send(sender, Unsubscribe(subscription=message.subscription, stream=message.stream))]
@@ -425,18 +444,19 @@ class Subscriber:
         effects: list[Effect] = []
         if subscription.request is not None and (placed := subscription.place(served)):
             effects.append(Reply(subscription.request, Placed(positions=placed), last=False))
-        effects += subscription.hear(sender, message)
+        effects += [*subscription.hear(sender, message), *self._relays.heard(subscription, sender, message, now)]
         if fresh and subscription.keep:
             effects.append(Append(CursorMoved(subscription=subscription.subscription, positions=tuple(fresh))))
         missing = [o for o in subscription.publishers if o.publisher == sender and o not in served]
-        if missing and not any(origin.publisher != sender for origin in served):
+        if missing and not message.depth and not any(origin.publisher != sender for origin in served):
             subscription.over.update(dict.fromkeys(missing))
             effects += [*self._ask_backups(subscription, missing), *subscription.introduce()]
         return effects
 
-    def _lost(self, peer: PeerId) -> list[Effect]:
+    def _lost(self, peer: PeerId, now: Millis) -> list[Effect]:
         effects: list[Effect] = []
         for subscription in self.subscriptions.values():
+            effects += self._relays.lost(subscription, peer, now)
             gone = [origin for origin in subscription.publishers if origin.publisher == peer]
             subscription.told.pop((peer, False), None)
             subscription.told.pop((peer, True), None)
@@ -502,7 +522,8 @@ class Subscriber:
             subscription = self.subscriptions.get(name)
             if subscription is None or subscription.request is None:
                 continue
-            may_say = sender == origin.publisher or origin in subscription.over
+            relays = subscription.relaying.at if subscription.relaying is not None else {}
+            may_say = sender == origin.publisher or origin in subscription.over or relays.get(origin) == sender
             is_ours = may_say and subscription.is_served(sender, (origin,))
             if is_ours and subscription.taken.get(origin) == silence.next and not subscription.held:
                 subscription.heard_of = max(subscription.heard_of, silence.at)

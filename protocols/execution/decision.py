@@ -26,9 +26,9 @@ from protocols.ids import Millis, PeerId, StreamName
 from protocols.placement.delay import Infeasible
 from protocols.placement.messages import Distributed
 from protocols.placement.place import ALGORITHMS, Algorithm, Placement, place
-from protocols.placement.sight import NetworkSeen
 from protocols.placement.tree import ProcessingTree, Vertex, overlay_cost, path_delay
 from protocols.placement.view import NetworkView
+from protocols.sight import NetworkSeen
 from protocols.subgraphs import PATIENCE_MS, Indexed, Sharing
 from queries.casts import read_interval
 from queries.cost import Rates, StreamRates

@@ -6,10 +6,19 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
-from protocols.delivery.messages import Batch, Missed, Publishers, Silence, subscription_name
+from protocols.delivery.messages import (
+    Ack,
+    Batch,
+    Missed,
+    Publishers,
+    Silence,
+    Subscribe,
+    Unsubscribe,
+    subscription_name,
+)
 from protocols.effects import Effect, Reply, Send, SetTimer, Tell
 from protocols.errors import expect
-from protocols.events import Answered, Event, Received, Requested, TimerFired
+from protocols.events import Answered, Event, PeerDown, Received, Requested, TimerFired, Unreachable
 from protocols.execution.aggregation import Aggregation, Aggregations
 from protocols.execution.engine import EngineTried, RunFailed, RunResults, RunStarted, RunState, StopRun, WarmEngine
 from protocols.execution.flow_rows import chunks, encode_rows
@@ -24,6 +33,7 @@ from protocols.part import Part
 from protocols.role import Owned
 from protocols.sharing.host import Outcome, StreamHost
 from protocols.sharing.messages import ListShared
+from protocols.sharing.relay import SIFT
 from protocols.sharing.tap import Broken, Due, NoRows, Some, Tap, TapOpened, What
 from protocols.subgraphs import (
     Deploy,
@@ -81,7 +91,7 @@ class Executor:
 
     owned: ClassVar[Owned] = Owned(
         ROLE,
-        messages=(Deploy, Undeploy, Lease, Flow, Flowed, Prepare),
+        messages=(Deploy, Undeploy, Lease, Flow, Flowed, Prepare, Subscribe, Ack, Unsubscribe),
         commands=(ListShared,),
         events=(RunStarted, RunResults, RunState, RunFailed, EngineTried, ResultsSafe),
     )
@@ -142,6 +152,12 @@ class Executor:
                 return self._results_safe(event)
             case TimerFired(name="executor/tick"):
                 return self._tick(now)
+            case Received(sender=sender, message=(Subscribe() | Ack() | Unsubscribe()) as message):
+                return self.streams.guest(sender, message, now)
+            case TimerFired(name=name) if name.startswith(SIFT):
+                return self.streams.woken(name.removeprefix(SIFT), now)
+            case PeerDown(peer=peer) | Unreachable(peer=peer):
+                return self.streams.lost(peer)
         return []
 
     # Coming and going.

@@ -25,8 +25,8 @@ from protocols.inside import Inside, Questions
 from protocols.messages import Answer, Refused
 from protocols.placement.delay import Infeasible
 from protocols.placement.place import ALGORITHMS, Algorithm, place
-from protocols.placement.sight import NetworkSeen
 from protocols.role import Owned
+from protocols.sight import NetworkSeen
 from queries.query import ParsedQuery
 
 ROLE: Final = "explainer"

@@ -31,7 +31,7 @@ from protocols.messages import Answer, Refused
 from protocols.placement.delay import Infeasible
 from protocols.placement.events import OperatorsPlaced, PlacementAsked, PlacementStopped
 from protocols.placement.messages import Distributed, Terms
-from protocols.placement.sight import LookAtNetwork, NetworkSeen
+from protocols.sight import LookAtNetwork, NetworkSeen
 from protocols.subgraphs import ALGORITHMS, SKEWS, Indexed
 from queries.errors import QueryError
 from queries.plan import Operator, sources

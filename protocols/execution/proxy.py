@@ -52,8 +52,8 @@ from protocols.inside import Inside, Questions
 from protocols.limits import Limits
 from protocols.messages import Record
 from protocols.placement.events import OperatorsPlaced
-from protocols.placement.sight import NetworkSeen
 from protocols.role import Owned
+from protocols.sight import NetworkSeen
 from protocols.subgraphs import (
     AttemptLost,
     Deploy,

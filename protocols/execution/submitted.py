@@ -48,7 +48,7 @@ from protocols.inside import Questions
 from protocols.limits import Limits
 from protocols.messages import Answer, Done, Refused
 from protocols.placement.events import OperatorsPlaced
-from protocols.placement.sight import NetworkSeen
+from protocols.sight import NetworkSeen
 from protocols.subgraphs import (
     AttemptLost,
     Deployed,

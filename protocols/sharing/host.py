@@ -7,9 +7,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
+
 from protocols.clock import COUNT_BITS, wall_ms
 from protocols.delivery.cursor import tail
+from protocols.delivery.feed import subscribed
 from protocols.delivery.messages import (
+    Ack,
+    Depth,
     Heeded,
     Missed,
     NeedsChanged,
@@ -23,8 +28,10 @@ from protocols.delivery.messages import (
     Rows,
     Seen,
     Silent,
+    Subscribe,
+    Unsubscribe,
 )
-from protocols.effects import Effect, Tell
+from protocols.effects import Effect, Send, Tell
 from protocols.events import Abandoned
 from protocols.ids import Millis, PeerId, RequestId, StreamName
 from protocols.inside import Inside
@@ -32,6 +39,7 @@ from protocols.limits import Limits
 from protocols.messages import Answer, Refused
 from protocols.sharing.messages import SharedListed, SharedShown
 from protocols.sharing.needs import together
+from protocols.sharing.relay import Relay
 from protocols.sharing.shared import SharedStream
 from protocols.sharing.tap import Due, Tap, TapOpened
 
@@ -68,6 +76,7 @@ class StreamHost:
     )  # Taps that share and have a subscription of their own.
     _ticked_at: Millis = 0
     _openings: int = 0
+    _relays: dict[StreamName, Relay] = field(default_factory=dict)  # What other peers read from here.
     _saved: int = 0  # By streams that are read no more.
 
     # Taps come and go.
@@ -111,6 +120,7 @@ class StreamHost:
             reads=tap.reads,
             places=True,
             needs=needs,
+            relays=True,
         )
         request, effect = self.inside.ask(self.role, command)
         effects.append(effect)
@@ -164,7 +174,8 @@ class StreamHost:
         self._dirty.pop(stream, None)
         self._saved += stream.bytes_saved
         self.inside.forget(stream.request)
-        return [Tell(Abandoned(stream.request))]
+        relay = self._relays.pop(stream.stream, None)
+        return [Tell(Abandoned(stream.request)), *(relay.close() if relay is not None else [])]
 
     def _relist(self, stream: SharedStream) -> list[Effect]:
         """Tell the catalogue what all readers need together."""
@@ -174,6 +185,33 @@ class StreamHost:
             return []
         stream.reads, stream.heartbeats = reads, heartbeats
         return [Tell(ReadsChanged(stream.subscription, reads, heartbeats))]
+
+    # Other peers that read from here.
+
+    def guest(self, sender: PeerId, message: Subscribe | Ack | Unsubscribe, now: Millis) -> list[Effect]:
+        """Another peer reads a stream from here, or wants to."""
+        match message:
+            case Subscribe() if message.depth:
+                stream = self.shared.get(message.stream)
+                if stream is None:
+                    return [Send(sender, msgspec.structs.replace(subscribed(message, ()), depth=1))]
+                relay = self._relays.setdefault(message.stream, Relay(stream, self.limits))
+                return [*relay.welcome(sender, message, now), *self._relist(stream)]
+            case Ack():
+                streams = dict.fromkeys(each.origin.stream for each in message.positions)
+                relays = [self._relays[name] for name in streams if name in self._relays]
+                return [effect for relay in relays for effect in relay.acked(sender, message, now)]
+            case Unsubscribe() if message.stream in self._relays:
+                return self._relays[message.stream].leave(sender, message)
+        return []
+
+    def woken(self, log: str, now: Millis) -> list[Effect]:
+        """There is more to sieve for another peer, or something to tell of what was left out."""
+        return [effect for relay in self._relays.values() for effect in relay.woken(log, now)]
+
+    def lost(self, peer: PeerId) -> list[Effect]:
+        """A peer is gone that perhaps read from here, or published what others read from here."""
+        return [effect for relay in self._relays.values() for effect in relay.lost(peer)]
 
     # What subscriptions say.
 
@@ -196,7 +234,10 @@ class StreamHost:
                 return self._rows(stream, answer, now)
             case Missed():
                 self._dirty[stream] = None
-                return [], stream.miss(answer)
+                relay = self._relays.get(stream.stream)
+                return relay.let_go(answer.origin) if relay is not None else [], stream.miss(answer)
+            case Depth():
+                stream.depth, stream.relays = answer.depth, answer.relays
             case Heeded():
                 stream.heed(answer.origin, answer.version)
                 return self._consider_unmet(stream, [answer.origin], now)
@@ -205,6 +246,8 @@ class StreamHost:
                 return [], [Due(tap, _met(answer, tap.known)) for tap in stream.taps if tap.is_timed]
             case Silent():
                 stream.hush(answer.silence)
+                relay = self._relays.get(stream.stream)
+                return relay.hush(answer.silence, now) if relay is not None else [], []
             case Refused():
                 return self._refused(stream, now)
         return [], []
@@ -221,9 +264,15 @@ class StreamHost:
         return effects, due
 
     def _rows(self, stream: SharedStream, answer: Rows, now: Millis) -> Outcome:
-        due = [each for batch in answer.batches for each in stream.take(batch)]
+        due: list[Due] = []
+        effects: list[Effect] = []
+        relay = self._relays.get(stream.stream)
+        for batch in answer.batches:
+            due += stream.take(batch)
+            effects += relay.took(batch, now) if relay is not None else []
         self._dirty[stream] = None
-        effects, passed = self._relieve(stream, now)
+        relieved, passed = self._relieve(stream, now)
+        effects += relieved
         more, met = self._consider_unmet(stream, dict.fromkeys(batch.origin for batch in answer.batches), now)
         return effects + more, due + passed + met
 
@@ -415,6 +464,7 @@ class StreamHost:
         if now - self._ticked_at < TICK_MS:
             return effects, due
         self._ticked_at = now
+        effects += [effect for relay in self._relays.values() for effect in relay.tick(now)]
         for stream in list(self.shared.values()):
             if stream.narrow(now):
                 effects.append(_needing(stream))
@@ -491,6 +541,9 @@ class StreamHost:
         for stream in self.shared.values():
             assert self._streams[stream.request] is stream
             stream.validate()
+        for name, relay in self._relays.items():
+            assert self.shared[name] is relay.stream
+            relay.validate()
 
 
 def _needing(stream: SharedStream) -> Effect:

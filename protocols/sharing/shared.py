@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
+
+import msgspec
 
 from protocols.catalogue.streams import Reads
 from protocols.clock import Stamp
 from protocols.delivery.feed import BATCH_OVERHEAD_BYTES
 from protocols.delivery.messages import Batch, Missed, Origin, Position, Publishers, Silence
 from protocols.delivery.needs import Needs
-from protocols.ids import COUNT_MAX, Millis, RequestId, StreamName, SubscriptionId
+from protocols.ids import COUNT_MAX, Millis, PeerId, RequestId, StreamName, SubscriptionId
 from protocols.limits import Limits
 from protocols.part import Part, parts_of
-from protocols.sharing.needs import covers, together, widened
-from protocols.sharing.tap import Broken, Due, NoRows, Passed, Some, Tap
+from protocols.sharing.needs import Need, covers, together, widened
+from protocols.sharing.tap import Broken, Due, Guest, NoRows, Passed, Some, Tap
 from protocols.sieve import Sieve
 from queries.plan import Source
 from queries.schema import MISFITS
@@ -80,8 +82,8 @@ class Reading:
             self._sieved.popleft()
         return len(batch.rows)
 
-    def usable(self, tap: Tap) -> tuple[int, Stamp]:
-        """From where on the memory has all that a tap needs, and the stamp of the last tuple before."""
+    def usable(self, tap: Tap | Guest) -> tuple[int, Stamp]:
+        """From where on the memory has all that a reader needs, and the stamp of the last tuple before."""
         for by, upto, stamp in reversed(self._sieved):
             if by < tap.needs_from:
                 return upto, stamp
@@ -188,6 +190,9 @@ class SharedStream:
     needs: Needs
     is_open: bool = False
     publishers: Publishers | None = None
+    depth: int = 0  # How far it is from its publishers; 0: not known yet.
+    relays: tuple[tuple[Origin, PeerId], ...] = ()  # Origins that come from another host.
+    guests: dict[SubscriptionId, Guest] = field(default_factory=dict)
     taps: dict[Tap, None] = field(default_factory=dict)
     origins: dict[Origin, Reading] = field(default_factory=dict)
     bytes_read: int = 0
@@ -210,15 +215,24 @@ class SharedStream:
 
     def add(self, tap: Tap) -> bool:
         """One more tap; says whether it needs more than those before."""
-        is_wider = not covers(self.needs, tap.need)
-        if is_wider:
-            self._need(widened(self.needs, tap.need))
-        tap.needs_from = self.needs.version
-        for version in sorted(self._versions, reverse=True):
-            if not covers(self._versions[version], tap.need):
-                break
-            tap.needs_from = version
+        is_wider = self.need_also(tap, [tap.need])
         self._add(tap)
+        return is_wider
+
+    def need_also(self, reader: Tap | Guest, needed: Sequence[Need]) -> bool:
+        """Need what one more reader does; says whether that is more than before."""
+        needs = self.needs
+        for need in needed:
+            if not covers(needs, need):
+                needs = widened(needs, need)
+        is_wider = needs is not self.needs
+        if is_wider:
+            self._need(msgspec.structs.replace(needs, version=self.needs.version + 1))
+        reader.needs_from = self.needs.version
+        for version in sorted(self._versions, reverse=True):
+            if not all(covers(self._versions[version], need) for need in needed):
+                break
+            reader.needs_from = version
         return is_wider
 
     def _need(self, needs: Needs) -> None:
@@ -233,11 +247,16 @@ class SharedStream:
         if self._narrow_at is None or now < self._narrow_at or not self.taps:
             return False
         self._narrow_at = None
-        needs = together(self.needs.version + 1, (tap.need for tap in self.taps))
+        of_guests = [need for guest in self.guests.values() for need in guest.needs]
+        needs = together(self.needs.version + 1, [*(tap.need for tap in self.taps), *of_guests])
         if needs.is_like(self.needs):
             return False
         self._need(needs)
         return True
+
+    def dismiss(self, subscription: SubscriptionId) -> None:
+        """A guest is gone."""
+        self._is_loose = self.guests.pop(subscription, None) is not None or self._is_loose
 
     def _add(self, tap: Tap) -> None:
         self.taps[tap] = None
@@ -268,7 +287,9 @@ class SharedStream:
         reader = every[0].reader if every else ""
         others = len({each.reader: None for each in every}) - 1
         reader += f" and {others} more" if others > 0 else ""
-        return Reads(columns=columns, version=version, reader=reader), any(tap.is_timed for tap in self.taps)
+        readers: list[Tap | Guest] = [*self.taps, *self.guests.values()]
+        is_timed = any(each.is_timed for each in readers)
+        return Reads(columns=columns, version=version, reader=reader), is_timed
 
     def reaches(self, tap: Tap, origin: Origin) -> bool:
         """Whether it has, or will read, everything of an origin from the place of a tap on."""
@@ -278,8 +299,8 @@ class SharedStream:
             return place >= usable
         return usable == 0 or (tap.since >= self.since and tap.since > before)
 
-    def is_heeded(self, tap: Tap, origin: Origin) -> bool:
-        """Whether all that is to come of an origin has what a tap needs."""
+    def is_heeded(self, tap: Tap | Guest, origin: Origin) -> bool:
+        """Whether all that is to come of an origin has what a reader needs."""
         return self.origins[origin].heeded >= tap.needs_from
 
     def await_needs(self, tap: Tap, origin: Origin) -> None:

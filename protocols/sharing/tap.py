@@ -9,7 +9,8 @@ from typing import NamedTuple
 from protocols.catalogue.streams import Reads
 from protocols.clock import Stamp
 from protocols.delivery.messages import Batch, Missed, Origin, Position, Publishers, Silence
-from protocols.ids import Millis, RequestId, StreamName, SubscriptionId
+from protocols.delivery.needs import Needs
+from protocols.ids import Millis, PeerId, RequestId, StreamName, SubscriptionId
 from protocols.messages import Refused
 from protocols.part import Part
 from protocols.sharing.needs import Need
@@ -127,6 +128,22 @@ class Tap:
         assert self.request is None or not self.is_over
         for origin, upto in self.acked.items():
             assert upto <= max(self.told.get(origin, 0), self.places.get(origin, 0))
+
+
+@dataclass(slots=True, eq=False)
+class Guest:
+    """Another peer that reads a shared stream from here: what its own readers need together."""
+
+    peer: PeerId
+    subscription: SubscriptionId
+    heard_at: Millis
+    stated: list[Needs] = field(default_factory=list)  # What it needs; before that, what is still sent to it.
+    needs_from: int = 0  # As of a tap.
+    is_timed: bool = False  # It goes by the time of publishers.
+
+    @property
+    def needs(self) -> list[Need]:
+        return [Need(each.source, parts, each.columns) for each in self.stated for parts in each.conjunctions]
 
 
 class Due(NamedTuple):

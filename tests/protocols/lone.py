@@ -40,7 +40,7 @@ from protocols.journal.journal import Journal
 from protocols.limits import Limits
 from protocols.messages import Answer, Command
 from protocols.peer import Peer
-from protocols.placement.sight import LookAtNetwork, NetworkSeen
+from protocols.sight import LookAtNetwork, NetworkSeen
 from protocols.wire import RECORDS
 from queries.schema import Schema
 

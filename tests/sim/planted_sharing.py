@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
+from protocols.delivery import sieving as module_of_sieving
+from protocols.delivery.cursor import Cursor
 from protocols.delivery.messages import Origin
-from protocols.delivery.needs import Sieved
+from protocols.delivery.relay_reader import RelayReader
+from protocols.delivery.relaying import Relaying
+from protocols.delivery.search import Server
+from protocols.effects import Effect
+from protocols.ids import Millis, PeerId
+from protocols.sharing import relay as module_of_relays
 from protocols.sharing import shared as module_of_streams
 from protocols.sharing.needs import together
 from protocols.sharing.shared import Reading, SharedStream
@@ -104,5 +111,70 @@ def the_version_of_a_batch_is_ignored() -> Patch:
 
 @bug("sharing", seeds=60)
 def positions_of_left_out_tuples_are_forgotten() -> Patch:
-    """A sieved batch is read as if its rows followed each other from its beginning."""
-    return patch.object(Sieved, "numbers", property(lambda sieved: list(range(len(sieved.skipped)))))
+    """Of several batches without a tuple that a reader needs, only the last one is told."""
+    return patch.object(module_of_sieving, "_joined", lambda span, batch: batch)
+
+
+# Reading from another host.
+
+
+@bug("relays", seeds=40)
+def hosts_read_from_each_other() -> Patch:
+    """A relay serves whoever asks, and readers ask whomever they find: nobody reads from the publisher any more."""
+    found = Relaying.found
+
+    def forget_depth(relaying: Relaying, *args: object) -> bool:
+        depth, relaying.depth = relaying.depth, 0
+        is_due = found(relaying, *args)  # type: ignore[arg-type]
+        relaying.depth = depth or relaying.depth
+        return is_due
+
+    def choose(relaying: Relaying, publisher: Server, relays: list[Server], now_at: PeerId | None) -> PeerId | None:
+        return now_at or next((each.peer for each in relays), None)
+
+    choices = Relaying.choices
+
+    def without_depth(relaying: Relaying, *args: object) -> object:
+        depth, relaying.depth = relaying.depth, 0
+        found = choices(relaying, *args)  # type: ignore[arg-type]
+        relaying.depth = depth or relaying.depth
+        return found
+
+    class Everybody:
+        def __init__(self) -> None:
+            self._patches = [
+                patch.object(Relaying, "found", forget_depth),
+                patch.object(Relaying, "choices", without_depth),
+                patch.object(Relaying, "_choice", choose),
+                patch.object(Relaying, "is_late", lambda *_: False),
+                patch.object(module_of_relays, "serves_depth", lambda own, readers: True),
+            ]
+
+        def __enter__(self) -> None:
+            for each in self._patches:
+                each.start()
+
+        def __exit__(self, *_: object) -> None:
+            for each in self._patches:
+                each.stop()
+
+    return Everybody()
+
+
+@bug("relays", seeds=40)
+def a_relay_that_is_late_is_believed() -> Patch:
+    """A reader stays with a relay that has lost its publisher."""
+    return patch.object(Relaying, "is_late", lambda *_: False)
+
+
+@bug("relays", seeds=40)
+def a_reader_goes_back_to_where_the_relay_is() -> Patch:
+    """Who leaves a relay forgets its own place, and has the publisher begin at what it has now."""
+    back = RelayReader.back
+
+    def hurry(reader: RelayReader, cursor: Cursor, origin: Origin, now: Millis) -> list[Effect]:
+        if cursor.relaying is not None and origin in cursor.relaying.at:
+            cursor.seen[origin] = cursor.taken[origin] = cursor.taken[origin] + 2
+        return back(reader, cursor, origin, now)
+
+    return patch.object(RelayReader, "back", hurry)

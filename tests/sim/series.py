@@ -85,6 +85,7 @@ def _all() -> list[Series]:
         Series("takeover", 15),
         Series("placement", 60),
         Series("sharing", 10),
+        Series("relays", 5),
         *(Series(f"join-{each}", 50) for each in ALGORITHMS),
         *(Series(name, 40) for name in ("disk-loss", "join-restarts", "long", "query-restarts", "restarts")),
         *(Series(name, 40) for name in ("short-lived", "wrong-clocks")),

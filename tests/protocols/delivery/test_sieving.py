@@ -142,12 +142,12 @@ def test_wider_needs_hold_from_what_was_not_sent_yet_and_older_ones_are_ignored(
     feed = feed_of(stored(0, row(0), row(1)), stored(2, row(2), row(3)), stored(4, row(4)))
     feed.accept(asked("q", needs("number = 1")), READER)
     feed.commit(4, 10)
-    _, heeded = feed.serve(asked("q", needs("number < 4", version=2)), READER)
+    _, heeded, _ = feed.serve(asked("q", needs("number < 4", version=2)), READER)
     assert heeded == (2, 2), "the first batch is on its way, the second was to be told as a span"
     feed.serve(asked("q", needs("number = 1")), READER)
     ((_, batch),) = sent(feed.pump(11))
     assert batch == sieved(2, 2, [row(2), row(3)], Sieved(2, (0, 0), 3_000_000))
-    _, heeded = feed.serve(asked("q", None, restart=True), READER)
+    _, heeded, _ = feed.serve(asked("q", None, restart=True), READER)
     assert heeded == (0, 0), "a reader that begins anew states its needs anew"
 
 

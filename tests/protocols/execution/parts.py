@@ -33,7 +33,7 @@ from protocols.execution.run import SubgraphRun
 from protocols.ids import Millis, PeerId, RequestId
 from protocols.inside import Inside
 from protocols.messages import Message
-from protocols.placement.sight import NetworkSeen
+from protocols.sight import NetworkSeen
 from protocols.subgraphs import Deploy, Flow, Progress, Reach, StreamInput, Subgraph, merged
 from queries.catalogue import Stream
 from queries.expressions import EPOCH

@@ -32,7 +32,7 @@ from protocols.ids import Millis, PeerId
 from protocols.messages import Answer, Command, Done, Message, Record
 from protocols.peer import Peer
 from protocols.placement.events import PlacementAsked
-from protocols.placement.sight import LookAtNetwork, NetworkSeen
+from protocols.sight import LookAtNetwork, NetworkSeen
 from protocols.subgraphs import Deploy, Deployed, Progress, ResultsReady, ResultsSafe, SubgraphStatus
 from tests.protocols.execution.parts import JOIN, LEFT, NORTH, PROXY, SCHEMA, SELECT, SOUTH, WORKER, reach
 

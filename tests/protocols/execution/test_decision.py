@@ -22,7 +22,7 @@ from protocols.execution.decision import (
 from protocols.execution.refusals import NoEngine
 from protocols.ids import PeerId
 from protocols.placement.delay import Infeasible
-from protocols.placement.sight import NetworkSeen
+from protocols.sight import NetworkSeen
 from queries.cost import StreamRates
 from queries.query import parse
 from queries.selectivity import ColumnStatistics

@@ -95,7 +95,9 @@ def test_a_subgraph_is_announced_once_its_streams_are_open():
     plan = deploy.subgraph.plan
     source = sources(plan)[0]
     needs = Needs(1, source.schema, "at", None, (selected(plan, source.alias),))
-    command = OpenSubscription(stream="left", subscription=name, since=0, reads=reads, places=True, needs=needs)
+    command = OpenSubscription(
+        stream="left", subscription=name, since=0, reads=reads, places=True, needs=needs, relays=True
+    )
     assert opened == Tell(Requested(-1, command))
     assert timer == SetTimer(TICK, TICK_MS)
     announced = Send(PROXY, Deployed(query="q.1", attempt=1, number=1, life=1000))

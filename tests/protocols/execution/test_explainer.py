@@ -13,7 +13,7 @@ from protocols.execution.messages import PlanQuery, QueryPlanned, QueryWeighed, 
 from protocols.inside import Inside
 from protocols.messages import Refused
 from protocols.placement.place import ALGORITHMS
-from protocols.placement.sight import LookAtNetwork
+from protocols.sight import LookAtNetwork
 from tests.protocols.execution.parts import JOIN, LINE, NORTH, PROXY, SELECT, SOUTH, stream
 
 STREAMS = {"left": stream("left", (NORTH, 1000.0)), "right": stream("right", (SOUTH, 1000.0))}
