@@ -8,6 +8,7 @@ from typing import Final
 from overlay.members import Member
 from overlay.overlay import Overlay
 from protocols.ids import PeerId
+from protocols.needs import ResourceName
 from protocols.placement.sight import NetworkSeen
 from protocols.versions import WINDOWS_INLINE
 
@@ -36,7 +37,20 @@ def look_around(overlay: Overlay, placement: str, wanted: Iterable[PeerId]) -> N
     engines = [member.peer_id for member in alive if member.has_engine]
     able = tuple(peer for peer in peers if peer in engines)
     older = tuple(member.peer_id for member in alive if _is_older(member) and member.peer_id in peers)
-    return NetworkSeen(placement, peers, tuple(map(tuple, rows)), able, older, tuple(unshared))
+    closed = tuple(member.peer_id for member in alive if not member.room.hosts_others and member.peer_id in peers)
+    full = tuple((member.peer_id, lacks) for member in alive if member.peer_id in peers and (lacks := _lacks(member)))
+    return NetworkSeen(placement, peers, tuple(map(tuple, rows)), able, older, tuple(unshared), closed, full)
+
+
+def _lacks(member: Member) -> ResourceName | None:
+    """What a peer says it has no room in."""
+    room = member.room
+    free: tuple[tuple[ResourceName, int], ...] = (
+        ("cpu", room.cpu),
+        ("uplink", room.uplink),
+        ("downlink", room.downlink),
+    )
+    return next((name for name, tenths in free if tenths == 0), None)
 
 
 def _is_older(member: Member) -> bool:

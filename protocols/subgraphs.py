@@ -27,6 +27,7 @@ from protocols.errors import expect
 from protocols.events import Event
 from protocols.ids import Count, Micros, Millis, PeerId, StreamName
 from protocols.messages import Message
+from protocols.needs import Lack, Needs
 from queries.plan import Operator
 from queries.schema import Row, Schema
 
@@ -194,9 +195,13 @@ class Deploy(Message, frozen=True, kw_only=True, tag="DEPLOY"):
     subgraph: Subgraph
     consumer_host: PeerId | None
     resume: Progress  # Rows below its covers are for state only; results made of them alone are known already.
+    needs: Needs | None = None  # None: an older proxy, or nobody knows; then it is admitted.
+    is_accepted: bool = False  # Its client was told that the query runs: it is admitted first, and in any case.
 
     def check(self) -> None:
         subgraph = self.subgraph
+        is_whole = self.needs is None or len(self.needs.inputs) == len(subgraph.inputs)
+        expect(is_whole, "needs of other inputs than the subgraph has")
         expect((subgraph.consumer is None) == (self.consumer_host is None), "a consumer without its host")
         aliases = [each.alias for each in subgraph.inputs]
         expect(bool(aliases), "a subgraph without inputs")
@@ -222,6 +227,7 @@ class DeployRefused(Message, frozen=True, kw_only=True, tag="DEPLOY_REFUSED"):
     number: Count
     reason: str
     is_too_large: bool = False  # It has more state than the daemon keeps; an engine of its own may have room.
+    lack: Lack | None = None  # The host has no room for it, and says of what.
 
 
 class Undeploy(Message, frozen=True, kw_only=True, tag="UNDEPLOY"):

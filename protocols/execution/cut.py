@@ -30,6 +30,7 @@ from protocols.execution.apart import (
 )
 from protocols.execution.messages import QueryId
 from protocols.ids import Millis, PeerId, StreamName
+from protocols.needs import Needs
 from protocols.subgraphs import (
     Engine,
     FlowInput,
@@ -71,6 +72,7 @@ class Cut(msgspec.Struct, frozen=True):
 
     subgraphs: tuple[Subgraph, ...]
     hosts: tuple[PeerId, ...]
+    needs: dict[int, Needs] = {}  # Of each subgraph, by its number, where somebody has looked (expected.py).
 
     @property
     def placed(self) -> list[tuple[Subgraph, PeerId]]:

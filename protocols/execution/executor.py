@@ -12,6 +12,7 @@ from protocols.delivery.messages import Batch, Missed, Publishers, Silence
 from protocols.effects import Effect, Reply, Send, SetTimer, Tell
 from protocols.errors import expect
 from protocols.events import Answered, Event, Received, Requested, TimerFired
+from protocols.execution.admission import NO_ROOM, Admission, UseMeasured
 from protocols.execution.engine import EngineTried, RunFailed, RunResults, RunStarted, RunState, StopRun, WarmEngine
 from protocols.execution.flow_rows import chunks, encode_rows
 from protocols.execution.hosted import Heard, Hosted
@@ -21,6 +22,7 @@ from protocols.ids import Millis, PeerId, StreamName
 from protocols.inside import Inside
 from protocols.limits import Limits
 from protocols.messages import Message, Refused
+from protocols.needs import Lack
 from protocols.role import Owned
 from protocols.sharing.host import Outcome, StreamHost
 from protocols.sharing.messages import ListShared
@@ -83,7 +85,7 @@ class Executor:
         ROLE,
         messages=(Deploy, Undeploy, Lease, Flow, Flowed, Prepare),
         commands=(ListShared,),
-        events=(RunStarted, RunResults, RunState, RunFailed, EngineTried, ResultsSafe),
+        events=(RunStarted, RunResults, RunState, RunFailed, EngineTried, ResultsSafe, UseMeasured),
     )
 
     peer_id: PeerId
@@ -93,6 +95,7 @@ class Executor:
     trouble: str = ""  # Why Spark did not start when it was last tried.
     hosted: dict[RunKey, Hosted] = field(default_factory=dict)
     streams: StreamHost = field(init=False)
+    admission: Admission = field(init=False)
     _consumers: dict[RunKey, tuple[RunKey, FlowInput]] = field(default_factory=dict)  # By the maker of a flow.
     _inputs: dict[Tap, tuple[RunKey, str]] = field(default_factory=dict)  # What each tap is for: an alias of a run.
     _due: deque[Due] = field(default_factory=deque)  # What taps have for their runs.
@@ -103,6 +106,7 @@ class Executor:
 
     def __post_init__(self) -> None:
         self.streams = StreamHost(self.peer_id, self.inside, ROLE, self.limits)
+        self.admission = Admission(self.peer_id)
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:
         return [*self._happened(event, now), *self._serve(now), *self._work(now), *self.streams.settled()]
@@ -139,6 +143,8 @@ class Executor:
                 return self._tried(reason)
             case ResultsSafe():
                 return self._results_safe(event)
+            case UseMeasured():
+                self.admission.measured(event, self.hosted, now)
             case TimerFired(name="executor/tick"):
                 return self._tick(now)
         return []
@@ -160,6 +166,8 @@ class Executor:
         reason = self._objection(message)
         if reason:
             return [*effects, self._refusal(proxy, message, reason)]
+        if lack := self.admission.refuses(key, message, proxy, self.streams.shared):
+            return [*effects, self._refusal(proxy, message, NO_ROOM, lack=lack)]
         whose = "" if proxy == self.peer_id else f"@{proxy.hex()}"
         run = SubgraphRun(message, f"{message.query}.{subgraph.number}~{message.attempt}{whose}", now)
         hosted = self.hosted[key] = Hosted(run, proxy, now, now)
@@ -191,7 +199,7 @@ class Executor:
 
     def _prepare(self, proxy: PeerId, message: Prepare, now: Millis) -> list[Effect]:
         """Start the engine, and answer once it is ready or has failed."""
-        if why := self._no_engine:
+        if why := self._no_engine or (NO_ROOM if self.admission.closed_to(proxy) else ""):
             return [self._send(proxy, Prepared(query=message.query, attempt=message.attempt, reason=why))]
         self._awaited = {each: at for each, at in self._awaited.items() if now - at < FORGET_MS}
         if len(self._awaited) < RUNS_MAX:
@@ -251,6 +259,7 @@ class Executor:
     def _end(self, key: RunKey) -> list[Effect]:
         hosted = self.hosted.pop(key)
         self._runs.pop(hosted.run.run_id, None)
+        self.admission.end(key)
         self._busy.pop(key, None)
         effects: list[Effect] = [] if hosted.run.is_inline else [StopRun(hosted.run.run_id)]
         for subgraph in hosted.expected:
@@ -265,13 +274,16 @@ class Executor:
         refusal = self._refusal(hosted.proxy, hosted.run.deploy, reason, is_too_large=is_too_large)
         return [*self._end(key), refusal]
 
-    def _refusal(self, proxy: PeerId, deploy: Deploy, reason: str, *, is_too_large: bool = False) -> Effect:
+    def _refusal(
+        self, proxy: PeerId, deploy: Deploy, reason: str, *, is_too_large: bool = False, lack: Lack | None = None
+    ) -> Effect:
         message = DeployRefused(
             query=deploy.query,
             attempt=deploy.attempt,
             number=deploy.subgraph.number,
             reason=reason,
             is_too_large=is_too_large,
+            lack=lack,
         )
         return self._send(proxy, message)
 
@@ -287,6 +299,7 @@ class Executor:
     def _started(self, key: RunKey, now: Millis) -> list[Effect]:
         hosted = self.hosted[key]
         hosted.is_started = True
+        self.admission.begin(key, now)
         effects = self._announce(hosted)
         early, hosted.early = hosted.early, []
         for alias, what in early:
@@ -564,4 +577,5 @@ class Executor:
         for tap, (key, alias) in self._inputs.items():
             assert self.hosted[key].taps[alias] is tap
         assert all(self.hosted[key].run.has_work for key in self._busy)
+        self.admission.validate(self.hosted)
         self.streams.validate()

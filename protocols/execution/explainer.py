@@ -23,6 +23,7 @@ from protocols.execution.refusals import NoEngine, no_placement, without_form
 from protocols.ids import Millis, PeerId, RequestId
 from protocols.inside import Inside, Questions
 from protocols.messages import Answer, Refused
+from protocols.needs import HOSTING
 from protocols.placement.delay import Infeasible
 from protocols.placement.place import ALGORITHMS, Algorithm, place
 from protocols.placement.sight import NetworkSeen
@@ -135,6 +136,7 @@ class Explainer:
             engines=len(basis.able),
             betas=tuple((vertex.name, vertex.beta) for vertex in parts.tree.vertices[:-1]),
             options=tuple(_option(algorithm, basis, placing.bound_ms) for algorithm in ALGORITHMS),
+            crowded=(*((peer, HOSTING) for peer in seen.closed), *seen.full),
         )
 
     def validate(self) -> None:

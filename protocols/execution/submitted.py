@@ -35,7 +35,7 @@ from protocols.execution.messages import (
     StopQuery,
 )
 from protocols.execution.planning import PURPOSES, Outcome, Planner, Planning
-from protocols.execution.refusals import cannot_run, no_takeover, not_running, without_form
+from protocols.execution.refusals import no_takeover, not_running, without_form
 from protocols.execution.results import QueryResults
 from protocols.ids import Millis, PeerId, RequestId, StreamName
 from protocols.inside import Questions
@@ -60,7 +60,6 @@ from queries.schema import Schema
 START_MS: Final = 240_000  # An attempt may have to start Spark, on a busy machine.
 RETRY_MIN_MS: Final = 500
 RETRY_MAX_MS: Final = 15_000
-HOSTS_TRIED_MAX: Final = 3  # A new query is refused once so many hosts could not start it: it may be the plan.
 
 Journalled = Literal["nothing", "begun", "acknowledged"]
 """What the journal has of a query: nothing; that its stream may exist (a restart ends it); that it was accepted."""
@@ -284,7 +283,7 @@ class SubmittedQuery:
             return effects + self._give_up(refusal, now)
         self.planning.placing.settle(decision.choice, self.reason, now)
         number, self.decided = self.services.clock.tick(now), None
-        self.attempt = Attempt(self.stream, number, made, self.results.begin_attempt(), now)
+        self.attempt = Attempt(self.stream, number, made, self.results.begin_attempt(), now, self.is_acknowledged)
         hosts = ", ".join(host.short for host in dict.fromkeys(made.hosts))
         self.lifecycle.note(now, f"it is deployed at peer {hosts}: {decision.choice.why}")
         effects += self._send(self.attempt.deploys(now))
@@ -321,6 +320,7 @@ class SubmittedQuery:
         attempt, placing = self._attempt(message.attempt), self.planning.placing
         if attempt is None:
             return []
+        self.planning.note_lack(sender, message, attempt.cut, now)
         lacks_engine = self.state == "starting" and attempt.has_engine_at(sender)
         if message.is_too_large and self.planning.wanted_engine == "auto":
             self.planning.is_too_large = True
@@ -329,10 +329,8 @@ class SubmittedQuery:
             if lacks_engine:
                 placing.avoid(sender, now)
             return self._lose(f"peer {sender.short}: {message.reason}", now)
-        placing.unable[sender] = message.reason
-        if not lacks_engine or len(placing.unable) == HOSTS_TRIED_MAX:
-            is_indexed = self.planning.index is not None
-            return self._give_up(cannot_run(self.name, placing.unable, is_indexed=is_indexed), now)
+        if refusal := self.planning.cannot_be_at(sender, message, lacks_engine=lacks_engine):
+            return self._give_up(refusal, now)
         return self._lose(f"peer {sender.short}: {message.reason}", now) + self._go_on_at_once(now)
 
     def _move(self, target: Decision, now: Millis) -> list[Effect]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from protocols.effects import Effect
 from protocols.events import Event
 from protocols.ids import PeerId
+from protocols.needs import ResourceName
 
 
 class LookAtNetwork(Effect, frozen=True):
@@ -23,3 +24,5 @@ class NetworkSeen(Event, frozen=True):
     engines: tuple[PeerId, ...]  # Those that say they can run operators with state.
     older: tuple[PeerId, ...] = ()  # Peers of a release whose daemons run no windows.
     unshared: tuple[PeerId, ...] = ()  # Live peers that are left out, since they do not share execution with us.
+    closed: tuple[PeerId, ...] = ()  # Peers that host nothing for others.
+    full: tuple[tuple[PeerId, ResourceName], ...] = ()  # Peers that say they have no room, and the first they lack.

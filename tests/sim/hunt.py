@@ -7,7 +7,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from overlay.sim.run import Verdict
-from tests.sim import planted, planted_queries, planted_sharing, planted_takeover  # noqa: F401 - the bugs they plant
+from tests.sim import (  # noqa: F401 - the bugs they plant
+    planted,
+    planted_admission,
+    planted_queries,
+    planted_sharing,
+    planted_takeover,
+)
 from tests.sim.bugs import BUGS
 from tests.sim.series import play
 
