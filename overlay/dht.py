@@ -44,6 +44,7 @@ from overlay.membership import Membership
 from overlay.now import steady_ms, wall_ms
 from overlay.own_record import OwnRecord
 from overlay.resolve import resolve
+from overlay.room import Room
 from overlay.rpc import Reply, SealedProtocol
 from overlay.shaping import Shaper
 from overlay.table import Candidate, Contact, Table
@@ -98,7 +99,7 @@ class Dht(Server):
         self._own: OwnRecord
         self._identity = identity
         self.membership = membership
-        self._has_engine = has_engine
+        self._able = has_engine, Room()
         self._rng = rng or random.Random()
         self._since_at = time.time()
         self._tasks = Tasks("DHT")
@@ -131,7 +132,7 @@ class Dht(Server):
                 endpoint.getsockname()[:2],
                 advertise,
                 time.time(),
-                has_engine=self._has_engine,
+                able=self._able,
                 versions=self.understanding.versions,
                 ring=self.membership.ring,
             )
@@ -194,12 +195,12 @@ class Dht(Server):
         contact = self.table.get(peer)
         return contact.record if contact else None
 
-    def say_engine(self, has_engine: bool) -> None:
-        """Sign a new record if that changed; whoever hears from us next learns of it."""
-        if has_engine != self._has_engine:
-            self._has_engine = has_engine
-            if self.transport is not None:
-                self._own.say_engine(has_engine, time.time())
+    def say(self, has_engine: bool | None = None, room: Room | None = None) -> None:
+        """Sign a new record if one of these has changed; whoever hears from us next learns of it."""
+        before = self._able
+        self._able = (before[0] if has_engine is None else has_engine, before[1] if room is None else room)
+        if self._able != before and self.transport is not None:
+            self._own.say(*self._able, time.time())
 
     def suspect(self, peer: PeerId) -> None:
         """Something hints that a peer may be gone (its link broke): check at once."""

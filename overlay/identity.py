@@ -22,6 +22,7 @@ import msgspec
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from overlay.room import Room, StatedRoom
 from protocols.ids import PeerId
 from protocols.versions import VERSIONS, Span, Versions
 
@@ -194,6 +195,7 @@ class RecordBody(msgspec.Struct, array_like=True, frozen=True):
     versions: StatedVersions = {}
     generation: Annotated[int, msgspec.Meta(ge=0)] = 0
     ring: Annotated[bytes, msgspec.Meta(max_length=16)] = b""
+    room: StatedRoom = b""
 
 
 _encode_body = msgspec.msgpack.Encoder().encode
@@ -215,6 +217,7 @@ class PeerRecord:
     raw: bytes  # The signed bytes, then the signature: what travels.
     generation: int = 0  # Of the network key that it has; 0 for a release that cannot replace it.
     ring: bytes = b""  # Which key and which expulsions it knows, see keyring.py.
+    room: Room = Room()
 
     @classmethod
     def sign(
@@ -230,17 +233,27 @@ class PeerRecord:
         versions: Versions = VERSIONS,
         generation: int = 0,
         ring: bytes = b"",
+        room: Room = Room(),
         life_s: int = RECORD_LIFE_S,
     ) -> PeerRecord:
         version = version[:VERSION_CHARS_MAX]
         expires_at = int(now_s) + life_s
         dates = (incarnation, expires_at)
         body = RecordBody(
-            identity.public_key, *address, *dates, version, left, has_engine, dict(versions), generation, ring
+            identity.public_key,
+            *address,
+            *dates,
+            version,
+            left,
+            has_engine,
+            dict(versions),
+            generation,
+            ring,
+            room.told(),
         )
         signed = _encode_body(body)
         raw = signed + identity.private_key.sign(_RECORD_CONTEXT + signed)
-        return cls(identity.peer_id, address, *dates, version, left, has_engine, versions, raw, generation, ring)
+        return cls(identity.peer_id, address, *dates, version, left, has_engine, versions, raw, generation, ring, room)
 
     @classmethod
     def verify(cls, raw: bytes, now_s: float) -> PeerRecord:
@@ -261,8 +274,19 @@ class PeerRecord:
         peer_id = PeerId.of_public_key(body.public_key)
         address = (body.host, body.port)
         dates = (body.incarnation, body.expires_at)
-        ring = (body.generation, body.ring)
-        return cls(peer_id, address, *dates, body.version, body.left, body.has_engine, body.versions, raw, *ring)
+        return cls(
+            peer_id,
+            address,
+            *dates,
+            body.version,
+            body.left,
+            body.has_engine,
+            body.versions,
+            raw,
+            body.generation,
+            body.ring,
+            Room.stated(body.room),
+        )
 
 
 def highest_incarnation(now_s: float, ahead_s: float) -> int:

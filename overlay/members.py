@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, get_args
 
 from overlay.identity import Address, PeerRecord
+from overlay.room import Room
 from overlay.table import Candidate
 from protocols.ids import PeerId
 from protocols.versions import Versions
@@ -33,12 +34,13 @@ class Member:
     has_engine: bool = False  # It can run operators with state.
     is_self: bool = False
     versions: Versions = field(default_factory=dict)  # That it speaks, by protocol family.
+    room: Room = Room()
 
     @classmethod
     def of(cls, record: PeerRecord, status: Status, since_at: float, rtt_ms: float | None = None) -> Member:
         """What a peer's record says, and what we know of it beyond that."""
         stated = (record.peer_id, record.address, record.version)
-        return cls(*stated, status, since_at, rtt_ms, record.has_engine, versions=record.versions)
+        return cls(*stated, status, since_at, rtt_ms, record.has_engine, versions=record.versions, room=record.room)
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ from overlay.members import Member
 from overlay.membership import Membership
 from overlay.pace import Paces
 from overlay.reunion import Reunion
+from overlay.room import Room
 from overlay.router import Router, Unreachable
 from overlay.shaping import Shaper
 from overlay.tasks import Tasks
@@ -261,7 +262,11 @@ class Overlay:
 
     def say_engine(self, has_engine: bool) -> None:
         """Announce whether this peer can run operators with state."""
-        self.dht.say_engine(has_engine)
+        self.dht.say(has_engine=has_engine)
+
+    def say_room(self, room: Room) -> None:
+        """Announce how much room this peer has for parts of queries."""
+        self.dht.say(room=room)
 
     def clock(self) -> ClockCompared:
         """How far this peer's wall clock is from those of the others."""

@@ -13,6 +13,7 @@ from typing import Final
 
 from overlay.identity import CLOCK_SKEW_MAX_S, RECORD_LIFE_S, Address, Identity, PeerRecord, highest_incarnation
 from overlay.keyring import Keyring
+from overlay.room import Room
 from protocols.ids import PeerId
 from protocols.versions import VERSIONS, Versions
 
@@ -30,13 +31,13 @@ class OwnRecord:
         advertise: str | None,
         now_s: float,
         *,
-        has_engine: bool = False,
+        able: tuple[bool, Room] = (False, Room()),
         versions: Versions = VERSIONS,
         ring: Keyring | None = None,
     ) -> None:
         self._identity = identity
         self._version = version
-        self._has_engine = has_engine
+        self._has_engine, self._room = able
         self._versions = versions
         self._ring = ring
         self._incarnation = 0
@@ -58,8 +59,9 @@ class OwnRecord:
         if self.record.expires_at - now_s < RECORD_LIFE_S / 2:
             self.renew(now_s)
 
-    def say_engine(self, has_engine: bool, now_s: float) -> None:
-        self._has_engine = has_engine
+    def say(self, has_engine: bool, room: Room, now_s: float) -> None:
+        """What this peer can do for others."""
+        self._has_engine, self._room = has_engine, room
         self.renew(now_s)
 
     def say_ring(self, ring: Keyring, now_s: float) -> None:
@@ -101,6 +103,7 @@ class OwnRecord:
             versions=self._versions,
             generation=self._ring.current.generation if self._ring else 0,
             ring=self._ring.stated if self._ring else b"",
+            room=self._room,
         )
 
 

@@ -451,6 +451,7 @@ async def _arrival(receipt: asyncio.Future[list[Hint | None]], link: Link) -> No
 
 async def _send_slowly(link: Link, body: bytes, patience: asyncio.Timeout) -> None:
     """Send bulk, however long a link takes it that is thin and not dead."""
+    _be_patient(link, patience)
     if link.has_room_for_bulk:
         return await link.control(body, is_bulk=True)
     sending = asyncio.ensure_future(link.control(body, is_bulk=True))

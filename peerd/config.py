@@ -18,6 +18,7 @@ from overlay.identity import Address, IdentityError, parse_address
 from peerd.errors import Exit, PeerError
 from peerd.words import parse_span
 from protocols.rights.quotas import Quotas
+from protocols.sharing.capacity import Capacities
 
 DEFAULT_PORT: Final = 7400
 HTTP_PORT_OFFSET: Final = 1000
@@ -25,6 +26,7 @@ PORT_MAX: Final = 65535
 NAME_CHARS_MAX: Final = 64
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 LOG_FORMATS: Final = ("console", "json")
+BANDWIDTH_MIN: Final = 8000  # Bytes a second: with less, peers do not hear each other in time.
 SPARK: Final = ("auto", "off", "warm")
 # Variables that say where to look, not how to run; they are read before the configuration.
 _LOCATING_VARIABLES: Final = ("PEER_DATA_DIR", "PEER_CONFIG", "PEER_CLIENT_TOKEN")
@@ -50,6 +52,11 @@ class Config:
     spark: str = "auto"  # auto: with the first query that needs it; off: never; warm: with the peer.
     spark_master: str = "local"
     spark_memory: int = 420  # Megabytes of Java's heap.
+    # What this peer may use of its machine; None: all there is.
+    cpu_share: float | None = None  # Of its cores.
+    uplink: float | None = None  # Bytes a second.
+    downlink: float | None = None
+    host_nothing: bool = False  # It runs no parts of other peers' queries.
     delays: tuple[tuple[Address, float], ...] = ()  # Extra milliseconds to each address, for demonstrations and tests.
     # What each client may take of this peer; 0 is no limit.
     quota_connections: int = QUOTAS.connections
@@ -66,6 +73,9 @@ class Config:
     def quotas(self) -> Quotas:
         names = [each.name for each in fields(Quotas)]
         return Quotas(**{name: getattr(self, f"quota_{name}") for name in names})
+
+    def capacities(self, cores: int) -> Capacities:
+        return Capacities(self.cpu_share, self.uplink, self.downlink, not self.host_nothing, cores)
 
     def http_port_for(self, port: int) -> int:
         """The port of /healthz and /metrics: as set (0 is off), else 1000 above the peer's own, or below a high one."""
@@ -280,6 +290,25 @@ def _amount(raw: object) -> int:
     return int(text)
 
 
+def _share(raw: object) -> float:
+    """A share of the cores."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?|\.\d+)(%?)", str(raw).strip())
+    share = float(match[1]) / (100 if match[2] else 1) if match is not None and not isinstance(raw, bool) else 0.0
+    if not 0 < share <= 1:
+        raise ValueError("it must be a share of the cores above 0 and at most 1, like 0.8 or 80%")
+    return share
+
+
+def _bandwidth(raw: object) -> float:
+    """Bytes a second."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kmg])bit(?:/s)?", str(raw).strip().lower())
+    rate = float(match[1]) * 1000 ** ("kmg".index(match[2]) + 1) / 8 if match is not None else 0.0
+    if rate < BANDWIDTH_MIN:
+        least = f"{BANDWIDTH_MIN * 8 // 1000} kbit or more"
+        raise ValueError(f"it must be bits per second, {least}, like 500kbit, 1mbit or 2.5gbit")
+    return rate
+
+
 def _one_of(choices: tuple[str, ...]) -> Callable[[object], str]:
     def read(raw: object) -> str:
         if not isinstance(raw, str) or raw.lower() not in choices:
@@ -305,6 +334,10 @@ _READERS: Final[dict[str, Callable[[object], object]]] = {
     "spark": _one_of(SPARK),
     "spark_master": _text,
     "spark_memory": _memory,
+    "cpu_share": _share,
+    "uplink": _bandwidth,
+    "downlink": _bandwidth,
+    "host_nothing": _flag,
     "delays": _delays,
     **{f"quota_{each.name}": _amount for each in fields(Quotas)},
 }

@@ -24,6 +24,7 @@ from overlay.understanding import advice, meaning
 from peerd import __version__
 from peerd.addresses import cannot_listen
 from peerd.errors import Exit, PeerError
+from peerd.meter import shown
 from protocols.ids import ID_BYTES
 from protocols.versions import differences, in_words
 
@@ -126,6 +127,7 @@ class Control:
                 "journal_bytes": daemon.driver.journal_bytes,
                 "journal_kept_bytes": daemon.driver.journal_kept_bytes,
                 "spark": daemon.driver.engines.status(),
+                "capacity": shown(daemon.driver.capacity),
             }
         )
 

@@ -26,6 +26,7 @@ from peerd.courier import Courier
 from peerd.descriptors import Descriptors, patiently
 from peerd.disk import FileDisk
 from peerd.engines import EngineMaker, Engines
+from peerd.meter import Meter, counters, fitted, room_of
 from peerd.mistakes import Mistakes
 from peerd.sight import look_around
 from protocols.commit import SyncGate
@@ -71,6 +72,7 @@ from protocols.peer import Peer
 from protocols.rights.audit import Audited
 from protocols.rights.messages import Verb
 from protocols.rights.quotas import Quotas
+from protocols.sharing.capacity import Capacities, Capacity
 from protocols.sight import LookAtNetwork
 from protocols.store.messages import Leave
 from protocols.wire import FAMILY_OF_NAME, MESSAGES, RECORDS, kind_in
@@ -113,7 +115,9 @@ class Driver:
         rng: random.Random,
         limits: Limits,
         maker: EngineMaker | None = None,
+        allowed: Capacities = Capacities(),
     ) -> None:
+        limits, bulk_bytes = fitted(limits, allowed)
         self.on_reply: Callable[[RequestId, Answer, bool], None] = _nobody_asked
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.counters: Counter[str] = Counter()
@@ -125,10 +129,11 @@ class Driver:
         self._peer = Peer(overlay.peer_id, rng, limits)
         self.engines = Engines(maker, self.submit, overlay.say_engine)
         self._peer.executor.has_spark = self.engines.has_spark
+        self._peer.executor.admission.capacity = self.capacity = Capacity(allowed)
         self._peer.shares = overlay.understanding.shares
         self._journal = Journal(disk, RECORDS.encode, RECORDS.decode)
         self._gate = SyncGate()
-        self._courier = Courier(overlay.router, overlay.understanding, self.submit)
+        self._courier = Courier(overlay.router, overlay.understanding, self.submit, bulk_bytes)
         self._events: deque[Event | _Heard] = deque()
         self._waiting: Counter[PeerId] = Counter()  # Bytes of their messages among these.
         self._turn_is_due = False
@@ -161,6 +166,7 @@ class Driver:
         )
         self._overlay.router.has_room = lambda peer: self._waiting[peer] < WAITING_BYTES_MAX
         self._overlay.router.on_message = self._received
+        self._overlay.say_room(room_of(self.capacity))  # Before anybody hears of us.
         self._overlay.on_up.append(self._neighbourhood_changed)
         self._overlay.on_down.append(self._neighbourhood_changed)
 
@@ -174,6 +180,8 @@ class Driver:
             self._tasks.spawn(self._keep_links())
             self._tasks.spawn(self._watch_the_clock())
             self._tasks.spawn(self.engines.watch())
+            meter = Meter(self._overlay, self.engines, self.capacity, self.submit, self._events_taken)
+            self._tasks.spawn(meter.watch())
             self._tasks.spawn(Descriptors().watch())
             self._turn_soon()
 
@@ -248,7 +256,11 @@ class Driver:
             **self._peer.executor.streams.counters(),
             "sieved_bytes_saved_total": self._peer.publisher.sieved_bytes + self._peer.keeper.sieved_bytes,
             **self._peer.executor.aggregations.counters(),
+            **counters(self.capacity),
         }
+
+    def _events_taken(self) -> int:
+        return self.counters["events_total"]
 
     @property
     def journal_bytes(self) -> int:

@@ -60,6 +60,9 @@ class Engine(Protocol):
 
     def status(self) -> msgspec.Struct: ...
 
+    def processor_s(self) -> float:
+        """What its processes have used of the processors."""
+
     async def close(self) -> None: ...
 
 
@@ -169,6 +172,10 @@ class Engines:
             return {"state": "none"}
         status: dict[str, Any] = msgspec.to_builtins(self._engine.status()) if self._engine else {"state": "off"}
         return {**status, "missing": self._missing}
+
+    def processor_s(self) -> float:
+        """What the engine has used for queries. Its start is not counted: that is no work of a query."""
+        return self._engine.processor_s() if self._engine is not None and self._state == "ready" else 0.0
 
     @property
     def _state(self) -> str:

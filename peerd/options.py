@@ -26,10 +26,14 @@ _NETWORK_FLAGS: Final = (
     ("--http-host", "ADDRESS", "Address of /healthz and /metrics [127.0.0.1]."),
     ("--http-port", "PORT", "Port of /healthz and /metrics; 0 is off [port + 1000]."),
 )
+VALUELESS: Final = ("host_nothing",)  # They are there or not.
 _RUN_FLAGS: Final = (
     ("--spark", "WHEN", "auto (when a query needs it), off or warm (at once) [auto]."),
     ("--spark-master", "URL", "Where Spark runs: local, or the URL of a cluster [local]."),
     ("--spark-memory", "SIZE", "Heap of this peer's Spark [420m]."),
+    ("--cpu-share", "SHARE", "Of all cores, for parts of queries: a query that needs more is refused [no limit]."),
+    ("--uplink", "RATE", "What the links may send, all together, like 1mbit [no limit]."),
+    ("--downlink", "RATE", "What the links may receive, all together, like 10mbit [no limit]."),
     ("--log-level", "LEVEL", "debug, info, warning or error [info]."),
     ("--log-format", "FORMAT", "console or json [console]."),
 )
@@ -47,7 +51,10 @@ def settings_options(command: Command) -> Command:
         "--config", "config_file", type=click.Path(path_type=Path), metavar="FILE", help="Settings [DIR/peerd.toml]."
     )
     without = click.option("--no-spark", "spark", flag_value="off", help="The same as --spark off.")
-    return network_options(seeds(file(_with_flags(without(command), _RUN_FLAGS))))
+    closed = click.option(
+        "--host-nothing", "host_nothing", flag_value="true", help="Run no parts of other peers' queries."
+    )
+    return network_options(seeds(file(_with_flags(closed(without(command)), _RUN_FLAGS))))
 
 
 def _with_flags(command: Command, flags: tuple[tuple[str, str, str], ...]) -> Command:

@@ -27,6 +27,7 @@ from overlay.identity import Address, IdentityError, JoinToken, PeerRecord, form
 from overlay.keyring import Statement
 from overlay.membership import when
 from overlay.overlay import JoinError, Overlay
+from overlay.pace import Paces
 from overlay.shaping import Shaper
 from peerd import __version__
 from peerd.addresses import cannot_listen, listening_host, own_seed, resolve_host
@@ -51,6 +52,7 @@ from peerd.engines import Spark
 from peerd.errors import PeerError
 from peerd.gateway import Gateway
 from peerd.logs import configure_logs
+from peerd.meter import cores
 from peerd.standby import stand_by
 from protocols.errors import RemoteProtocolError
 from protocols.journal.format import JournalCorrupt
@@ -179,13 +181,15 @@ class Daemon:
             has_engine=config.spark != "off",
             seeds=seeds,
             shaper=_shaper(config),
+            paces=Paces.of(config.uplink, config.downlink),
             ring=ring_for(self.data, self._token),
             save_ring=partial(keep_ring, config, self.data, seeds=self._token.seeds),
         )
         self.overlay.membership.on_cast_out.append(self._cast_out)
         self.overlay.on_up.append(self._met)
         spark = None if config.spark == "off" else Spark(SessionSettings(config.spark_master, config.spark_memory))
-        self.driver = Driver(self.overlay, disk, random.Random(), Limits(rights_every_ms=RIGHTS_EVERY_MS), spark)
+        limits = Limits(rights_every_ms=RIGHTS_EVERY_MS)
+        self.driver = Driver(self.overlay, disk, random.Random(), limits, spark, config.capacities(cores()))
         self.driver.limit(config.quotas)
         self.gateway = Gateway(self.driver.submit, lambda: self.driver.is_running)
         self.driver.on_reply = self.gateway.reply

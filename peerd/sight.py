@@ -7,6 +7,7 @@ from typing import Final
 
 from overlay.members import Member
 from overlay.overlay import Overlay
+from protocols.demand import ResourceName
 from protocols.ids import PeerId
 from protocols.sight import NetworkSeen
 from protocols.versions import SIEVES, WINDOWS_INLINE
@@ -37,7 +38,22 @@ def look_around(overlay: Overlay, placement: str, wanted: Iterable[PeerId]) -> N
     able = tuple(peer for peer in peers if peer in engines)
     older = tuple(member.peer_id for member in alive if _is_older(member) and member.peer_id in peers)
     sieving = [overlay.peer_id, *(member.peer_id for member in alive if _sieves(member))]
-    return NetworkSeen(placement, peers, tuple(map(tuple, rows)), able, older, tuple(unshared), tuple(sieving))
+    closed = tuple(member.peer_id for member in alive if not member.room.hosts_others and member.peer_id in peers)
+    full = tuple((member.peer_id, lacks) for member in alive if member.peer_id in peers and (lacks := _lacks(member)))
+    return NetworkSeen(
+        placement, peers, tuple(map(tuple, rows)), able, older, tuple(unshared), tuple(sieving), closed, full
+    )
+
+
+def _lacks(member: Member) -> ResourceName | None:
+    """What a peer says it has no room in."""
+    room = member.room
+    free: tuple[tuple[ResourceName, int], ...] = (
+        ("cpu", room.cpu),
+        ("uplink", room.uplink),
+        ("downlink", room.downlink),
+    )
+    return next((name for name, tenths in free if tenths == 0), None)
 
 
 def _is_older(member: Member) -> bool:

@@ -72,6 +72,7 @@ class Peer:
         self.subscriber = Subscriber(peer_id, self.catalogue, self.clock, limits)
         self.inside = Inside()
         self.executor = Executor(peer_id, self.inside, limits)
+        self.executor.admission.publishes = lambda stream: stream in self.publisher.outboxes
         self.proxy = QueryProxy(peer_id, self.inside, self.clock, self.publisher, limits)
         self.finder = QueryFinder(peer_id, self.catalogue, self.clock, self.inside)
         self.adopter = Adopter(peer_id, self.catalogue, self.keeper, self.proxy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from protocols.demand import ResourceName
 from protocols.effects import Effect
 from protocols.events import Event
 from protocols.ids import PeerId
@@ -24,3 +25,5 @@ class NetworkSeen(Event, frozen=True):
     older: tuple[PeerId, ...] = ()  # Peers of a release whose daemons run no windows.
     unshared: tuple[PeerId, ...] = ()  # Live peers that are left out, since they do not share execution with us.
     sieving: tuple[PeerId, ...] = ()  # Those that, of what they publish, send each reader only what it needs.
+    closed: tuple[PeerId, ...] = ()  # Peers that host nothing for others.
+    full: tuple[tuple[PeerId, ResourceName], ...] = ()  # Peers that say they have no room, and the first they lack.

@@ -23,6 +23,7 @@ import msgspec
 
 from protocols.clock import Stamp
 from protocols.delivery.messages import STREAM_NAME_MAX, Origin, count_rows
+from protocols.demand import Demand, Lack
 from protocols.errors import expect
 from protocols.events import Event
 from protocols.ids import Count, Micros, Millis, PeerId, StreamName
@@ -193,10 +194,14 @@ class Deploy(Message, frozen=True, kw_only=True, tag="DEPLOY"):
     subgraph: Subgraph
     consumer_host: PeerId | None
     resume: Progress  # Rows below its covers are old. They are for state only: results of old rows alone are known.
+    demand: Demand | None = None  # None: an older proxy, or nobody knows; then it is admitted.
+    is_accepted: bool = False  # Its client was told that the query runs: it is admitted first, and in any case.
 
     def check(self) -> None:
         expect(len(self.query) <= STREAM_NAME_MAX, "the name of the query is too long")
         subgraph = self.subgraph
+        is_whole = self.demand is None or len(self.demand.inputs) == len(subgraph.inputs)
+        expect(is_whole, "a demand for other inputs than the subgraph has")
         expect((subgraph.consumer is None) == (self.consumer_host is None), "a consumer without its host")
         aliases = [each.alias for each in subgraph.inputs]
         expect(bool(aliases), "a subgraph without inputs")
@@ -222,6 +227,7 @@ class DeployRefused(Message, frozen=True, kw_only=True, tag="DEPLOY_REFUSED"):
     number: Count
     reason: str
     is_too_large: bool = False  # It has more state than the daemon keeps; an engine of its own may have room.
+    lack: Lack | None = None  # The host has no room for it, and says of what.
 
 
 class Undeploy(Message, frozen=True, kw_only=True, tag="UNDEPLOY"):

@@ -47,7 +47,7 @@ from spark_jobs.control import (
 from spark_jobs.listener import Listener
 from spark_jobs.results import Input, Results
 from spark_jobs.retention import Retention
-from spark_jobs.room import WORKER, resident_bytes
+from spark_jobs.room import WORKER, processor_s, resident_bytes
 from spark_jobs.scratch import private_folder
 from spark_jobs.session import SessionSettings
 from spark_jobs.spool import Fed, Job, Spool, Writer
@@ -268,6 +268,10 @@ class SparkEngine:
         status = self._status
         memory = sum(resident_bytes(pid) for pid in (status.worker_pid, status.java_pid) if pid)
         return msgspec.structs.replace(status, runs=runs, memory_bytes=memory)
+
+    def processor_s(self) -> float:
+        """What worker and Java have used of the processors."""
+        return sum(processor_s(pid) for pid in (self._status.worker_pid, self._status.java_pid) if pid)
 
     async def close(self) -> None:
         """End everything and leave nothing behind."""

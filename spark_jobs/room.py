@@ -121,6 +121,15 @@ def _heap_mb(pid: int) -> int | None:
         return None
 
 
+def processor_s(pid: int) -> float:
+    """What a process has used of the processors since it began; 0 if it is gone."""
+    try:
+        fields = (_PROCESSES / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def resident_bytes(pid: int) -> int:
     """Memory of a process; 0 if it is gone."""
     try:

@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from protocols.ids import Millis
-
-MEASURED_AFTER_MS: Final = 10_000
-SPARE: Final = 1e-9  # Sums in another order differ in their last bits.
+from protocols.sharing.capacity import Resource
 
 Needs = Mapping[str, float]
 """What a plan adds to each resource, in its unit a second."""
@@ -76,36 +74,6 @@ HINTS: Final = {
 
 
 @dataclass(slots=True)
-class Resource:
-    """One limited thing: what it can do, what is used of it, what is promised."""
-
-    limit: float
-    unit: str
-    used: float = 0.0
-    _reserved: dict[str, tuple[float, Millis]] = field(default_factory=dict)  # By query.
-
-    def measure(self, used: float, now: Millis) -> None:
-        """A measurement shows what was reserved long enough before it."""
-        self.used = used
-        self._reserved = {name: each for name, each in self._reserved.items() if now - each[1] < MEASURED_AFTER_MS}
-
-    def reserve(self, query: str, needed: float, now: Millis) -> None:
-        before = self._reserved.get(query, (0.0, now))[0]
-        self._reserved[query] = (before + needed, now)
-
-    def release(self, query: str) -> None:
-        self._reserved.pop(query, None)
-
-    @property
-    def taken(self) -> float:
-        return self.used + math.fsum(needed for needed, _ in self._reserved.values())
-
-    @property
-    def free(self) -> float:
-        return max(0.0, self.limit - self.taken)
-
-
-@dataclass(slots=True)
 class Capacity:
     """All resources of a network, or of one peer."""
 
@@ -116,7 +84,7 @@ class Capacity:
         found = []
         for name, needed in needs.items():
             resource = self.resources.get(name)
-            if resource is not None and needed > SPARE and needed > resource.free * (1 + SPARE) + SPARE:
+            if resource is not None and not resource.has_room_for(needed):
                 found.append(Shortage(name, needed, resource.free, resource.limit, resource.unit))
         return tuple(found)
 

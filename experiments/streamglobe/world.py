@@ -17,7 +17,8 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from experiments.streamglobe.capacity import Capacity, Resource, Work, cpu_name, link_name
+from experiments.streamglobe.capacity import Capacity, Work, cpu_name, link_name
+from protocols.sharing.capacity import Resource
 from queries.canonical import canonical
 from queries.catalogue import Stream
 from queries.compile import on_row

@@ -12,6 +12,7 @@ from itertools import islice
 from typing import Any, Final
 
 from overlay.clocks import Clocks
+from overlay.sim import crowding
 from overlay.sim.disk import SimDisk
 from overlay.sim.engine import ReferenceEngine
 from overlay.sim.power import FailingDisk, PowerLost
@@ -98,6 +99,7 @@ class SimPeer:
         "_journal",
         "_machine",
         "_made",
+        "_meter",
         "_neighbours",
         "_pending",
         "_requests",
@@ -149,6 +151,7 @@ class SimPeer:
         self._warm_at: Millis | None = None  # When its engine is ready, if it was asked for.
         self._is_committing = False
         self._is_holding = False  # Something new waits for the disk, and may be there already.
+        self._meter = crowding.SimMeter() if self._around.is_crowded else None
         self._timers: dict[TimerName, int] = {}
         self._requests: dict[RequestId, OnAnswer] = {}
         self._neighbours: list[int] = []
@@ -182,6 +185,8 @@ class SimPeer:
             self.take(DiskSpace(is_low=True), self.life)
         around.agenda.after(0, self.neighbourhood_changed)
         around.agenda.after(int(around.rng.random() * 500), self._measure, self.life)
+        if self._meter is not None:
+            around.agenda.after(crowding.MEASURE_MS, self._measure_use, self._meter, self.life)
         self._compare_clocks_soon()
 
     def crash(self) -> None:
@@ -286,6 +291,8 @@ class SimPeer:
             around.agenda.at(self.paused_until, self.take, event, life)
             return
         try:
+            if self._meter is not None:
+                self._meter.took(event)
             effects = machine.handle(event, now + EPOCH_MS + self.skew_ms)
             self._unvalidated += 1
             if self._unvalidated >= around.validate_every:
@@ -332,6 +339,12 @@ class SimPeer:
         self.take(NearestPeers(tuple(seen)), life)
         around.agenda.after(MEASURE_MS, self._measure, life)
 
+    def _measure_use(self, meter: crowding.SimMeter, life: int) -> None:
+        """Tell the machine every second what it has used."""
+        if life == self.life and self.is_up:
+            self.take(meter.read(), life)
+            self._around.agenda.after(crowding.MEASURE_MS, self._measure_use, meter, life)
+
     def _seen(self) -> list[int]:
         """The peers that the overlay would know and find alive."""
         return [
@@ -371,6 +384,8 @@ class SimPeer:
     # Effects.
 
     def _send(self, effect: Send) -> None:
+        if self._meter is not None:
+            self._meter.sent(effect)
         self._around.network.send(self, effect.peer, effect.message)
 
     def _route(self, effect: Route) -> None:
@@ -440,6 +455,8 @@ class SimPeer:
         engines = tuple(self._id(each) for each in known if around.has_engine(self._id(each)))
         ids = tuple(map(self._id, known))
         seen = NetworkSeen(effect.placement, ids, rows, engines, sieving=ids)
+        if around.is_crowded:
+            seen = crowding.told(seen, around.peers)
         around.agenda.after(0, self.take, seen, self.life)
 
     # The engine.

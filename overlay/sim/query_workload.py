@@ -92,6 +92,7 @@ class QueriesWorkload(
     asked_within_ms: Millis = 6000
     takeover_s: IntRange | None = None  # Queries are replicated, and taken over after so long (fault proxy-gone).
     alters: bool = False  # The streams are altered between two sets of queries (altering.py).
+    crowded: bool = False  # Most peers have little room, some host nothing for others: queries may be refused.
     shares: bool = False  # Many queries read two streams; some are stopped, and others come in their place.
 
     @property
@@ -270,6 +271,7 @@ class _Asker:
             ("auto", "spark" if "count(" in text else "auto")
         )
         self.is_acknowledged = False
+        self.is_refused = False  # For want of room; then nothing of it is looked at.
         self.stays_ms: Millis | None = None  # It is stopped so long after its acknowledgement, and not looked at.
         self.inserted_at: Stamp | None = None
         self._tried = False
@@ -306,6 +308,8 @@ class _Asker:
                 self._accept()
                 if self.stays_ms is not None:
                     self._workload.later(self.stays_ms, self._stop)
+            case Refused(code="full") if self._workload.shape.crowded:
+                self.is_refused = True
             case Refused(code="exists") if self._tried:  # An earlier try took effect, or is about to.
                 self._workload.later(RETRY_MS, self._look)
             case _:
@@ -381,7 +385,7 @@ class _Asker:
 
     def complaint(self) -> str | None:
         """What is missing; raises Violation for a result that should not be there."""
-        if self.stays_ms is not None:
+        if self.stays_ms is not None or self.is_refused:
             return None
         if not self.is_acknowledged:
             return f"query {self.name} at {self._peer!r} is not acknowledged"
@@ -555,6 +559,10 @@ class QueryWorkload:
         machines = [peer.machine for peer in self.world.peers]
         queries = [each for peer in machines if isinstance(peer, Peer) for each in peer.proxy.queries.values()]
         return sum(move.why.startswith(BETTER_PLACED) for each in queries for move in each.planning.placing.moves)
+
+    @property
+    def refused(self) -> int:
+        return sum(asker.is_refused for asker in self._askers)
 
     @property
     def joins_apart(self) -> int:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from overlay.sim.crowding import capacities_of
 from overlay.sim.faults import Faults, draw_rules
 from overlay.sim.oracle import Violation
 from overlay.sim.query_workload import QueriesWorkload, QueryWorkload
@@ -29,6 +30,7 @@ from protocols.ids import Millis, PeerId
 from protocols.limits import Limits
 from protocols.messages import Message
 from protocols.peer import Peer
+from protocols.sharing.capacity import Capacity
 from protocols.store.limits import StoreLimits
 from protocols.wire import MESSAGES, RECORDS
 
@@ -80,6 +82,7 @@ class Outcome:
     delivered: int  # and rows that reached a reader.
     moves: int = 0  # Moves of operators to a better placement.
     joins_apart: int = 0  # Joins that run, at the end, at another peer than the join that reads them.
+    refused: int = 0  # Queries for which there was no room.
     faults: dict[str, int] = field(default_factory=dict)
     network: dict[str, int] = field(default_factory=dict)
     problem: str = ""
@@ -106,9 +109,14 @@ class Run:
         limits, store_limits = (SMALL_LIMITS, SMALL_STORE_LIMITS) if is_small else (Limits(), StoreLimits())
         sync_ms_max = rng.choice(SYNC_MS_MAX)
 
+        is_crowded = isinstance(scenario.workload, QueriesWorkload) and scenario.workload.crowded
+
         def make(peer_id: PeerId, rng: random.Random) -> Peer:
             peer = Peer(peer_id, rng, limits, store_limits)
             peer.executor.has_spark = has_engine(peer_id)
+            if is_crowded:
+                is_needed = peer_id == self.world.peers[0].peer_id
+                peer.executor.admission.capacity = Capacity(capacities_of(seed, peer_id, is_needed=is_needed))
             return peer
 
         def has_engine(peer_id: PeerId) -> bool:
@@ -131,6 +139,7 @@ class Run:
             segment_bytes=SMALL_SEGMENT_BYTES if is_small else SEGMENT_BYTES,
             sync_ms_max=sync_ms_max,
             has_engine=has_engine,
+            is_crowded=is_crowded,
         )
         self._faults = Faults(
             self.world, rules if scenario.faults == "all" else scenario.faults, int(scenario.for_s * 1000)
@@ -159,6 +168,7 @@ class Run:
             accepted=oracle.accepted_count,
             delivered=oracle.deliveries,
             moves=self._workload.moves if isinstance(self._workload, QueryWorkload) else 0,
+            refused=self._workload.refused if isinstance(self._workload, QueryWorkload) else 0,
             joins_apart=self._workload.joins_apart if isinstance(self._workload, QueryWorkload) else 0,
             faults=dict(self._faults.counters),
             network=dict(world.network.counters),

@@ -62,6 +62,7 @@ class Surroundings:
     sync_ms_max: Millis = 6
     has_engine: Callable[[PeerId], bool] = lambda _: True
     is_stuck: Callable[[RunId], bool] = lambda _: False  # Whether the engine takes rows of a run and never answers.
+    is_crowded: bool = False  # Peers have little room, and are measured (crowding.py).
     requests: int = 0
     contacts: list[int] = field(default_factory=list)  # Whom a peer may measure: everybody.
     peers: list[SimPeer] = field(default_factory=list)

@@ -38,6 +38,7 @@ class World:
         segment_bytes: int = 1 << 20,
         sync_ms_max: Millis = 6,
         has_engine: Callable[[PeerId], bool] = lambda _: True,
+        is_crowded: bool = False,
     ) -> None:
         self.seed = seed
         self.agenda = Agenda()
@@ -62,6 +63,7 @@ class World:
             segment_bytes=segment_bytes,
             sync_ms_max=sync_ms_max,
             has_engine=has_engine,
+            is_crowded=is_crowded,
             peers=self.peers,
         )
 

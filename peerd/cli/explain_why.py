@@ -48,6 +48,7 @@ def why(text: str, data_dir: Path | None, number: int | None, form: str) -> None
         ("why", record["why"] or "nothing it reads grows on the way"),
         *([("moves", f'{record["moves"]}; "peer query show {shown.query}" tells why')] if shown is not None else []),
         ("candidates", f"{weighed.peers} peers, {weighed.engines} of them with Spark"),
+        *([("no room", _crowded(record["crowded"]))] if record["crowded"] else []),
         ("flows", ", ".join(f"{name} {beta:,.0f} B/s" for name, beta in weighed.betas)),
     ]
     show_record(record, facts, form)
@@ -78,7 +79,18 @@ def _record(weighed: QueryWeighed) -> dict[str, Any]:
         "engines": weighed.engines,
         "bytes_per_s": [{"part": name, "bytes_per_s": beta} for name, beta in weighed.betas],
         "placements": rows,
+        "crowded": [{"host": peer.hex(), "lacks": lack} for peer, lack in weighed.crowded],
     }
+
+
+def _crowded(peers: list[dict[str, str]]) -> str:
+    """Which peers have no room, as they say themselves.
+
+    >>> _crowded([{"host": "3f9a77c0b1", "lacks": "hosting"}, {"host": "77c0b1d2aa", "lacks": "cpu"}])
+    '3f9a77c0 (hosts nothing for others), 77c0b1d2 (CPU)'
+    """
+    words = {"hosting": "hosts nothing for others", "cpu": "CPU"}
+    return ", ".join(f"{each['host'][:SHORT_ID]} ({words.get(each['lacks'], each['lacks'])})" for each in peers)
 
 
 def _running(shown: QueryShown) -> list[dict[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -67,6 +68,34 @@ def spark_sentence(spark: Row) -> str:
     )
 
 
+def capacity_facts(capacity: Row) -> list[tuple[str, str]]:
+    """What this peer has room for."""
+    cores = counted(capacity["cores"], "core")
+    facts = [
+        ("cpu", f"{_amounts(capacity['cpu'], lambda share: f'{100 * share:.1f} %')} ({cores})"),
+        ("uplink", _amounts(capacity["uplink"], _kbits)),
+        ("downlink", _amounts(capacity["downlink"], _kbits)),
+    ]
+    return facts if capacity["hosts_others"] else [("hosts", "nothing for other peers"), *facts]
+
+
+def _kbits(rate: float) -> str:
+    return f"{rate * 8 / 1000:,.0f} kbit/s"
+
+
+def _amounts(each: Row, told: Callable[[float], str]) -> str:
+    """How much of a resource is in use and reserved.
+
+    >>> _amounts({"used": 4750.0, "limit": 125000.0, "reserved": 1000.0}, _kbits)
+    '38 kbit/s of 1,000 kbit/s in use, 8 kbit/s reserved'
+    >>> _amounts({"used": 4750.0, "limit": None, "reserved": 0.0}, _kbits)
+    '38 kbit/s in use, no limit'
+    """
+    limit = f" of {told(each['limit'])}" if each["limit"] is not None else ""
+    reserved = f", {told(each['reserved'])} reserved" if each["reserved"] else ""
+    return f"{told(each['used'])}{limit} in use{reserved}{'' if limit else ', no limit'}"
+
+
 def _key_sentence(status: Row) -> str:
     """Of which generation the network key is, once it was replaced, and who still has another one."""
     behind = status["behind"]
@@ -103,6 +132,7 @@ def status(data_dir: Path | None, number: int | None, form: str | None) -> None:
         ("process", str(answer["pid"])),
         ("metrics", f"http://{answer['http']}/metrics" if answer["http"] else "off"),
         ("spark", spark_sentence(answer["spark"])),
+        *capacity_facts(answer["capacity"]),
         ("data", answer["data_dir"]),
         ("journal", f"{megabytes(answer['journal_bytes'])} on disk, {megabytes(answer['journal_kept_bytes'])} kept"),
     ]

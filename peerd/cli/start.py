@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from peerd.datadir import DataDir
+from peerd.options import VALUELESS
 
 
 def start_detached(
@@ -24,7 +25,7 @@ def start_detached(
         option = "--seed" if key == "seeds" else f"--{key.replace('_', '-')}"
         for each in value if isinstance(value, tuple) else (value,):
             if each is not None:
-                arguments += [option, str(each)]
+                arguments += [option] if key in VALUELESS else [option, str(each)]
     if config_file is not None:
         arguments += ["--config", str(config_file)]
     daemon = DaemonProcess.start(data, arguments)

@@ -30,8 +30,11 @@ if TYPE_CHECKING:
 
 _PEERS_MAX = 64
 _PEER_START_S = 15.0
-_FLAGS_OF_ONE_PEER = ("host", "advertise", "http_host", "http_port", "seeds")
-_FLAGS_OF_ALL_PEERS = ("log_level", "log_format", "spark", "spark_master", "spark_memory")
+_FLAGS_OF_ONE_PEER = ("host", "advertise", "http_host", "http_port", "seeds", "host_nothing")
+_FLAGS_OF_ALL_PEERS = (
+    *("log_level", "log_format", "spark", "spark_master", "spark_memory"),
+    *("cpu_share", "uplink", "downlink"),
+)
 _WATCH_S = 0.25
 
 
@@ -128,7 +131,7 @@ def _up_many(
     from peerd.config import DEFAULT_PORT
 
     config = settings(DataDir(base.path / "up"), {key: flags[key] for key in ("port", "name", *_FLAGS_OF_ALL_PEERS)})
-    shared = {key: getattr(config, key) for key in _FLAGS_OF_ALL_PEERS if flags[key]}
+    shared = {key: str(flags[key]) for key in _FLAGS_OF_ALL_PEERS if flags[key]}
     cluster = Cluster(base)
     is_up = False
     with interruptible():

@@ -45,6 +45,7 @@ class Attempt:
     cut: Cut
     resume: Progress
     begun_at: Millis
+    is_accepted: bool = False  # Its query had been, before it began.
     sent_at: Millis = 0
     leased_at: Millis = 0
     heard_at: dict[int, Millis] = field(default_factory=dict)  # By the number of a subgraph, from DEPLOYED on.
@@ -70,6 +71,8 @@ class Attempt:
                     subgraph=subgraph,
                     consumer_host=hosts[subgraph.consumer] if subgraph.consumer is not None else None,
                     resume=self.cut.share_of(subgraph, self.resume),
+                    demand=self.cut.demands.get(subgraph.number),
+                    is_accepted=self.is_accepted,
                 ),
             )
             for subgraph in reversed(self.cut.subgraphs)

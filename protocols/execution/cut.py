@@ -17,6 +17,7 @@ import msgspec
 
 from protocols.clock import Stamp
 from protocols.delivery.messages import Origin
+from protocols.demand import Demand
 from protocols.execution.apart import (
     Aliases,
     Renaming,
@@ -71,6 +72,7 @@ class Cut(msgspec.Struct, frozen=True):
 
     subgraphs: tuple[Subgraph, ...]
     hosts: tuple[PeerId, ...]
+    demands: dict[int, Demand] = {}  # Of each subgraph, by its number, where somebody has looked (expected.py).
 
     @property
     def placed(self) -> list[tuple[Subgraph, PeerId]]:

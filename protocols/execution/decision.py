@@ -125,6 +125,7 @@ class Placing:
     patience_ms: Millis = PATIENCE_MS  # How long it waits for a publisher that is not heard of.
     sharing: Sharing = "auto"
     unready: dict[PeerId, Millis] = field(default_factory=dict)  # Hosts without a working engine, avoided until then.
+    crowded: Container[PeerId] = ()  # Hosts that had no room for a part of it.
     unable: dict[PeerId, str] = field(default_factory=dict)  # Hosts that could not start a new query, and why.
 
     def take_options(self, options: Iterable[tuple[str, str]]) -> None:
@@ -273,7 +274,7 @@ def parts_of(
         return Vertex(name, tuple(tops), beta, able=tuple(able), instead=tuple(instead))
 
     def add_source(source: Source) -> list[int]:
-        publishers = _publishers(streams.get(source.stream))
+        publishers = publishers_of(streams.get(source.stream))
         is_sieved = source.stream in sieved and source.alias in narrow and bool(publishers)
         beta = rates.estimate(narrow[source.alias] if is_sieved else source).beta
         leaves = [add(Vertex(source.alias, (), beta * share, peer)) for peer, share in publishers or [(proxy, 1.0)]]
@@ -330,12 +331,18 @@ def basis_of(
     view = view.among(peer for peer in view.peers if peer == proxy or peer not in lost)
     is_inline = is_stateful(plan) and runs_inline(plan, engine)
     with_one = [peer for peer in view.peers if peer not in seen.older] if is_inline else seen.engines
-    engines = [peer for peer in view.peers if peer in with_one and peer not in placing.unable]
-    able = [peer for peer in engines if peer not in placing.unready] or engines  # Better an unready engine than none.
+    engines = [
+        peer
+        for peer in view.peers
+        if peer in with_one and peer not in placing.unable and (peer == proxy or peer not in seen.closed)
+    ]
+    spared = [peer for peer in engines if peer not in placing.unready and peer not in placing.crowded]
+    # Better an unready engine than none, and better one that says it is full: that may have changed.
+    able = [peer for peer in spared if peer not in dict(seen.full)] or spared or engines
     is_forced = _is_forced(plan, engine)
     lacks_engine = not able if is_stateful(plan) else is_forced and proxy not in able
     if lacks_engine:
-        return NoEngine(len(view.peers), here=is_forced, unshared=len(seen.unshared))
+        return NoEngine(len(view.peers), is_forced, len(seen.unshared), len(seen.closed))
     streams = published_in(view, placing.streams)
     instead, sieved = stand_ins(view, streams, proxy, able), sieved_in(plan, placing, seen, engine)
     parts = parts_of(plan, streams, proxy, able, placing.rates, instead, sieved)
@@ -436,7 +443,7 @@ def _under_way(cost: float) -> str:
     return f"{cost / 1000:.0f} B under way"
 
 
-def _publishers(shown: StreamShown | None) -> list[tuple[PeerId, float]]:
+def publishers_of(shown: StreamShown | None) -> list[tuple[PeerId, float]]:
     """Who publishes a stream, and which share of it."""
     if shown is None or not shown.publishers:
         return []

@@ -16,9 +16,11 @@ from protocols.delivery.messages import (
     Unsubscribe,
     subscription_name,
 )
+from protocols.demand import Lack
 from protocols.effects import Effect, Reply, Send, SetTimer, Tell
 from protocols.errors import expect
 from protocols.events import Answered, Event, PeerDown, Received, Requested, TimerFired, Unreachable
+from protocols.execution.admission import NO_ROOM, Admission, UseMeasured
 from protocols.execution.aggregation import Aggregation, Aggregations
 from protocols.execution.engine import EngineTried, RunFailed, RunResults, RunStarted, RunState, StopRun, WarmEngine
 from protocols.execution.flow_rows import chunks, encode_rows
@@ -93,7 +95,7 @@ class Executor:
         ROLE,
         messages=(Deploy, Undeploy, Lease, Flow, Flowed, Prepare, Subscribe, Ack, Unsubscribe),
         commands=(ListShared,),
-        events=(RunStarted, RunResults, RunState, RunFailed, EngineTried, ResultsSafe),
+        events=(RunStarted, RunResults, RunState, RunFailed, EngineTried, ResultsSafe, UseMeasured),
     )
 
     peer_id: PeerId
@@ -103,6 +105,7 @@ class Executor:
     trouble: str = ""  # Why Spark did not start when it was last tried.
     hosted: dict[RunKey, Hosted] = field(default_factory=dict)
     streams: StreamHost = field(init=False)
+    admission: Admission = field(init=False)
     _consumers: dict[RunKey, tuple[RunKey, FlowInput]] = field(default_factory=dict)  # By the maker of a flow.
     _inputs: dict[Tap, tuple[RunKey, str]] = field(default_factory=dict)  # What each tap is for: an alias of a run.
     _due: deque[Due] = field(default_factory=deque)  # What taps have for their runs.
@@ -114,6 +117,7 @@ class Executor:
 
     def __post_init__(self) -> None:
         self.streams = StreamHost(self.peer_id, self.inside, ROLE, self.limits)
+        self.admission = Admission(self.peer_id)
 
     def handle(self, event: Event, now: Millis) -> list[Effect]:
         return [*self._happened(event, now), *self._serve(now), *self._work(now), *self.streams.settled()]
@@ -150,6 +154,8 @@ class Executor:
                 return self._tried(reason)
             case ResultsSafe():
                 return self._results_safe(event)
+            case UseMeasured():
+                self.admission.measured(event, self.hosted, now)
             case TimerFired(name="executor/tick"):
                 return self._tick(now)
             case Received(sender=sender, message=(Subscribe() | Ack() | Unsubscribe()) as message):
@@ -177,6 +183,8 @@ class Executor:
         reason = self._objection(message)
         if reason:
             return [*effects, self._refusal(proxy, message, reason)]
+        if lack := self.admission.refuses(key, message, proxy, self.streams.shared):
+            return [*effects, self._refusal(proxy, message, NO_ROOM, lack=lack)]
         whose = "" if proxy == self.peer_id else f"@{proxy.hex()}"
         run = SubgraphRun(
             message, f"{message.query}.{subgraph.number}~{message.attempt}{whose}", now, self.aggregations
@@ -210,7 +218,7 @@ class Executor:
 
     def _prepare(self, proxy: PeerId, message: Prepare, now: Millis) -> list[Effect]:
         """Start the engine, and answer once it is ready or has failed."""
-        if why := self._no_engine:
+        if why := self._no_engine or (NO_ROOM if self.admission.closed_to(proxy) else ""):
             return [self._send(proxy, Prepared(query=message.query, attempt=message.attempt, reason=why))]
         self._awaited = {each: at for each, at in self._awaited.items() if now - at < FORGET_MS}
         if len(self._awaited) < RUNS_MAX:
@@ -274,6 +282,7 @@ class Executor:
         self._runs.pop(hosted.run.run_id, None)
         if hosted.run.windows is not None and not self.aggregations.leave(hosted.run.windows):
             self._busy.pop(hosted.run.windows.aggregation, None)
+        self.admission.end(key)
         effects: list[Effect] = [] if hosted.run.is_inline else [StopRun(hosted.run.run_id)]
         for subgraph in hosted.expected:
             self._consumers.pop((key[0], subgraph), None)
@@ -287,13 +296,16 @@ class Executor:
         refusal = self._refusal(hosted.proxy, hosted.run.deploy, reason, is_too_large=is_too_large)
         return [*self._end(key), refusal]
 
-    def _refusal(self, proxy: PeerId, deploy: Deploy, reason: str, *, is_too_large: bool = False) -> Effect:
+    def _refusal(
+        self, proxy: PeerId, deploy: Deploy, reason: str, *, is_too_large: bool = False, lack: Lack | None = None
+    ) -> Effect:
         message = DeployRefused(
             query=deploy.query,
             attempt=deploy.attempt,
             number=deploy.subgraph.number,
             reason=reason,
             is_too_large=is_too_large,
+            lack=lack,
         )
         return self._send(proxy, message)
 
@@ -309,6 +321,7 @@ class Executor:
     def _started(self, key: RunKey, now: Millis) -> list[Effect]:
         hosted = self.hosted[key]
         hosted.is_started = True
+        self.admission.begin(key, now)
         effects = self._announce(hosted)
         early, hosted.early = hosted.early, []
         for alias, what in early:
@@ -596,4 +609,5 @@ class Executor:
             assert self.hosted[key].taps[alias] is tap
         assert all(each.has_work for each in self._busy)
         self.aggregations.validate()
+        self.admission.validate(self.hosted)
         self.streams.validate()

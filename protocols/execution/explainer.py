@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from protocols.clock import HybridClock
+from protocols.demand import HOSTING
 from protocols.effects import Effect, Reply
 from protocols.events import Abandoned, Answered, Event, Requested
 from protocols.execution.decision import Basis, Decision, Parts, Placing, basis_of
@@ -135,6 +136,7 @@ class Explainer:
             engines=len(basis.able),
             betas=tuple((vertex.name, vertex.beta) for vertex in parts.tree.vertices[:-1]),
             options=tuple(_option(algorithm, basis, placing.bound_ms) for algorithm in ALGORITHMS),
+            crowded=(*((peer, HOSTING) for peer in seen.closed), *seen.full),
         )
 
     def validate(self) -> None:

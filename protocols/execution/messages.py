@@ -246,6 +246,7 @@ class QueryWeighed(Answer, frozen=True, kw_only=True, tag="QUERY_WEIGHED"):
     engines: int  # Peers among them that run Spark.
     betas: tuple[tuple[str, float], ...]  # What flows out of each part, in bytes per second.
     options: tuple[Weighed, ...]
+    crowded: tuple[tuple[PeerId, str], ...] = ()  # Peers in the view that say they have no room, and in what.
 
 
 # Between the peer of a client and the proxy of a query that the client asks about.

@@ -20,8 +20,10 @@ from protocols.clock import HybridClock, Stamp
 from protocols.delivery.messages import Origin
 from protocols.delivery.refusals import lost_columns
 from protocols.effects import Effect, Tell
+from protocols.execution.crowded import Crowded, part_of
 from protocols.execution.cut import Cut, cut, indexed, introduced
 from protocols.execution.decision import Choice, Decision, Placing, decide
+from protocols.execution.expected import demands_of
 from protocols.execution.messages import QueryId, StreamVersion
 from protocols.execution.refusals import NoEngine, cannot_run, no_placement, not_indexed, not_inline, not_understood
 from protocols.ids import Millis, PeerId, StreamName
@@ -32,7 +34,7 @@ from protocols.placement.delay import Infeasible
 from protocols.placement.events import OperatorsPlaced, PlacementAsked, PlacementStopped
 from protocols.placement.messages import Distributed, Terms
 from protocols.sight import LookAtNetwork, NetworkSeen
-from protocols.subgraphs import ALGORITHMS, SKEWS, Indexed
+from protocols.subgraphs import ALGORITHMS, SKEWS, DeployRefused, Indexed
 from queries.errors import QueryError
 from queries.plan import Operator, sources
 from queries.query import ParsedQuery, likely_streams, parse
@@ -41,6 +43,7 @@ from queries.slices import is_sliceable
 
 SHUN_MS: Final = 30_000  # A host that was lost is not chosen again for a while.
 PLACED_WITHIN_MS: Final = 3000  # How long the coordinators have for a placement.
+HOSTS_TRIED_MAX: Final = 3  # A new query is refused once so many hosts could not start it: it may be the plan.
 
 Purpose = Literal["likely", "streams", "publishers", "rates"]
 PURPOSES: Final[tuple[Purpose, ...]] = get_args(Purpose)
@@ -97,6 +100,7 @@ class Planning:
     index: Indexed | None = None  # The join index runs it.
     is_too_large: bool = False  # A daemon had no room for its windows: Spark runs it, if nobody asked for an engine.
     versions: dict[StreamName, StreamVersion] | None = None  # Of its streams; None: not planned yet.
+    crowded: Crowded = field(default_factory=Crowded)  # Hosts that had no room for it.
     asked: Asked | None = None  # The open question to the coordinators.
     is_looking: bool = False  # It waits for NetworkSeen.
     _likely: int = 0  # Streams the text seems to name that have not been shown yet.
@@ -238,8 +242,10 @@ class Planning:
             choice = Choice(self.planner.peer_id, {}, "the join index finds its peers by keys")
             return Decision(self.plan, choice, index=self.index)
         self.is_looking = True
-        peers = dict.fromkeys(each.peer for shown in self.placing.streams.values() for each in shown.publishers)
-        return [LookAtNetwork(self.token, tuple(peers))]
+        return [LookAtNetwork(self.token, tuple(self._publishers()))]
+
+    def _publishers(self) -> dict[PeerId, None]:
+        return dict.fromkeys(each.peer for shown in self.placing.streams.values() for each in shown.publishers)
 
     def decide(self, seen: NetworkSeen, now: Millis) -> Decision | NoEngine | Infeasible:
         """Where it would run on the network as it is seen now."""
@@ -248,8 +254,12 @@ class Planning:
         lost += [peer for peer in seen.peers if not all(self.planner.may_host(peer, each) for each in streams)]
         if not all(self.planner.may_host(self.planner.peer_id, each) for each in streams):
             seen = msgspec.structs.replace(seen, sieving=())  # This peer may not read what its query reads elsewhere.
+        own, publishers = self.planner.peer_id, self._publishers()
+        lost += [peer for peer in seen.closed if peer != own and peer not in publishers]
         self.placing.unready = {peer: until for peer, until in self.placing.unready.items() if now < until}
-        return decide(self.plan, self.placing, seen, self.planner.peer_id, self.wanted_engine, lost)
+        self.crowded.forget(now)
+        self.placing.crowded = self.crowded
+        return decide(self.plan, self.placing, seen, own, self.wanted_engine, lost)
 
     def seen(self, event: NetworkSeen, now: Millis, *, is_running: bool) -> Outcome:
         """Decide where the query begins; or, while it runs, whether it goes elsewhere."""
@@ -261,6 +271,10 @@ class Planning:
             if isinstance(found, NoEngine) and placing.unable:
                 return cannot_run(self.name, placing.unable)
             return [] if is_running else no_placement(self.name, found, self.planner.trouble)
+        roomy = self._where_there_is_room(found)
+        if isinstance(roomy, Refused):
+            return [] if is_running else roomy
+        found = roomy
         stays = placing.choice is not None and found.choice.is_as(placing.choice)
         if not placing.is_distributed or stays:
             return [] if is_running and stays else found
@@ -294,7 +308,7 @@ class Planning:
             return []
         decision = asked.decision.by_coordinators(event.hosts, self.placing.placement)
         if not has_begun:
-            return decision
+            return self._where_there_is_room(decision)
         if self.placing.choice is not None and decision.choice.is_as(self.placing.choice):
             self.placing.choice = decision.choice
         return []
@@ -309,6 +323,28 @@ class Planning:
         was_asked, self.asked = self.asked is not None, None
         return [Tell(PlacementStopped(self.token))] if was_asked else []
 
+    # Room.
+
+    def _where_there_is_room(self, decision: Decision) -> Decision | Refused:
+        """The decision, without hosts that had no room; refused if it needs one of them."""
+        choice = self.crowded.relieved(decision.choice)
+        return self.crowded.objection(self.name, choice) or msgspec.structs.replace(decision, choice=choice)
+
+    def note_lack(self, host: PeerId, said: DeployRefused, made: Cut, now: Millis) -> None:
+        """A host has refused a part, perhaps for want of room."""
+        if said.lack is not None:
+            self.crowded.note(host, said.lack, part_of(made, said.number), now)
+
+    def cannot_be_at(self, host: PeerId, said: DeployRefused, *, lacks_engine: bool) -> Refused | None:
+        """A host has refused a new query; None: there are others to try."""
+        if said.lack is not None:
+            return self.crowded.verdict(self.name)
+        unable = self.placing.unable
+        unable[host] = said.reason
+        if lacks_engine and len(unable) < HOSTS_TRIED_MAX:
+            return None
+        return cannot_run(self.name, unable, is_indexed=self.index is not None)
+
     # From decision to subgraphs.
 
     def cut(self, decision: Decision, since: Stamp) -> Cut:
@@ -319,7 +355,8 @@ class Planning:
         engine = self.wanted_engine
         made = cut(self.name, decision.plan, since, choice.chains, proxy, choice.worker, engine, choice.joins)
         known = {name: _on_disk(shown) for name, shown in self.placing.streams.items()}
-        return introduced(made, known, self.placing.patience_ms, self.placing.sharing)
+        made = introduced(made, known, self.placing.patience_ms, self.placing.sharing)
+        return msgspec.structs.replace(made, demands=demands_of(made, self.placing.streams, self.placing.rates))
 
 
 def _on_disk(shown: StreamShown) -> tuple[Origin, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -13,6 +13,7 @@ from protocols.catalogue.queries import TEXT_LISTED, shortened
 from protocols.catalogue.refusals import clock_is_off
 from protocols.clock import HybridClock
 from protocols.delivery.ingress import Ingress
+from protocols.demand import HOSTING, Lack
 from protocols.execution.cut import Cut, is_stateful
 from protocols.execution.messages import QueryId
 from protocols.ids import Millis, PeerId
@@ -34,7 +35,16 @@ class NoEngine(msgspec.Struct, frozen=True):
 
     peers: int
     here: bool
-    unshared: int = 0  # Live peers that were left out: they do not share execution with this one.
+    unshared: int = 0  # Live peers that were left out: they do not share execution with this one,
+    closed: int = 0  # or they host nothing for others.
+
+
+class Short(NamedTuple):
+    """A host that had no room for a part of a query."""
+
+    host: PeerId
+    part: str
+    lack: Lack
 
 
 def objection(
@@ -206,6 +216,8 @@ def no_placement(name: QueryId, found: NoEngine | Infeasible, trouble: str = "")
     if found.unshared:
         left_out = "1 more was" if found.unshared == 1 else f"{found.unshared} more were"
         detail += f' {left_out} left out for another version of execution: "peer doctor" says which.'
+    if found.closed:
+        detail += f" {found.closed} {'hosts' if found.closed == 1 else 'host'} nothing for others (--host-nothing)."
     detail += f" This one cannot start it: {trouble}." if trouble else ""
     hint = 'Such a query needs a peer that can start Spark: "peer doctor" there says what it lacks.'
     return Refused(code="unavailable", error=error, detail=detail, hint=hint)
@@ -226,3 +238,50 @@ def cannot_run(name: QueryId, tried: Mapping[PeerId, str], *, is_indexed: bool =
     others = "".join(f" Peer {each.short}: {why}." for each, why in tried.items() if each != host)
     hint = "Try again later, or let it run without the index: --engine spark." if is_indexed else ""
     return Refused(code="unavailable", error=error, detail=f"Said by peer {host.short}.{others}", hint=hint)
+
+
+def no_room(name: QueryId, found: Sequence[Short]) -> Refused:
+    """No placement that was tried has room everywhere: what was needed, what was free, what would help."""
+    overloads = [each.lack.resource for each in found if each.lack.resource != HOSTING]
+    error = f'query "{name}" refused: ' + (
+        "every plan would overload something" if overloads else "no other peer hosts a part of it"
+    )
+    detail = " ".join(f"{each.part} at peer {each.host.short}: {_lack_in_words(each.lack)}." for each in found)
+    return Refused(code="full", error=error, detail=detail, hint=f"{_relief(overloads)} {WHO_HAS_ROOM}")
+
+
+WHO_HAS_ROOM: Final = '"peer explain --why" names the peers that have no room.'
+
+
+def _relief(overloads: Sequence[str]) -> str:
+    if not overloads:
+        return "Submit it at another peer."
+    if all(each in ("cpu", "core") for each in overloads):
+        return "A narrower selection, or another peer to subscribe at, needs less."
+    return "A narrower selection, fewer columns or a window aggregate needs less."
+
+
+def _lack_in_words(lack: Lack) -> str:
+    """What a host lacks.
+
+    >>> _lack_in_words(Lack("uplink", 14_000.0, 4_750.0, 125_000.0))
+    'uplink has 38 of 1,000 kbit/s left, it needs 112'
+    >>> _lack_in_words(Lack("cpu", 80_000.0, 40_000.0, 200_000.0, 2e6))
+    'CPU has 2 % of 10 % left, it needs 4 %'
+    """
+    if lack.resource == HOSTING:
+        return "it hosts nothing for others (--host-nothing)"
+    amounts = (lack.free, lack.limit, lack.needed)
+    if lack.whole:
+        free, limit, needed = (_digits(100 * each / lack.whole) for each in amounts)
+        what = "CPU" if lack.resource == "cpu" else "CPU of its daemon, which is one thread,"
+        return f"{what} has {free} % of {limit} % left, it needs {needed} %"
+    free, limit, needed = (_digits(each * 8 / 1000) for each in amounts)
+    return f"{lack.resource} has {free} of {limit} kbit/s left, it needs {needed}"
+
+
+def _digits(amount: float) -> str:
+    """Two digits, or all before the point."""
+    if 0 < amount < 0.01:
+        return "less than 0.01"
+    return f"{amount:,.0f}" if amount >= 10 else f"{amount:.2g}"

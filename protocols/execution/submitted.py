@@ -40,7 +40,7 @@ from protocols.execution.messages import (
     StopQuery,
 )
 from protocols.execution.planning import PURPOSES, Outcome, Planner, Planning
-from protocols.execution.refusals import cannot_run, no_takeover, not_running, without_form
+from protocols.execution.refusals import no_takeover, not_running, without_form
 from protocols.execution.results import QueryResults
 from protocols.execution.shown import accepted
 from protocols.ids import Millis, PeerId, RequestId, StreamName
@@ -65,7 +65,6 @@ from queries.query import ParsedQuery
 START_MS: Final = 240_000  # An attempt may have to start Spark, on a busy machine.
 DROP_AGAIN_MIN_MS: Final = 500  # Between two tries to drop the stream of a query that ends, after a refusal,
 DROP_AGAIN_MS: Final = 15_000  # or without an answer.
-HOSTS_TRIED_MAX: Final = 3  # A new query is refused once so many hosts could not start it: it may be the plan.
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +279,7 @@ class SubmittedQuery:
             return effects + self._give_up(refusal, now)
         self.planning.placing.settle(decision.choice, self.retry.reason, now)
         number, self.retry.decided = self.services.clock.tick(now), None
-        self.attempt = Attempt(self.stream, number, made, self.results.begin_attempt(), now)
+        self.attempt = Attempt(self.stream, number, made, self.results.begin_attempt(), now, self.is_acknowledged)
         hosts = ", ".join(host.short for host in dict.fromkeys(made.hosts))
         self.lifecycle.note(now, f"it is deployed at peer {hosts}: {decision.choice.why}")
         effects += self._send(self.attempt.deploys(now))
@@ -317,6 +316,7 @@ class SubmittedQuery:
         attempt, placing = self._attempt(message.attempt), self.planning.placing
         if attempt is None:
             return []
+        self.planning.note_lack(sender, message, attempt.cut, now)
         lacks_engine = self.state == "starting" and attempt.has_engine_at(sender)
         if message.is_too_large and self.planning.wanted_engine == "auto":
             self.planning.is_too_large = True
@@ -325,10 +325,8 @@ class SubmittedQuery:
             if lacks_engine:
                 placing.avoid(sender, now)
             return self._lose_attempt(f"peer {sender.short}: {message.reason}", now)
-        placing.unable[sender] = message.reason
-        if not lacks_engine or len(placing.unable) == HOSTS_TRIED_MAX:
-            is_indexed = self.planning.index is not None
-            return self._give_up(cannot_run(self.name, placing.unable, is_indexed=is_indexed), now)
+        if refusal := self.planning.cannot_be_at(sender, message, lacks_engine=lacks_engine):
+            return self._give_up(refusal, now)
         return self._lose_attempt(f"peer {sender.short}: {message.reason}", now) + self._begin_attempt_at_once(now)
 
     def _move(self, target: Decision, now: Millis) -> list[Effect]:

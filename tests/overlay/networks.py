@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Container, Mapping
 from overlay.identity import Identity, Network, PeerRecord
 from overlay.keyring import OVERLAP_MS
 from overlay.overlay import Overlay
+from overlay.pace import Paces
 from overlay.shaping import Shaper
 from overlay.table import Contact
 from protocols.ids import Key, PeerId
@@ -48,10 +49,11 @@ async def started(
     engines: Container[int] = (),
     versions: Mapping[int, Versions] = {},
     overlap_ms: int = OVERLAP_MS,
+    paces: Mapping[int, Paces] = {},
 ) -> AsyncIterator[list[Overlay]]:
     """A network of so many peers on loopback, all in this process, joined one after the other.
 
-    Each speaks the versions of this release, but for those that `versions` names by their place.
+    Each speaks the versions of this release, but for those that `versions` names by their place; `paces` likewise.
     """
     network = Network.create("test")
     rng = random.Random(seed)
@@ -69,6 +71,7 @@ async def started(
                 versions=versions.get(place, VERSIONS),
                 seeds=seeds,
                 shaper=shaper,
+                paces=paces.get(place, Paces()),
                 overlap_ms=overlap_ms,
             )
             await peer.start()

@@ -8,6 +8,7 @@ import pytest
 
 from overlay.identity import Identity, PeerRecord
 from overlay.own_record import OwnRecord
+from overlay.room import Room
 from tests.overlay.networks import peer_id
 
 NOW = time.time()
@@ -54,10 +55,13 @@ def test_a_newer_record_is_outdone_unless_it_is_ahead_of_its_time(record: OwnRec
         assert PeerRecord.verify(record.record.raw, NOW)
 
 
-def test_it_says_whether_what_has_state_can_run_there() -> None:
-    own = OwnRecord(Identity.generate(), "1", ("127.0.0.1", 7400), None, NOW, has_engine=True)
+def test_it_says_whether_what_has_state_can_run_there_and_how_much_room_there_is() -> None:
+    own = OwnRecord(Identity.generate(), "1", ("127.0.0.1", 7400), None, NOW, able=(True, Room(cpu=3)))
     own.renew(NOW)
-    assert PeerRecord.verify(own.record.raw, NOW).has_engine
-    assert not PeerRecord.verify(
-        OwnRecord(Identity.generate(), "1", ("127.0.0.1", 7400), None, NOW).record.raw, NOW
-    ).has_engine
+    said = PeerRecord.verify(own.record.raw, NOW)
+    assert (said.has_engine, said.room) == (True, Room(cpu=3))
+    own.say(False, Room(hosts_others=False), NOW)
+    said = PeerRecord.verify(own.record.raw, NOW)
+    assert (said.has_engine, said.room) == (False, Room(hosts_others=False))
+    said = PeerRecord.verify(OwnRecord(Identity.generate(), "1", ("127.0.0.1", 7400), None, NOW).record.raw, NOW)
+    assert (said.has_engine, said.room) == (False, Room())

@@ -11,6 +11,7 @@ import pytest
 from overlay import router
 from overlay.identity import Identity, PeerRecord
 from overlay.overlay import Overlay
+from overlay.pace import Paces
 from overlay.router import MESSAGE_BYTES_MAX, Delivery, Unreachable
 from protocols.ids import Key, PeerId
 from tests.overlay.networks import started, true_owner, until
@@ -352,3 +353,25 @@ async def test_a_lookup_that_takes_too_long_ends_with_the_time_of_the_message() 
                 await sender.router.route(key, b"hello", timeout_s=0.2)
             with pytest.raises(Unreachable, match="not found in time"):
                 await sender.router.send(PeerId(bytes(20)), b"hello", timeout_s=0.2)
+
+
+async def test_bulk_has_as_long_as_a_thin_link_needs_and_is_sent_once() -> None:
+    async with started(2, paces={0: Paces.of(100_000.0, None)}) as (sender, receiver):
+        inboxes = Inboxes([receiver])
+        bodies = [bytes([number]) * 40_000 for number in range(5)]
+        sends = [sender.router.send(receiver.peer_id, body, timeout_s=0.3, is_bulk=True) for body in bodies]
+        await asyncio.gather(*sends)
+        assert sorted(payload for _, _, payload in inboxes.of[receiver.peer_id]) == bodies
+        assert sender.router.counters["frames_repeated_total"] == 0
+
+
+async def test_bulk_for_a_peer_that_is_silent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router, "_HEARD_WITHIN_S", 0.5)
+    monkeypatch.setattr(router, "TIMEOUT_S", 1.0)
+    async with started(2, shaped=True) as (sender, receiver):
+        await sender.router.send(receiver.peer_id, b"hello")
+        for one, other in ((sender, receiver), (receiver, sender)):
+            assert one.dht.shaper is not None
+            one.dht.shaper.shape(other.address, cut=True)
+        with pytest.raises(Unreachable):
+            await sender.router.send(receiver.peer_id, b"anybody there?", timeout_s=1.0, is_bulk=True)

@@ -56,6 +56,9 @@ class TellingEngine:
             due = self._reference.feed(FeedRun(run, number, alias, tuple(rows), is_new, watermark_us, floor_us))
             self._loop.call_soon(self._listener.on_results, run, number, due)
 
+    def processor_s(self) -> float:
+        return 0.0
+
     def stop(self, run: str) -> None:
         self.runs.pop(run, None)
         self._reference.stop(run)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from peerd.config import KEYS, Config, load_config, unknown_variables, write_settings
 from peerd.errors import Exit, PeerError
+from protocols.sharing.capacity import Capacities
 
 
 @pytest.fixture
@@ -56,6 +57,10 @@ def test_every_setting_can_be_given_in_the_file_and_as_a_variable(file: Path):
         "spark": "warm",
         "spark_master": "spark://10.0.0.9:7077",
         "spark_memory": "2g",
+        "cpu_share": "80%",
+        "uplink": "1mbit",
+        "downlink": "2.5gbit",
+        "host_nothing": "true",
         "delays": "10.0.0.1:7400=20ms, [::1]:7401=0.5s",
         "quota_connections": "10",
         "quota_streams": "20",
@@ -162,3 +167,32 @@ def test_the_http_port_follows_the_port_unless_set():
     assert Config().http_port_for(7400) == 8400
     assert Config().http_port_for(65000) == 64000
     assert Config(http_port=0).http_port_for(7400) == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        ("cpu_share", "0", "it must be a share of the cores above 0 and at most 1, like 0.8 or 80%"),
+        ("cpu_share", "-0.5", "it must be a share"),
+        ("cpu_share", "120%", "it must be a share"),
+        ("cpu_share", "abc", "it must be a share"),
+        ("uplink", "0", "it must be bits per second, 64 kbit or more, like 500kbit, 1mbit or 2.5gbit"),
+        ("uplink", "0mbit", "it must be bits per second"),
+        ("uplink", "-1mbit", "it must be bits per second"),
+        ("downlink", "abc", "it must be bits per second"),
+        ("downlink", "1e9mbit", "it must be bits per second"),
+        ("host_nothing", "perhaps", "it must be true or false"),
+    ],
+)
+def test_a_capacity_of_nothing_or_nonsense_is_refused(file: Path, key: str, value: str, problem: str):
+    refused = refusal(environ={f"PEER_{key.upper()}": value})
+    assert str(refused).startswith(f"error: PEER_{key.upper()}: {problem}")
+    assert str(refused).endswith(f', not "{value}"')
+    file.write_text(f"{key} = 0\n" if key != "host_nothing" else "host_nothing = 2\n")
+    assert f'key "{key}": it must be' in str(refusal(file))
+
+
+def test_what_a_peer_may_use_is_told_to_its_machines():
+    config = load_config(None, {"PEER_UPLINK": "1mbit"}, {"cpu_share": "10%", "host_nothing": "true"})
+    assert config.capacities(4) == Capacities(0.1, 125_000.0, None, hosts_others=False, cores=4)
+    assert Config().capacities(4) == Capacities(cores=4)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from overlay.overlay import Overlay
+from overlay.pace import Paces
 from peerd import courier as courier_module
 from peerd.courier import Courier
 from protocols.delivery.messages import PublisherNews
 from protocols.events import Event, Unreachable, Unroutable
 from protocols.ids import Key, PeerId
-from protocols.subgraphs import Deployed
+from protocols.subgraphs import Deployed, Flow, Progress
 from protocols.wire import MESSAGES
 from tests.overlay.networks import started, true_owner, until
 
@@ -110,4 +111,22 @@ async def test_what_fits_no_frame_is_lost_and_nothing_else():
         assert heard == [(one.peer_id, "1")] * 2
         assert failures == []
         assert courier.counters["messages_too_large_total"] == 4
+        await courier.stop()
+
+
+async def test_messages_with_rows_do_not_hold_up_others():
+    async with started(2, paces={0: Paces.of(200_000.0, None)}) as (one, two):
+        failures: list[Event] = []
+        courier = Courier(one.router, one.understanding, failures.append, bulk_bytes_max=50_000)
+        heard: list[str] = []
+        two.router.on_message = lambda _sender, _key, payload: heard.append(type(MESSAGES.decode(payload)).__name__)
+        for number in range(10):
+            rows = bytes(40_000)
+            flow = {"query": "q.1", "attempt": 1, "subgraph": 1, "life": 1, "is_new": True, "is_whole": True}
+            courier.send(two.peer_id, Flow(**flow, sequence=number, rows=rows, count=1, progress=Progress()))  # type: ignore[arg-type]
+        await until(lambda: "Flow" in heard, "the first of them comes")
+        courier.send(two.peer_id, news(1))
+        await until(lambda: len(heard) == 11, "all have arrived")
+        assert heard.index("PublisherNews") < 5, "it has overtaken half of them"
+        assert failures == []
         await courier.stop()

@@ -189,9 +189,9 @@ async def apart(
         shapers = {id(each.dht.shaper): place for place, each in enumerate(overlays)}
         control = Link.control
 
-        async def counted(link: Link, body: bytes) -> None:
+        async def counted(link: Link, body: bytes, *, is_bulk: bool = False) -> None:
             carried["total"] += len(body) * delay_ms(shapers[id(link._shaper)], ids[link.peer])
-            await control(link, body)
+            await control(link, body, is_bulk=is_bulk)
 
         monkeypatch.setattr(Link, "control", counted)
         network = Apart(overlays, carried)

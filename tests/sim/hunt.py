@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from overlay.sim.run import Verdict
 from tests.sim import (  # noqa: F401 - the bugs they plant
     planted,
+    planted_admission,
     planted_queries,
     planted_sharing,
     planted_slices,

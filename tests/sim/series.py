@@ -49,6 +49,7 @@ class Played(NamedTuple):
     delivered: int = 0  # and rows that reached a reader.
     moves: int = 0
     joins_apart: int = 0
+    refused: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,7 @@ class Series:
     algorithm: str = ""  # with this algorithm instead of SAI.
     moves_least: float = 0.0  # For each seed, in the mean.
     joins_apart_least: float = 0.0
+    refused_least: float = 0.0
 
     def command(self, seed: int) -> str:
         """What plays one seed again."""
@@ -79,6 +81,7 @@ def _all() -> list[Series]:
     found = [
         Series("altered", 4, 200),
         Series("apart", 25, joins_apart_least=1 / 3),
+        Series("admission", 15, refused_least=1 / 3),
         Series("churn", 200, 1000),
         Series("moves", 30, moves_least=1 / 2),
         Series("queries", 60),
@@ -110,9 +113,8 @@ def play(name: str, seed: int) -> Played:
     if series.algorithm:
         text = text.replace('"sai"', f'"{series.algorithm}"')
     outcome = run(parse_scenario(text), seed)
-    return Played(
-        outcome.verdict, outcome.problem, outcome.accepted, outcome.delivered, outcome.moves, outcome.joins_apart
-    )
+    counts = (outcome.accepted, outcome.delivered, outcome.moves, outcome.joins_apart, outcome.refused)
+    return Played(outcome.verdict, outcome.problem, *counts)
 
 
 def _play_store(scenario: Callable[[int], shelf.ShelfWorld], seed: int) -> Played:

@@ -32,7 +32,7 @@ def windows() -> Iterator[object]:
     """The window of each series, cut into tests; but whole where its mean matters."""
     for series in SERIES.values():
         window = series.window()
-        size = len(window) if series.moves_least or series.joins_apart_least else CHUNK
+        size = len(window) if series.moves_least or series.joins_apart_least or series.refused_least else CHUNK
         for place in range(0, len(window), size or 1):
             yield pytest.param(series, window[place : place + size], id=f"{series.name}, from {place}")
 
@@ -55,5 +55,6 @@ def test_nothing_is_lost_repeated_or_invented(
     few = len(seeds) / 2  # A window may have bad luck: half of what the soak asks for.
     assert sum(each.moves for each in found) >= series.moves_least * few
     assert sum(each.joins_apart for each in found) >= series.joins_apart_least * few
+    assert sum(each.refused for each in found) >= series.refused_least * few
     accepted, delivered = sum(each.accepted for each in found), sum(each.delivered for each in found)
     record_property("played", [series.name, len(seeds), accepted, delivered])

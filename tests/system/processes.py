@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from pathlib import Path
 
+from spark_jobs.room import processor_s
 
-def processor_s(pid: int) -> float:
-    """What a process has used of the processors since it began."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+__all__ = ["peak_bytes", "processor_s", "resident_bytes"]
 
 
 def resident_bytes(pid: int) -> int:

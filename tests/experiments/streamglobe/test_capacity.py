@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from experiments.streamglobe.capacity import MEASURED_AFTER_MS, Capacity, Resource
+from experiments.streamglobe.capacity import Capacity
+from protocols.sharing.capacity import MEASURED_AFTER_MS, Resource
 
 WEIGHTS = {"link": 0.5, "CPU": 0.5}
 

@@ -7,7 +7,7 @@ import pytest
 from protocols.events import PeerDown, Received
 from protocols.execution.attempt import RETRY_MIN_MS
 from protocols.execution.messages import QueryAccepted
-from protocols.execution.submitted import HOSTS_TRIED_MAX
+from protocols.execution.planning import HOSTS_TRIED_MAX
 from protocols.ids import PeerId
 from protocols.messages import Refused
 from protocols.subgraphs import AttemptLost, DeployRefused, Spark
