@@ -8,6 +8,8 @@ LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --genera
 # Only queries with state need Java, so a machine where none can be had goes on without it.
 FIND_JAVA := $(BIN)/python deploy/java-home >/dev/null || true
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Containers set it. Without bytecode each worker of pytest compiles all tests anew, which takes it five seconds.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check soak static bench experiment compose-test java lock clean
