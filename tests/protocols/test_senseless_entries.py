@@ -15,6 +15,7 @@ from tests.sim.senseless import Mutator
 from tests.soaking import many
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turn", range(many(2, soaked=60)))
 def test_whoever_reads_them_goes_on(turn: int):
     rng = random.Random(draw_seed() + turn)
