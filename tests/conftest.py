@@ -94,3 +94,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             f"{name}: {total['seeds']} seeds, {total['publishes']} publishes accepted, {total['rows']} rows delivered;"
             " lost 0, duplicate 0, spurious 0"
         )
+
+
+def pytest_unconfigure() -> None:
+    """What is frozen outlives the interpreter, and DuckDB complains of that in a hundred lines."""
+    gc.unfreeze()

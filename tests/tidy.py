@@ -7,6 +7,7 @@ repository and shows each of them a bad example.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 from collections.abc import Iterable, Iterator
@@ -134,6 +135,12 @@ def problems_in(path: str, text: str) -> Iterator[Problem]:
             yield from _SetOrder(path).problems_in(tree)
 
 
+@functools.lru_cache(maxsize=1)
+def _walk(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """All nodes of a file; every rule asks for them, and finding them takes longer than the rules."""
+    return tuple(ast.walk(tree))
+
+
 def _text_problems(path: str, text: str) -> Iterator[Problem]:
     for number, line in enumerate(text.splitlines(), start=1):
         if found := REGISTRY_HOSTS.search(line):
@@ -151,7 +158,7 @@ def _text_problems(path: str, text: str) -> Iterator[Problem]:
 def _length_problems(path: str, text: str, tree: ast.AST) -> Iterator[Problem]:
     count = len(text.splitlines())
     lengths = {path: (count, count, FILE_LINES_MAX)}
-    for node in ast.walk(tree):
+    for node in _walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
             length = node.end_lineno - node.lineno + 1
             lengths[f"{path}:{node.name}"] = (node.end_lineno, length, FUNCTION_LINES_MAX)
@@ -163,7 +170,7 @@ def _length_problems(path: str, text: str, tree: ast.AST) -> Iterator[Problem]:
 def _imports(path: str, tree: ast.AST) -> Iterator[tuple[int, str]]:
     """Line and full dotted name of everything imported; `from a import b` counts as a.b."""
     package = path.removesuffix(".py").split("/")[:-1]
-    for node in ast.walk(tree):
+    for node in _walk(tree):
         match node:
             case ast.Import(names=names):
                 yield from ((node.lineno, alias.name) for alias in names)
@@ -215,11 +222,11 @@ def _purity_problems(path: str, tree: ast.AST) -> Iterator[Problem]:
             yield Problem(path, line, f"imports {name}; take a random.Random as an argument")
     aliases = {
         alias.asname or alias.name: alias.name
-        for node in ast.walk(tree)
+        for node in _walk(tree)
         if isinstance(node, ast.Import)
         for alias in node.names
     }
-    for node in ast.walk(tree):
+    for node in _walk(tree):
         match node:
             case ast.Attribute(value=ast.Name(id=name), attr=attribute) if aliases.get(name) == "random":
                 if attribute != "Random":
@@ -237,7 +244,7 @@ def _is_date(node: ast.expr) -> bool:
 
 
 def _calls(tree: ast.AST) -> Iterator[ast.Call]:
-    return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return (node for node in _walk(tree) if isinstance(node, ast.Call))
 
 
 @dataclass(slots=True)
@@ -253,7 +260,7 @@ class _SetOrder:
 
     def problems_in(self, tree: ast.Module) -> Iterator[Problem]:
         self.attributes = {target.attr for target in self._targets(tree, set()) if isinstance(target, ast.Attribute)}
-        for scope in ast.walk(tree):
+        for scope in _walk(tree):
             if isinstance(scope, ast.ClassDef):
                 self.attributes |= self._names(scope.body)
         yield from self._in_scope(tree, set())
@@ -276,7 +283,7 @@ class _SetOrder:
 
     def _targets(self, root: ast.AST, names: set[str]) -> Iterator[ast.expr]:
         """What is annotated as a set or assigned one in a statement, or anywhere below a module."""
-        for node in ast.walk(root) if isinstance(root, ast.Module) else [root]:
+        for node in _walk(root) if isinstance(root, ast.Module) else [root]:
             match node:
                 case ast.AnnAssign(target=target, annotation=annotation) if _says_set(annotation):
                     yield target

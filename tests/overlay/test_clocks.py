@@ -45,6 +45,7 @@ def test_the_shortest_round_trip_of_the_last_few_is_believed():
     assert samples.ahead_of_steady_ms == 5_000.0
 
 
+@pytest.mark.slow
 async def test_peers_of_one_machine_agree_until_the_clock_of_one_is_set(monkeypatch: pytest.MonkeyPatch):
     async with started(4) as peers:
         first = peers[0].dht

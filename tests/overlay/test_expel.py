@@ -63,6 +63,7 @@ async def another(
         await peer.stop()
 
 
+@pytest.mark.slow
 async def test_a_member_that_was_down_comes_back_by_tcp_when_its_key_is_no_longer_spoken() -> None:
     async with started(4, overlap_ms=200) as peers:
         one, two, sleeper, victim = peers
@@ -81,6 +82,7 @@ async def test_a_member_that_was_down_comes_back_by_tcp_when_its_key_is_no_longe
             assert victim.peer_id in back.membership.ring.expelled
 
 
+@pytest.mark.slow
 async def test_neither_an_old_token_nor_the_new_key_lets_an_expelled_peer_in_again() -> None:
     async with started(3) as peers:
         one, two, victim = peers

@@ -109,6 +109,7 @@ async def test_connections_that_say_nothing_are_silent_for_us_too(caplog):
         assert (a.stats["links_half_open"], a.lost) == (0, [])
 
 
+@pytest.mark.slow
 @on_both_loops
 async def test_a_connection_that_proves_nothing_in_time_is_dropped():
     async with peers(1, limits=HASTY) as (a,):
@@ -166,7 +167,7 @@ def is_settled(peer: LinkedPeer) -> bool:
     return [peer.stats[name] for name in ("links_open", "links_leaving", "links_dialling")] == [1, 0, 0]
 
 
-@pytest.mark.parametrize("shaped", [False, True])
+@pytest.mark.parametrize("shaped", [False, pytest.param(True, marks=pytest.mark.slow)])
 @on_both_loops
 async def test_two_that_dial_each_other_end_with_one_link_and_lose_nothing(shaped):
     seed = draw_seed()
@@ -456,6 +457,7 @@ async def test_a_shaped_delay_is_what_messages_take():
         assert 99 <= min(took_ms) < 200
 
 
+@pytest.mark.slow
 @on_both_loops
 async def test_a_cut_holds_messages_back_until_it_heals_and_dials_time_out():
     async with peers(3, limits=HASTY) as (a, b, c):
@@ -478,6 +480,7 @@ async def test_a_cut_holds_messages_back_until_it_heals_and_dials_time_out():
         await until(lambda: c.received, "dials get through")
 
 
+@pytest.mark.slow
 @on_both_loops
 async def test_the_silent_side_of_a_one_way_cut_cannot_be_dialled():
     async with peers(limits=HASTY) as (a, b):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -56,6 +57,7 @@ def search(
     return lookup.result()
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(
     st.randoms(use_true_random=False),

@@ -104,6 +104,7 @@ async def test_a_peer_that_leaves_is_listed_as_left_everywhere() -> None:
         await until(lambda: all(status_of(peer, leaver.peer_id) == "left" for peer in others), "left everywhere")
 
 
+@pytest.mark.slow
 async def test_a_peer_killed_without_a_word_is_dead_everywhere_and_can_be_forced_to_leave() -> None:
     async with started(8) as peers:
         victim = peers[3]
@@ -149,6 +150,7 @@ async def test_an_answer_that_comes_while_a_port_is_knocked_at_clears_a_suspect(
         assert unhandled == []
 
 
+@pytest.mark.slow
 async def test_the_owner_is_found_although_those_nearest_to_the_key_have_just_died() -> None:
     async with started(12) as peers:
         asking = peers[0]
@@ -297,6 +299,7 @@ async def test_a_crawl_ends_although_one_peer_makes_up_names_forever() -> None:
         assert {member.peer_id for member in found} == {asking.peer_id, liar.peer_id}
 
 
+@pytest.mark.slow
 async def test_a_wrong_network_gets_no_answer_and_no_entry() -> None:
     async with started(2) as peers:
         stranger = Overlay(Identity.generate(), Network.create("other"), port=0, seeds=[peers[0].address])
@@ -322,6 +325,7 @@ async def test_a_blocked_loop_is_not_held_against_the_others() -> None:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.slow
 async def test_one_datagram_in_a_hundred_lost_costs_nobody_their_life() -> None:
     seed = 1
     async with started(12, shaped=True, seed=seed) as peers:

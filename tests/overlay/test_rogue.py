@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
+import pytest
 
 from overlay import datagrams
 from overlay.coordinates import Coordinate
@@ -78,6 +79,7 @@ def forged_hint(host: bytes) -> Hint:
     return hint
 
 
+@pytest.mark.slow
 async def test_a_hint_with_no_address_in_it_neither_raises_nor_holds_up_a_lookup() -> None:
     async with started(2) as peers, rogue_among(peers, [forged_hint(b"12345")]) as rogue:
         async with asyncio.timeout(PATIENCE_S):
@@ -92,6 +94,7 @@ async def test_a_page_that_leads_nowhere_does_not_keep_a_walk_from_ending() -> N
             assert len(await peers[0].crawl()) == 2
 
 
+@pytest.mark.slow
 async def test_an_obituary_from_the_far_future_does_not_drive_a_peer_out_of_the_network() -> None:
     async with started(3) as peers, rogue_among(peers, []) as rogue:
         victim = peers[1]

@@ -127,6 +127,7 @@ async def test_a_message_to_a_peer_nobody_knows_is_refused_by_name() -> None:
             await peers[0].router.send(PeerId(bytes(20)), b"hello")
 
 
+@pytest.mark.slow
 async def test_a_message_to_a_silent_peer_gives_up_in_time() -> None:
     async with started(2, shaped=True) as peers:
         sender, other = peers
@@ -188,6 +189,7 @@ async def test_a_peer_that_leaves_sends_the_receipts_it_owes_first() -> None:
         assert sender.router.counters["frames_repeated_total"] == 0
 
 
+@pytest.mark.slow
 async def test_a_peer_that_leaves_does_not_wait_long_for_a_receipt_nor_hand_on_what_it_cannot_answer() -> None:
     async with started(2) as (sender, leaver):
         inboxes = Inboxes([sender, leaver])

@@ -81,6 +81,7 @@ async def test_a_peer_that_states_no_versions_is_told_ours_and_refused():
         assert a.stats["links_no_common_version_total"] == 1
 
 
+@pytest.mark.slow
 async def test_a_peer_of_another_link_version_does_not_get_in_and_both_sides_list_it():
     network = Network.create("test")
     one = Overlay(Identity.generate(), network, port=0, version="0.2.0")
@@ -113,6 +114,7 @@ async def test_a_peer_that_understands_both_is_a_member_with_both():
         assert len(one.members()) == len(two.members()) == 3
 
 
+@pytest.mark.slow
 async def test_a_member_that_comes_back_with_another_version_loses_its_place():
     network, identity = Network.create("test"), Identity.generate()
     one = Overlay(Identity.generate(), network, port=0)

@@ -103,6 +103,7 @@ def test_misuse_is_exit_code_2_and_says_what_is_wrong(tmp_path: Path, arguments:
     assert done.stdout == ""
 
 
+@pytest.mark.slow
 def test_a_damaged_token_is_exit_code_2(tmp_path: Path):
     token = str(JoinToken(Network.create("plant"), (("127.0.0.1", 1),)))
     middle = len(token) // 2
@@ -144,6 +145,7 @@ def test_a_taken_port_is_exit_code_1_and_names_the_port(tmp_path: Path):
     assert not (tmp_path / "peer.sock").exists()
 
 
+@pytest.mark.slow
 def test_a_taken_http_port_is_exit_code_1_and_names_the_port(tmp_path: Path):
     run("init", data=tmp_path)
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -160,6 +162,7 @@ def test_an_unwritable_data_directory_is_exit_code_1(tmp_path: Path, arguments: 
     assert "cannot use the data directory" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["cli", "daemon"])
 def test_a_malformed_configuration_is_exit_code_2_with_file_line_and_key(tmp_path: Path, module: str):
     tmp_path.chmod(0o700)
@@ -184,6 +187,7 @@ def test_an_embedded_peer_that_is_not_there_is_exit_code_4(tmp_path: Path):
     assert "there is no embedded peer 3" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_peer_without_a_network_says_how_to_get_one(tmp_path: Path):
     for arguments in (["up"], ["up", "--detach"]):
         done = run(*arguments, data=tmp_path / "data", code=Exit.FAILED)
@@ -203,6 +207,7 @@ def test_init_prints_a_token_keeps_its_flags_and_is_done_once(tmp_path: Path):
     assert 'already belongs to the network "plant"' in run("init", data=data, code=Exit.FAILED).stderr
 
 
+@pytest.mark.slow
 def test_a_directory_of_one_network_does_not_join_another(tmp_path: Path):
     run("init", data=tmp_path)
     other = JoinToken(Network.create("other"), (("127.0.0.1", 1),))

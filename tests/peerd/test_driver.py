@@ -26,6 +26,7 @@ from tests.overlay.networks import PATIENCE_S, started, until
 from tests.peerd.desk import SCHEMA, Desk, create, publish, running
 
 
+@pytest.mark.slow
 async def test_what_was_acknowledged_is_there_after_a_restart(tmp_path: Path):
     async with started(1) as (overlay,):
         async with running(overlay, tmp_path) as desk:
@@ -48,6 +49,7 @@ async def read_all(desk: Desk, stream: str, count: int) -> list[int]:
     return read()
 
 
+@pytest.mark.slow
 async def test_the_disk_follows_what_streams_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A stream that keeps a second of tuples beside one that keeps a day: two thirds of the journal are waste."""
     segment_bytes = 4096
@@ -93,6 +95,7 @@ async def test_publishes_that_come_together_are_committed_together(tmp_path: Pat
         assert desk.driver.counters["commits_total"] - before < 20
 
 
+@pytest.mark.slow
 async def test_nothing_is_acknowledged_while_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(driver_module, "DISK_FULL_RETRY_S", 0.02)
     async with started(1) as (overlay,), running(overlay, tmp_path) as desk:
@@ -200,6 +203,7 @@ async def test_a_member_that_sends_faster_than_anybody_can_read_is_not_read_for_
         await until(lambda: heard[sender] == taken + 1, "and so is what comes next")
 
 
+@pytest.mark.slow
 async def test_a_peer_whose_clock_is_set_wrong_refuses_to_publish_until_it_is_right(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

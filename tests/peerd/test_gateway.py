@@ -155,6 +155,7 @@ async def test_a_busy_peer_is_asked_again(machines: Machines):
         assert await asking == StreamsListed(streams=())
 
 
+@pytest.mark.slow
 async def test_a_peer_that_is_no_member_yet_asks_for_patience(machines: Machines):
     machines.is_running = False
     async with session_of(machines, patience_s=2) as session:

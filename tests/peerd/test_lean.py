@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = """
 import os, sys
 import peerd.service
@@ -41,6 +43,7 @@ print(version("lark") > "")
 """
 
 
+@pytest.mark.slow
 def test_languages_are_learnt_without_what_they_do_not_need():
     done = subprocess.run([sys.executable, "-c", LANGUAGES], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["True True False False False False", "True"]

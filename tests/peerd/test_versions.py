@@ -54,6 +54,7 @@ def numbers(desk: Desk, reading: int) -> list[int]:
     return [row[0] for each in rows for batch in each.batches for row in SCHEMA.decode(batch.rows)]
 
 
+@pytest.mark.slow
 async def test_without_a_common_version_of_execution_streams_go_on_and_queries_run_elsewhere(tmp_path: Path):
     async with three(tmp_path, EXECUTION) as (overlays, (one, other, _)):
         assert isinstance(await one.answer(create("a")), Done)
@@ -81,6 +82,7 @@ def _accepted(desk: Desk, request: int) -> QueryAccepted | None:
     return next((answer for answer in desk.answers[request] if isinstance(answer, QueryAccepted)), None)
 
 
+@pytest.mark.slow
 async def test_an_engine_that_nobody_shares_is_no_engine(tmp_path: Path):
     async with three(tmp_path, EXECUTION) as (overlays, (one, _, _)):
         assert isinstance(await one.answer(create("a")), Done)
@@ -133,6 +135,7 @@ async def test_a_message_to_a_peer_that_nobody_knew_fails_when_its_hello_says_so
         await courier.stop()
 
 
+@pytest.mark.slow
 async def test_a_message_whose_owner_cannot_read_it_is_not_routable():
     async with started(2, versions={1: {**VERSIONS, "placement": NEWER}}) as (one, two):
         failures: list[Event] = []

@@ -29,6 +29,7 @@ CLAIM = Claim(stream="flights", begun=(1, ALONE))
 INSTALLED = make(QueryInstalled)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("turn", range(many(2, soaked=60)))
 def test_whoever_reads_them_goes_on(turn: int):
     rng = random.Random(draw_seed() + turn)

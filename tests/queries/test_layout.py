@@ -49,6 +49,7 @@ def identities(versions: list[Schema]) -> list[dict[tuple[str, int], Field]]:
     return found
 
 
+@pytest.mark.slow
 @settings(max_examples=120, deadline=None)
 @given(st.data())
 def test_rows_of_every_version_are_read_by_every_other(data: st.DataObject):

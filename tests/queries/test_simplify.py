@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -56,6 +57,7 @@ def is_far(value: Any) -> bool:
     return False
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(predicates, st.lists(rows, min_size=1, max_size=5))
 def test_the_least_predicate_keeps_the_same_rows(predicate: Expression, batch: list[tuple[Any, ...]]) -> None:
@@ -67,6 +69,7 @@ def test_the_least_predicate_keeps_the_same_rows(predicate: Expression, batch: l
             assert kept == (on_row(predicate, COLUMNS)(row) is True), f"{predicate} became {least}"
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(predicates, predicates, st.lists(rows, min_size=1, max_size=5))
 def test_what_follows_holds_on_every_row(p: Expression, q: Expression, batch: list[tuple[Any, ...]]) -> None:

@@ -111,6 +111,7 @@ def with_time(each: Tuple) -> Row:
 END_US = 1 << 62
 
 
+@pytest.mark.slow
 @given(arrivals, windows, st.integers(0, 12), starts)
 def test_one_reader_has_what_the_reference_says(drawn, window, lateness_s, start_s):
     tuples = tuples_of(drawn, start_s)

@@ -36,6 +36,7 @@ def test_queries_of_the_papers_have_a_form() -> None:
     assert [formless(planned(path).plan) for path in FILES] == [""] * len(FILES)
 
 
+@pytest.mark.slow
 def test_every_random_query_gets_an_answer() -> None:
     seed = draw_seed()
     queries = Queries(random.Random(seed))

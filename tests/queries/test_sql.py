@@ -390,6 +390,7 @@ def test_what_is_too_long_or_too_deep_is_refused_at_once(text: str):
     assert time.process_time() - start < 5
 
 
+@pytest.mark.slow
 def test_a_parser_that_tries_every_way_is_stopped():
     """sqlglot pairs JOIN and ON by trial. It never sees this text, which is refused before; there may be others."""
     text = "SELECT num FROM flights" + " JOIN weather" * 40 + " ON TRUE"

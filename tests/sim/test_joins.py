@@ -72,7 +72,8 @@ def left_behind(peer: Peer) -> dict[str, object]:
     return {name: table for name, table in tables.items() if table}
 
 
-@pytest.mark.parametrize("with_faults", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("with_faults", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_queries_that_are_stopped_leave_nothing_at_any_machine(name: str, with_faults: bool):
     """Not even at evaluators that nobody told: they let go of what nobody has mentioned for a while."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 
+import pytest
+
 from overlay.sim.world import World
 from protocols.catalogue.messages import CreateStream
 from protocols.catalogue.streams import StreamDefinition
@@ -43,6 +45,7 @@ def took_ms(seed: int) -> int:
     return came_at[0] - began_at
 
 
+@pytest.mark.slow
 def test_who_begin_together_meet_at_once():
     slow = {seed: ms for seed in range(60) if (ms := took_ms(seed)) > TRIPS_MAX * 80 + 300}
     assert not slow

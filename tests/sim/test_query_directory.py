@@ -115,7 +115,10 @@ def test_a_query_whose_proxy_is_down_is_listed_and_goes_on_with_it() -> None:
     assert "kept" not in asking.listed(asker)
 
 
-@pytest.mark.parametrize("durability", ["disk", "replicated", "replicated by its text"])
+@pytest.mark.parametrize(
+    "durability",
+    ["replicated", *(pytest.param(each, marks=pytest.mark.slow) for each in ("disk", "replicated by its text"))],
+)
 def test_results_survive_the_disk_of_their_proxy_if_they_are_replicated(durability: str) -> None:
     asking = Asking()
     proxy, asker = asking.peers[2], asking.peers[4]

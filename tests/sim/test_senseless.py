@@ -49,6 +49,7 @@ def played(
     return trial, outcome.verdict, f"{name} seed={seed} {manner}: {outcome.problem}", member.counters
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", WORK[: many(3, soaked=len(WORK))])
 def test_a_stranger_harms_nobody(name: str) -> None:
     """It names nothing that runs. All that honest peers promise holds."""
@@ -59,7 +60,7 @@ def test_a_stranger_harms_nobody(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", WORK)
-@pytest.mark.parametrize("manner", ["knows", "lies"])
+@pytest.mark.parametrize("manner", [pytest.param("knows", marks=pytest.mark.slow), "lies"])
 def test_no_peer_ends_whatever_a_member_says_of_running_work(name: str, manner: Manner) -> None:
     """A member that lies plausibly may hold work up. It ends nobody: every peer keeps its own rules."""
     for seed in range(1, 1 + many(1, soaked=30)):
@@ -81,6 +82,7 @@ def test_no_peer_ends_whatever_a_member_writes_into_the_store(name: str) -> None
         assert counters["sent"] > 500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["churn", "queries", "join-sai"])
 def test_nobody_reads_or_acknowledges_for_another(name: str) -> None:
     """A member that knows every name, and repeats what readers and publishers say to each other, changes nothing."""
@@ -89,6 +91,7 @@ def test_nobody_reads_or_acknowledges_for_another(name: str) -> None:
         assert verdict is Verdict.OK, problem
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["churn", "queries", "join-sai", "placement"])
 def test_honest_peers_are_blamed_for_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the network loses, doubles and delays, and peers crash: out of turn is not senseless."""

@@ -40,6 +40,7 @@ def backup_of(asking: Asking, proxy: SimPeer, accepted: QueryAccepted) -> SimPee
     return next(peer for peer in asking.peers if peer.peer_id == mirror.listed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["disk lost", "down", "cut off"])
 def test_a_query_is_adopted_at_any_peer_once_its_proxy_is_gone(how: str) -> None:
     asking = Asking()
@@ -81,6 +82,7 @@ def test_a_query_is_adopted_at_any_peer_once_its_proxy_is_gone(how: str) -> None
         assert all(accepted.stream not in each for each in asking.machine(peer).publisher.outboxes)
 
 
+@pytest.mark.slow
 def test_a_query_that_asks_for_it_is_taken_over_by_itself_again_and_again() -> None:
     asking = Asking()
     proxies = [asking.peers[2]]

@@ -17,7 +17,7 @@ def versions_of(peer: PeerId) -> Versions:
     return NEWER if peer.number % 3 == 0 else VERSIONS
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(each, marks=pytest.mark.slow) for each in (2, 3))])
 def test_queries_run_among_the_peers_that_share_execution(seed: int):
     """Every peer has an engine here, so that every query finds one; its streams are published anywhere."""
     scenario = parse_scenario(SCENARIO.replace('name = "queries"', 'name = "queries", without_spark = 0.0'))

@@ -100,7 +100,7 @@ def test_a_one_way_cut_lets_messages_through_in_one_direction():
     assert not world.membership.is_cut(1, 0)
 
 
-@pytest.mark.parametrize("peers", [1, 7, 300])
+@pytest.mark.parametrize("peers", [1, 7, pytest.param(300, marks=pytest.mark.slow)])
 def test_views_agree_with_the_truth_once_everybody_has_noticed(peers: int):
     world = GossipWorld(4, peers)
     rng = world.rng("test")

@@ -72,6 +72,7 @@ def test_without_room_for_a_rehearsal_spark_counts_as_tried_and_failed(folder: P
     assert live.engine.state == "off"
 
 
+@pytest.mark.slow
 def test_rows_that_find_no_room_end_their_run_and_no_other(folder: Path, live: Live):
     told = live.start("q", rehearsed())
     live.start("other", rehearsed())

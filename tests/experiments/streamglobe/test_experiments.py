@@ -14,6 +14,7 @@ from experiments.streamglobe.residual import Residual, match
 from tests.seeds import draw_seed
 
 
+@pytest.mark.slow
 def test_figure_6_on_one_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.setattr(figure_6, "SETUPS", figure_6.SETUPS[:1])
     assert figure_6.main(["--scale", "0.01", "--out", str(tmp_path)]) == 0
@@ -38,6 +39,7 @@ def test_the_claims_of_the_overload_test_are_those_of_the_figures(tmp_path: Path
     assert len(list(tmp_path.glob("*.png"))) == 2
 
 
+@pytest.mark.slow
 def test_table_1_times_every_strategy(tmp_path: Path):
     found = table_1.times(1, sweep.Options(scale=0.01, out=tmp_path))
     assert {name: len(took) for name, took in found.items()} == dict.fromkeys(STRATEGIES, 25)

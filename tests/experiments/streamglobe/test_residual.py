@@ -199,6 +199,7 @@ def drawn(kind: str, luck: random.Random) -> tuple[Shape, Operator, Operator]:
     return shape, own, other
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "times"), [("rows", 60), ("windows", 60), ("joins", 40)])
 def test_whatever_is_said_to_be_left_of_a_query_gives_its_results(kind: str, times: int):
     """MATCHPROPERTIES and what follows from it, on random pairs of queries of both languages."""

@@ -125,6 +125,7 @@ def test_a_refused_query_leaves_everything_as_it_was_and_says_what_was_missing()
     assert "CPU of SP1 has 1 of 1 selections/s left" in str(refusal)
 
 
+@pytest.mark.slow
 def test_the_overload_test_comes_out_as_the_paper_and_the_goal_have_it():
     """Section 4: 47, 35 and 2 of 100 rejected; ours none, also at twice the rate, with at most 0.75 of the traffic."""
     seed = 1

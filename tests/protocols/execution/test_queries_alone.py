@@ -75,7 +75,14 @@ class Asker(Engined):
         return Counter(self.rows(reading, accepted.schema))
 
 
-@pytest.mark.parametrize("snapshot", [None, False, True], ids=["no crash", "crash", "crash after a snapshot"])
+@pytest.mark.parametrize(
+    "snapshot",
+    [
+        pytest.param(None, id="no crash"),
+        pytest.param(False, id="crash", marks=pytest.mark.slow),
+        pytest.param(True, id="crash after a snapshot", marks=pytest.mark.slow),
+    ],
+)
 def test_results_are_those_of_the_reference_once_each_whatever_happens_on_the_way(snapshot: bool | None):
     asker = Asker()
     asker.begin()

@@ -135,7 +135,7 @@ def zipf(count: int, values: int, luck: Random) -> list[int]:
     return luck.choices(range(values), [rank**-0.9 for rank in range(1, values + 1)], k=count)
 
 
-@pytest.mark.parametrize("peers", [8, 64])
+@pytest.mark.parametrize("peers", [8, pytest.param(64, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("algorithm", ["sai", "dai-t", "dai-v"])
 def test_the_busiest_evaluator_has_less_to_do_where_heavy_values_are_spread(
     algorithm: Algorithm, peers: int, capsys: pytest.CaptureFixture[str]

@@ -96,6 +96,7 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> Counted:
     return counted
 
 
+@pytest.mark.slow
 def test_a_parcel_against_many_tuples_of_one_value_is_joined_in_turns(monkeypatch: pytest.MonkeyPatch):
     counted = stored(monkeypatch)
     counted.unpack(parcel(2, load("S", 0, SOME)))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import settings
 
 from tests.protocols.journal.faulty_disk import FaultyDiskMachine
 
-TestFaultyDisk = FaultyDiskMachine.TestCase
+TestFaultyDisk = pytest.mark.slow(FaultyDiskMachine.TestCase)
 TestFaultyDisk.settings = settings(max_examples=150, stateful_step_count=40)
