@@ -3,7 +3,8 @@
     python -m experiments.iflow.figure_13 [--scale 0.1] [--seed N] [--master local[2]]
 
 80 % gate agents, 15 % terminals, 5 % ad hoc, over the five streams of figure 5; 128 peers, max_cs 32. The text leaves
-open where filters are, and says that all planners reuse, so four readings are run; deploy.py says what they are.
+open where filters are, and says that all planners reuse, so several readings are run; deploy.py says what they are.
+With long results a join's are as large as all its records; otherwise they have 100 bytes, as a record has.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ PLANNERS: Final[tuple[Planner, ...]] = (
 READINGS: Final[dict[str, dict[str, Any]]] = {
     "whole joins": {"filters": "shared"},
     "whole joins, phased reuse nothing": {"filters": "shared", "phased_reuse": False},
+    "whole joins, long results": {"filters": "shared", "has_long_results": True},
     "pushed filters": {"filters": "pushed"},
     "pushed filters, phased reuse nothing": {"filters": "pushed", "phased_reuse": False},
 }

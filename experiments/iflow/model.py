@@ -173,7 +173,12 @@ def airline_beta(chosen: Streams) -> float:
     return rows * sum(1 / WINDOW_MINUTES[each] for each in inside) * ROW_BYTES
 
 
-def make_airline(luck: random.Random, view: NetworkView, queries: int) -> World:
+def airline_beta_long(chosen: Streams) -> float:
+    """The same if the result of a join is as large as all its records."""
+    return airline_beta(chosen) * chosen.bit_count()
+
+
+def make_airline(luck: random.Random, view: NetworkView, queries: int, *, has_long_results: bool = False) -> World:
     """80 % gate agents (one of 120 flights), 15 % terminals (one of 6), 5 % ad hoc over any streams that join."""
     asked = []
     for _ in range(queries):
@@ -186,7 +191,8 @@ def make_airline(luck: random.Random, view: NetworkView, queries: int) -> World:
         else:
             joins = [each for each in range(3, 32) if each.bit_count() > 1 and is_connected(AIRLINE_GRAPH, each)]
             asked.append(Query(luck.choice(joins), sink))
-    return World(view, tuple(luck.choices(view.peers, k=5)), airline_beta, AIRLINE_GRAPH, tuple(asked))
+    beta = airline_beta_long if has_long_results else airline_beta
+    return World(view, tuple(luck.choices(view.peers, k=5)), beta, AIRLINE_GRAPH, tuple(asked))
 
 
 Workload = Literal["synthetic", "airline"]
@@ -196,7 +202,7 @@ def make_world(seed: int, network: int, peers: int, workload: Workload, queries:
     view = make_view(seed, network, peers)
     luck = random.Random(f"iflow {seed} {network} {peers} {workload}")
     if workload == "airline":
-        return make_airline(luck, view, queries)
+        return make_airline(luck, view, queries, **options)
     return make_synthetic(luck, view, queries, **options)
 
 
