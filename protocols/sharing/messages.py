@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from protocols.ids import Count, StreamName
+from protocols.ids import Count, PeerId, StreamName
 from protocols.messages import Answer, Command
 
 
@@ -23,6 +23,9 @@ class SharedShown(msgspec.Struct, frozen=True, array_like=True):
     bytes_saved: Count  # What the taps would have read besides, each for itself.
     conjunctions: Count | None = None  # How many selections the publishers sieve it by; None: all tuples come.
     columns: Count | None = None  # How many columns come of each tuple; None: all.
+    relays: tuple[tuple[PeerId, Count], ...] = ()  # Other hosts that it comes from, and of how many publishers.
+    guests: Count = 0  # Other peers that read it from here.
+    depth: Count = 0  # How many hosts a tuple passes to come here, this one included; 0: not known yet.
 
 
 class SharedListed(Answer, frozen=True, kw_only=True, tag="SHARED_LISTED"):

@@ -11,7 +11,8 @@ from tests.sim import planted_sharing  # noqa: F401 - the bugs it plants
 from tests.sim.bugs import BUGS
 
 FIRST = int(os.environ.get("PEER_SEED") or 1)
-PLANTED = [name for name, each in BUGS.items() if each.scenario == "sharing"]
+AT_PUBLISHERS = ("positions_of_left_out_tuples_are_forgotten",)  # The model has publishers of its own.
+PLANTED = [name for name, each in BUGS.items() if each.scenario == "sharing" and name not in AT_PUBLISHERS]
 
 
 @pytest.mark.parametrize("seed", range(FIRST, FIRST + 10))
