@@ -40,6 +40,15 @@ _DERIVED_COLUMNS: Final = (
     Column("tuples/s", lambda row: f"{row['rate_per_s']:,.1f}", right=True),
     Column("schema", lambda row: str(row["schema"])),
 )
+
+
+def _sources_of(row: Row) -> str:
+    """From whom a stream comes, where that is not its publishers alone."""
+    relays = [each["peer_id"][:SHORT_ID] for each in row["relays"]]
+    relayed = sum(each["publishers"] for each in row["relays"])
+    return ", ".join([*relays, *(["publishers"] if relayed < row["publishers"] or not relays else [])])
+
+
 _SHARED_COLUMNS: Final = (
     Column("stream", lambda row: str(row["stream"])),
     Column("taps", lambda row: f"{row['taps']:,}", right=True),
@@ -47,6 +56,8 @@ _SHARED_COLUMNS: Final = (
     Column("publishers", lambda row: f"{row['publishers']:,}", right=True),
     Column("selections", lambda row: "all" if row["conjunctions"] is None else f"{row['conjunctions']:,}", right=True),
     Column("columns", lambda row: "all" if row["columns"] is None else f"{row['columns']:,}", right=True),
+    Column("from", _sources_of),
+    Column("guests", lambda row: f"{row['guests']:,}", right=True),
     Column("read", lambda row: megabytes(row["bytes_read"]), right=True),
     Column("saved", lambda row: megabytes(row["bytes_saved"]), right=True),
     Column("windows", lambda row: f"{row['windows']:,}", right=True),
@@ -318,7 +329,11 @@ def _list_shared(data_dir: Path | None, number: int | None, form: str | None) ->
     if not streams and chosen_form(form) == "table":
         click.echo("this peer reads no stream for a query now", err=True)
         return
-    rows: list[Row] = [{name: getattr(each, name) for name in each.__struct_fields__} for each in streams]
+    rows: list[Row] = [
+        {name: getattr(each, name) for name in each.__struct_fields__}
+        | {"relays": [{"peer_id": peer.hex(), "publishers": count} for peer, count in each.relays]}
+        for each in streams
+    ]
     show_rows(rows, _SHARED_COLUMNS, form)
 
 

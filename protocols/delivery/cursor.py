@@ -295,6 +295,11 @@ class Cursor:
         self.floors[batch.origin] = batch.sieved.by
         return True
 
+    def may_say(self, sender: PeerId, origin: Origin) -> bool:
+        """Whether a peer may say that an origin is silent: its publisher, a relay, or a backup once it is over."""
+        is_relay = self.relaying is not None and self.relaying.at.get(origin) == sender
+        return sender == origin.publisher or is_relay or origin in self.over
+
     def is_served(self, sender: PeerId, origins: Iterable[Origin]) -> bool:
         """Whether these tuples may come from a peer: from their publisher, or from a backup, once it was asked."""
         return all(

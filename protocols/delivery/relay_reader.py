@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from protocols.catalogue.events import StreamFound
 from protocols.catalogue.shares import WHOLE
 from protocols.delivery.cursor import Cursor
-from protocols.delivery.messages import Origin, Subscribed, Unsubscribe
-from protocols.delivery.relaying import Relaying
+from protocols.delivery.messages import GuestsChanged, Origin, Subscribed, Unsubscribe
 from protocols.effects import Effect, Reply, Send
-from protocols.ids import Millis, PeerId
+from protocols.ids import Millis, PeerId, SubscriptionId
 from protocols.limits import Limits
 from protocols.sight import LookAtNetwork, NetworkSeen
 
@@ -26,6 +26,26 @@ class RelayReader:
     peer_id: PeerId
     limits: Limits
     role: str
+
+    def ask_server(self, cursor: Cursor, peer: PeerId, origins: list[Origin], copies: bool) -> Effect:
+        """Ask a publisher or a backup. What a relay brings, its publisher is to keep only."""
+        relays = cursor.relaying.at if cursor.relaying is not None else {}
+        is_kept_only = not copies and max(origins, key=lambda each: each.epoch) in relays
+        credit = 0 if is_kept_only else self.limits.credit_bytes
+        return Send(peer, cursor.question(peer, origins, copies, credit, is_here=peer == self.peer_id))
+
+    def told(
+        self, cursors: Mapping[SubscriptionId, Cursor], event: NetworkSeen | GuestsChanged, now: Millis
+    ) -> list[Effect]:
+        """How far others are; or how many read from one of ours."""
+        name = event.subscription if isinstance(event, GuestsChanged) else event.placement.removeprefix(f"{self.role}/")
+        cursor = cursors.get(name)
+        if cursor is None:
+            return []
+        if isinstance(event, NetworkSeen):
+            return self.weigh(cursor, event, now)
+        cursor.guests = event.readers
+        return []
 
     def look(self, cursor: Cursor, event: StreamFound, now: Millis) -> list[Effect]:
         """The catalogue says who reads a stream: perhaps one of them is a better source."""
@@ -152,8 +172,3 @@ class RelayReader:
         gone = [*relaying.origins_at(peer), *(origin for origin in relaying.at if origin.publisher == peer)]
         effects = [effect for origin in dict.fromkeys(gone) for effect in self.back(cursor, origin, now)]
         return [*effects, *self._told(cursor)]
-
-    def is_kept_only(self, cursor: Cursor, origins: list[Origin]) -> bool:
-        """Whether a publisher is to send nothing, as a relay does."""
-        relaying: Relaying | None = cursor.relaying
-        return relaying is not None and max(origins, key=lambda each: each.epoch) in relaying.at

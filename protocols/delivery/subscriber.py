@@ -77,7 +77,6 @@ from protocols.sight import NetworkSeen
 
 ROLE: Final = "subscriber"
 POLL: Final = "subscriber/poll"
-SEEN: Final = f"{ROLE}/"  # And the name of a subscription.
 
 
 class LetterSynced(Event, frozen=True):
@@ -182,8 +181,7 @@ class Subscriber:
                 return self._found(self.subscriptions[subscription], event, now)
             case Advertised(token=(_, "open", str(subscription))) if subscription in self.subscriptions:
                 known = self.subscriptions[subscription]
-                # A publisher may have looked before we were listed, and been listed after we looked. This lookup finds
-                # it.
+                # A publisher may have looked before we were listed, and been listed after: this lookup finds it.
                 again = self.catalogue.lookup(known.stream, (ROLE, "poll", subscription), now)
                 return [*self._advertised(known), *again]
             case Advertised(token=(_, "listed", str(subscription))) if subscription in self.subscriptions:
@@ -201,10 +199,8 @@ class Subscriber:
                 return self._give_up(subscription, reason)
             case Received(sender=sender, message=Subscribed() as message):
                 return self._subscribed(sender, message, now)
-            case NetworkSeen(placement=token) if (name := token.removeprefix(SEEN)) in self.subscriptions:
-                return self._relays.weigh(self.subscriptions[name], event, now)
-            case GuestsChanged(subscription=name) if name in self.subscriptions:
-                self.subscriptions[name].guests = event.readers
+            case NetworkSeen() | GuestsChanged():
+                return self._relays.told(self.subscriptions, event, now)
             case Received(sender=sender, message=BatchMessage() as message):
                 return self._take(sender, message)
             case Received(sender=sender, message=Gap() as message):
@@ -418,14 +414,10 @@ class Subscriber:
             groups.setdefault((origin.publisher, False), []).append(origin)
             if origin in subscription.absent and entry.backup is not None:
                 groups.setdefault((entry.backup, True), []).append(origin)
-        asked = [self._ask(subscription, peer, origins, copies) for (peer, copies), origins in groups.items()]
+        asked = [
+            self._relays.ask_server(subscription, peer, origins, copies) for (peer, copies), origins in groups.items()
+        ]
         return [*asked, *self._relays.ask_again(subscription)]
-
-    def _ask(self, subscription: Cursor, peer: PeerId, origins: list[Origin], copies: bool) -> Effect:
-        credit, is_here = self.limits.credit_bytes, peer == self.peer_id
-        if not copies and self._relays.is_kept_only(subscription, origins):
-            credit = 0
-        return Send(peer, subscription.question(peer, origins, copies, credit, is_here=is_here))
 
     def _subscribed(self, sender: PeerId, message: Subscribed, now: Millis) -> list[Effect]:
         subscription = self.subscriptions.get(message.subscription)
@@ -471,7 +463,7 @@ class Subscriber:
             if origin not in subscription.absent:
                 subscription.absent[origin] = None
                 if backup is not None and subscription.request is not None:
-                    effects.append(self._ask(subscription, backup, [origin], copies=True))
+                    effects.append(self._relays.ask_server(subscription, backup, [origin], copies=True))
         return effects
 
     # Taking tuples.
@@ -522,9 +514,7 @@ class Subscriber:
             subscription = self.subscriptions.get(name)
             if subscription is None or subscription.request is None:
                 continue
-            relays = subscription.relaying.at if subscription.relaying is not None else {}
-            may_say = sender == origin.publisher or origin in subscription.over or relays.get(origin) == sender
-            is_ours = may_say and subscription.is_served(sender, (origin,))
+            is_ours = subscription.may_say(sender, origin) and subscription.is_served(sender, (origin,))
             if is_ours and subscription.taken.get(origin) == silence.next and not subscription.held:
                 subscription.heard_of = max(subscription.heard_of, silence.at)
                 effects.append(Reply(subscription.request, Silent(silence=silence), last=False))
@@ -587,7 +577,7 @@ class Subscriber:
         peer = subscription.served_by.get(origin, origin.publisher)
         copies = peer != origin.publisher
         subscription.told.pop((peer, copies), None)  # Asked as if for the first time, the server sends again.
-        return [self._ask(subscription, peer, [origin], copies)]
+        return [self._relays.ask_server(subscription, peer, [origin], copies)]
 
     def _bury(self, subscription: Cursor, letter: DeadLetter) -> list[Effect]:
         """Dead-letter a tuple; what follows waits until that is on disk."""

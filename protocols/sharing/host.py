@@ -519,6 +519,9 @@ class StreamHost:
                     None if () in each.needs.conjunctions else len(each.needs.conjunctions),
                     None if each.needs.columns is None else len(each.needs.columns),
                     *windows(name),
+                    tuple(sorted(Counter(peer for _, peer in each.relays).items())),
+                    len(each.guests),
+                    each.depth,
                 )
                 for name, each in sorted(self.shared.items())
             )
@@ -531,6 +534,8 @@ class StreamHost:
             "shared_streams": len(streams),
             "shared_taps": sum(map(self._together, streams)),
             "shared_taps_alone": self._alone.total(),
+            "shared_guests": sum(len(each.guests) for each in streams),
+            "shared_origins_relayed": sum(len(each.relays) for each in streams),
             "shared_bytes_saved_total": self._saved + sum(each.bytes_saved for each in streams),
         }
 

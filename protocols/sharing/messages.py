@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from protocols.ids import Count, StreamName
+from protocols.ids import Count, PeerId, StreamName
 from protocols.messages import Answer, Command
 
 
@@ -25,6 +25,9 @@ class SharedShown(msgspec.Struct, frozen=True, array_like=True):
     columns: Count | None = None  # How many columns come of each tuple; None: all.
     windows: Count = 0  # Queries whose windows the daemon puts together from slices,
     slices: Count = 0  # and how many sets of slices that takes.
+    relays: tuple[tuple[PeerId, Count], ...] = ()  # Other hosts that it comes from, and of how many publishers.
+    guests: Count = 0  # Other peers that read it from here.
+    depth: Count = 0  # How many hosts a tuple passes to come here, this one included; 0: not known yet.
 
 
 class SharedListed(Answer, frozen=True, kw_only=True, tag="SHARED_LISTED"):

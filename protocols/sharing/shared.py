@@ -287,8 +287,7 @@ class SharedStream:
         reader = every[0].reader if every else ""
         others = len({each.reader: None for each in every}) - 1
         reader += f" and {others} more" if others > 0 else ""
-        readers: list[Tap | Guest] = [*self.taps, *self.guests.values()]
-        is_timed = any(each.is_timed for each in readers)
+        is_timed = any(tap.is_timed for tap in self.taps) or any(guest.is_timed for guest in self.guests.values())
         return Reads(columns=columns, version=version, reader=reader), is_timed
 
     def reaches(self, tap: Tap, origin: Origin) -> bool:
