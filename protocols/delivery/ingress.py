@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
@@ -14,7 +14,6 @@ from protocols.catalogue.events import (
     LookupFailed,
     StreamFound,
     StreamRemoved,
-    SubscriberEntry,
 )
 from protocols.catalogue.machine import CatalogueMachine
 from protocols.catalogue.refusals import clock_is_off, unknown_stream
@@ -40,13 +39,11 @@ from protocols.delivery.messages import (
     Unsubscribe,
 )
 from protocols.delivery.mirror import Mirror
-from protocols.delivery.outbox import RETURN_MS, Greeting, Outbox, WaitingPublish, log_of, logs_kept
+from protocols.delivery.outbox import RETURN_MS, Greeting, Outbox, WaitingPublish, log_of, logs_kept, peers_of
 from protocols.delivery.refusals import (
-    another_stream,
     busy,
     disk_is_low,
     of_results,
-    of_rows,
     taken_over,
     too_many,
     unavailable,
@@ -178,21 +175,8 @@ class Ingress:
                 return [Send(peer, StreamGone(stream=event.name)) for peer in event.publishers]
             case Received(sender=sender, message=Backed() as message):
                 return self._backed(sender, message, now)
-            case StreamFound():
-                return self._found(event, now)
-            case Advertised(token=(_, "open", str(stream), str(backup))):
-                return [*self._listed(stream, backup, now), *self._opened(stream, now)]
-            case Advertised(token=(_, "news", str(stream), str(backup))):
-                return self._listed(stream, backup, now)
-            case AdvertiseFailed(token=(_, "news", str(stream), _)) if stream in self.outboxes:
-                self.outboxes[stream].advertised = None  # The next tick tries again.
-            case LookupFailed(token=(_, "greet", str(stream))) if stream in self.outboxes:
-                return self._end_greeting(self.outboxes[stream], now)
-            case (
-                LookupFailed(token=(_, "open" | "renew", str(stream)))
-                | AdvertiseFailed(token=(_, "open", str(stream), _))
-            ):
-                return self._refuse_early(stream, unavailable(stream, event.reason))
+            case StreamFound() | Advertised() | AdvertiseFailed() | LookupFailed():
+                return self._catalogue_said(event, now)
             case LogRead():
                 return self._log_read(event, now)
             case Started():
@@ -213,6 +197,27 @@ class Ingress:
                 self._disk_is_low = event.is_low
             case Requested(request=request, command=Leave()):
                 return [Reply(request, logs_kept(self.outboxes), last=False), *self._say_goodbye(now)]
+        return []
+
+    def _catalogue_said(
+        self, event: StreamFound | Advertised | AdvertiseFailed | LookupFailed, now: Millis
+    ) -> list[Effect]:
+        match event:
+            case StreamFound():
+                return self._found(event, now)
+            case Advertised(token=(_, "open", str(stream), str(backup))):
+                return [*self._listed(stream, backup, now), *self._opened(stream, now)]
+            case Advertised(token=(_, "news", str(stream), str(backup))):
+                return self._listed(stream, backup, now)
+            case AdvertiseFailed(token=(_, "news", str(stream), _)) if stream in self.outboxes:
+                self.outboxes[stream].advertised = None  # The next tick tries again.
+            case LookupFailed(token=(_, "greet", str(stream))) if stream in self.outboxes:
+                return self._end_greeting(self.outboxes[stream], now)
+            case (
+                LookupFailed(token=(_, "open" | "renew", str(stream)))
+                | AdvertiseFailed(token=(_, "open", str(stream), _))
+            ):
+                return self._refuse_early(stream, unavailable(stream, event.reason))
         return []
 
     # Taking tuples.
@@ -276,16 +281,12 @@ class Ingress:
 
     def _refusal(self, outbox: Outbox, command: Publish) -> Refused | None:
         name, feed, size = command.stream, outbox.feed, len(command.rows)
-        if outbox.is_other(command.created_at):
-            return another_stream(name)
         if self.clock.is_off:
             return clock_is_off(name, self.clock)
-        if outbox.mirror is not None and outbox.mirror.is_over:
-            return taken_over(name)
+        if (refusal := outbox.objection(command, self.limits)) is not None:
+            return refusal
         if command.session and not self._sessions.has_room_for(command):
             return busy(name, "too many clients have published here in the last minutes")
-        if (refusal := of_rows(outbox.definition, command, self.limits)) is not None:
-            return refusal
         if feed.is_logged:
             if self._disk_is_low:
                 return disk_is_low(name, self.limits.poll_ms)
@@ -336,7 +337,7 @@ class Ingress:
                 outbox.feed.expect({entry.subscription: entry.peer for entry in ours})
                 outbox.known_at = outbox.checked_at
             case "greet":
-                readers = [each for each in _peers(event.subscribers) if each not in outbox.readers]
+                readers = [each for each in peers_of(event.subscribers) if each not in outbox.readers]
                 effects += [Send(peer, PublisherNews(stream=event.name)) for peer in readers]
                 if outbox.greeting is not None:
                     outbox.greeting.hear(ours, outbox.feed)
@@ -345,7 +346,7 @@ class Ingress:
                 outbox.is_renewing = False
                 effects += self._accept_early(outbox, now)
             case "open":
-                outbox.readers = _peers(event.subscribers)
+                outbox.readers = peers_of(event.subscribers)
                 effects.append(AfterSync(tuple(self.advertising.advertise(outbox, "open", now))))
         return effects
 
@@ -359,7 +360,7 @@ class Ingress:
         outbox = self._open(definition, epoch, self.backups.nearest(), LogBounds(0, 0))
         least = now + self.limits.greet_least_ms if definition.event_time is not None else now
         outbox.quiet_from, outbox.greeting = now, Greeting(now + self.limits.greet_ms, least)
-        outbox.readers = _peers(event.subscribers)
+        outbox.readers = peers_of(event.subscribers)
         opened: list[Effect] = [Append(outbox.opened())] if outbox.feed.is_logged else []
         return [*opened, AfterSync(tuple(self.advertising.advertise(outbox, "open", now)))]
 
@@ -491,11 +492,7 @@ class Ingress:
             return [Reply(request, unavailable(command.stream, "This peer has not published to it yet."))]
         if outbox.definition.event_time is None:
             return [Reply(request, without_event_time(command.stream))]
-        position = outbox.feed.next
-        outbox.punctuate(position, command.before_us)
-        record = OutboxPunctuated(stream=command.stream, next=position, before_us=command.before_us)
-        noted: list[Effect] = [Append(record)] if outbox.feed.is_logged else []
-        return [*noted, AfterSync((Reply(request, Done(stamp=self.clock.tick(now))),))]
+        return [*outbox.punctuated(command.before_us), AfterSync((Reply(request, Done(stamp=self.clock.tick(now))),))]
 
     def _say_silent(self, outbox: Outbox, now: Millis, only: SubscriptionId | None = None) -> list[Effect]:
         """Tell readers that nothing follows what they have; not while our clock is off, as we could not stamp it."""
@@ -601,7 +598,3 @@ class Ingress:
         for outbox in self.outboxes.values():
             outbox.feed.validate()
             assert outbox.feed.committed <= max(outbox.durable, outbox.feed.first)
-
-
-def _peers(readers: Iterable[SubscriberEntry]) -> tuple[PeerId, ...]:
-    return tuple(dict.fromkeys(entry.peer for entry in readers))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,9 +14,12 @@ from protocols.clock import COUNT_BITS, Stamp, wall_ms
 from protocols.delivery.feed import Feed
 from protocols.delivery.messages import FINISHED_US, LogKept, LogsKept, OutboxOpened, OutboxPunctuated, Publish, Silence
 from protocols.delivery.mirror import Mirror
+from protocols.delivery.refusals import another_stream, of_rows, taken_over
+from protocols.effects import Append, Effect
 from protocols.events import StoredBatch
 from protocols.ids import LogId, Millis, PeerId, RequestId, StreamName, SubscriptionId
-from protocols.messages import Record
+from protocols.limits import Limits
+from protocols.messages import Record, Refused
 from queries.schema import Row
 
 SAMPLE_EVERY_MS: Final = 100  # In this time as many rows are sampled as one batch has samples at most.
@@ -132,6 +135,21 @@ class Outbox:
         """Everything below is as safe as the stream promises."""
         return self.durable if self.mirror is None else self.mirror.safe(self.durable, is_alone=is_alone)
 
+    def objection(self, command: Publish, limits: Limits) -> Refused | None:
+        """Why these tuples are not for this stream, whatever room there is."""
+        if self.is_other(command.created_at):
+            return another_stream(command.stream)
+        if self.mirror is not None and self.mirror.is_over:
+            return taken_over(command.stream)
+        return of_rows(self.definition, command, limits)
+
+    def punctuated(self, before_us: int) -> list[Effect]:
+        """A client has said that no tuple to come has an event time before this one."""
+        position = self.feed.next
+        self.punctuate(position, before_us)
+        record = OutboxPunctuated(stream=self.definition.name, next=position, before_us=before_us)
+        return [Append(record)] if self.feed.is_logged else []
+
     def punctuate(self, position: int, before_us: int) -> None:
         if before_us == FINISHED_US:
             self.finished_at = position
@@ -211,3 +229,7 @@ def logs_kept(outboxes: Mapping[StreamName, Outbox]) -> LogsKept:
 
 def _sketch(definition: StreamDefinition) -> StatisticsSketch:
     return StatisticsSketch.of(definition.current.fields)
+
+
+def peers_of(readers: Iterable[SubscriberEntry]) -> tuple[PeerId, ...]:
+    return tuple(dict.fromkeys(entry.peer for entry in readers))

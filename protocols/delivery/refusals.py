@@ -143,3 +143,17 @@ def lost_columns(definition: StreamDefinition, reads: Reads) -> Refused | None:
         detail=f"It was dropped after version {reads.version}, which this reader was made for.",
         hint=f'"peer stream show {definition.name}" shows the columns there are.',
     )
+
+
+def of_opening(known: Cursor | None, command: OpenSubscription, limits: Limits, *, is_full: bool) -> Refused | None:
+    """Why a subscription cannot be opened, or not by this client."""
+    if known is not None and (known.stream, known.share) != (command.stream, command.share):
+        return reads_another(known, command)
+    if refusal := unsound(command):
+        return refusal
+    if known is not None:
+        return being_removed(known) if known.closers else None
+    if is_full:
+        error = f"this peer has {limits.subscriptions_max} subscriptions, its limit"
+        return Refused(code="full", error=error, hint="Close some, or ask another peer.")
+    return None

@@ -48,14 +48,7 @@ from protocols.delivery.messages import (
     TupleBuried,
     Unsubscribe,
 )
-from protocols.delivery.refusals import (
-    another_stream,
-    being_removed,
-    lost_columns,
-    reads_another,
-    unavailable,
-    unsound,
-)
+from protocols.delivery.refusals import another_stream, lost_columns, of_opening, unavailable
 from protocols.delivery.relay_reader import RelayReader
 from protocols.effects import AfterSync, Append, Effect, Reply, Send, SetTimer, Tell
 from protocols.events import (
@@ -177,26 +170,8 @@ class Subscriber:
                 return self._close(request, command, now)
             case Abandoned():
                 return self._abandoned(event, now)
-            case StreamFound(token=(_, _, str(subscription))) if subscription in self.subscriptions:
-                return self._found(self.subscriptions[subscription], event, now)
-            case Advertised(token=(_, "open", str(subscription))) if subscription in self.subscriptions:
-                known = self.subscriptions[subscription]
-                # A publisher may have looked before we were listed, and been listed after: this lookup finds it.
-                again = self.catalogue.lookup(known.stream, (ROLE, "poll", subscription), now)
-                return [*self._advertised(known), *again]
-            case Advertised(token=(_, "listed", str(subscription))) if subscription in self.subscriptions:
-                stream = self.subscriptions[subscription].stream
-                return self.catalogue.lookup(stream, (ROLE, "poll", subscription), now)
-            case Advertised(token=(_, "close", str(name))) | AdvertiseFailed(token=(_, "close", str(name))):
-                closed = self.subscriptions.get(name)
-                return self._unlisted(event, closed, now) if closed is not None and closed.closers else []
-            case AdvertiseFailed(token=(_, "listed", str(subscription))) if subscription in self.subscriptions:
-                self.subscriptions[subscription].advertised_at = 0  # The next poll tries again.
-            case (
-                LookupFailed(token=(_, "open", str(subscription)), reason=reason)
-                | AdvertiseFailed(token=(_, "open", str(subscription)), reason=reason)
-            ):
-                return self._give_up(subscription, reason)
+            case StreamFound() | Advertised() | AdvertiseFailed() | LookupFailed():
+                return self._catalogue_said(event, now)
             case Received(sender=sender, message=Subscribed() as message):
                 return self._subscribed(sender, message, now)
             case NetworkSeen() | GuestsChanged():
@@ -215,6 +190,31 @@ class Subscriber:
                 return [SetTimer(POLL, self.limits.poll_ms)]
         return []
 
+    def _catalogue_said(
+        self, event: StreamFound | Advertised | AdvertiseFailed | LookupFailed, now: Millis
+    ) -> list[Effect]:
+        match event:
+            case StreamFound(token=(_, _, str(subscription))) if subscription in self.subscriptions:
+                return self._found(self.subscriptions[subscription], event, now)
+            case Advertised(token=(_, "open", str(subscription))) if subscription in self.subscriptions:
+                known = self.subscriptions[subscription]
+                # A publisher may have looked before we were listed, and been listed after: this lookup finds it.
+                again = self.catalogue.lookup(known.stream, (ROLE, "poll", subscription), now)
+                return [*self._advertised(known), *again]
+            case Advertised(token=(_, "listed", str(subscription))) if subscription in self.subscriptions:
+                return self.catalogue.lookup(self.subscriptions[subscription].stream, (ROLE, "poll", subscription), now)
+            case Advertised(token=(_, "close", str(name))) | AdvertiseFailed(token=(_, "close", str(name))):
+                closed = self.subscriptions.get(name)
+                return self._unlisted(event, closed, now) if closed is not None and closed.closers else []
+            case AdvertiseFailed(token=(_, "listed", str(subscription))) if subscription in self.subscriptions:
+                self.subscriptions[subscription].advertised_at = 0  # The next poll tries again.
+            case (
+                LookupFailed(token=(_, "open", str(subscription)), reason=reason)
+                | AdvertiseFailed(token=(_, "open", str(subscription)), reason=reason)
+            ):
+                return self._give_up(subscription, reason)
+        return []
+
     # Clients come and go.
 
     def serves(self, request: RequestId) -> bool:
@@ -224,16 +224,10 @@ class Subscriber:
         self.clock.witness(command.witness)
         effects: list[Effect] = []
         known = self.subscriptions.get(command.subscription)
-        if known is not None and (known.stream, known.share) != (command.stream, command.share):
-            return [Reply(request, reads_another(known, command))]
-        if refusal := unsound(command):
+        is_full = len(self.subscriptions) >= self.limits.subscriptions_max
+        if refusal := of_opening(known, command, self.limits, is_full=is_full):
             return [Reply(request, refusal)]
-        if known is not None and known.closers:
-            return [Reply(request, being_removed(known))]
         if known is None:
-            if len(self.subscriptions) >= self.limits.subscriptions_max:
-                error = f"this peer has {self.limits.subscriptions_max} subscriptions, its limit"
-                return [Reply(request, Refused(code="full", error=error, hint="Close some, or ask another peer."))]
             match command.since:
                 case "now" if self.clock.is_off:
                     return [Reply(request, clock_is_off(command.stream, self.clock))]
@@ -308,11 +302,10 @@ class Subscriber:
         subscription = self.subscriptions.get(event.subscription)
         if subscription is None:
             return []
-        effects: list[Effect] = []
         begins = event.heartbeats and not subscription.heartbeats
         subscription.reads, subscription.heartbeats = event.reads, event.heartbeats
-        if begins:  # From now on it goes by the time of publishers: they are to say it, and it is to know them.
-            effects += [*self._ask_all(subscription), *subscription.introduce()]
+        # From now on it goes by the time of publishers: they are to say it, and it is to know them.
+        effects = [*self._ask_all(subscription), *subscription.introduce()] if begins else []
         if subscription.is_open:
             effects += self._advertise(subscription, "listed", now)
         return effects
@@ -522,9 +515,8 @@ class Subscriber:
 
     def _gap(self, sender: PeerId, message: Gap) -> list[Effect]:
         subscription = self.subscriptions.get(message.subscription)
-        if subscription is None or subscription.request is None:
-            return []
-        if not subscription.is_served(sender, (message.origin,)):
+        is_ours = subscription is not None and subscription.is_served(sender, (message.origin,))
+        if subscription is None or subscription.request is None or not is_ours:
             return []
         origin, upto = message.origin, subscription.taken.get(message.origin)
         is_tried = subscription.trial is not None or subscription.is_burying
@@ -593,8 +585,7 @@ class Subscriber:
         subscription = self.subscriptions.get(event.subscription)
         if subscription is None or not subscription.is_burying:
             return []
-        subscription.is_burying = False
-        batch = event.letter.batch
+        subscription.is_burying, batch = False, event.letter.batch
         subscription.skip(batch.origin, batch.next)
         effects = subscription.acks([subscription.position(batch.origin)])
         if subscription.request is not None:

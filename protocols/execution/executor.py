@@ -8,10 +8,6 @@ from typing import ClassVar, Final
 
 from protocols.delivery.messages import (
     Ack,
-    Batch,
-    Missed,
-    Publishers,
-    Silence,
     Subscribe,
     Unsubscribe,
     subscription_name,
@@ -36,7 +32,7 @@ from protocols.role import Owned
 from protocols.sharing.host import Outcome, StreamHost
 from protocols.sharing.messages import ListShared
 from protocols.sharing.relay import SIFT
-from protocols.sharing.tap import Broken, Due, NoRows, Some, Tap, TapOpened, What
+from protocols.sharing.tap import Broken, Due, Some, Tap, TapOpened, What
 from protocols.subgraphs import (
     Deploy,
     Deployed,
@@ -412,31 +408,13 @@ class Executor:
         if not hosted.is_started:
             hosted.early.append((alias, what))
             return []
-        run = hosted.run
         try:
-            match what:
-                case Publishers():
-                    run.meet(alias, what, now)
-                    return []
-                case Silence():
-                    run.take_silence(alias, what, now)
-                    return []
-                case Some():
-                    effects, results = run.take_some(alias, what, now)
-                case Part():
-                    effects, results = run.take_part(alias, what, now)
-                case Flow():
-                    effects, results = run.take_flow(alias, what, now)
-                case Missed():
-                    effects, results = run.take_gap(alias, what, now)
-                case Batch():
-                    effects, results = run.take_batch(alias, what, now)
-                case NoRows():
-                    effects, results = run.pass_over(alias, what.passed, now)
-                case _:
-                    raise AssertionError(f"no rule for {what}")
+            taken = hosted.take(alias, what, now)
         except MISFITS as error:
             return self._broken(key, alias, str(error))
+        if taken is None:
+            return []
+        effects, results = taken
         self._note_work(key)
         return effects + self._hand_on(key, results, now)
 

@@ -6,9 +6,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
 
-from protocols.execution.run import SubgraphRun
+from protocols.delivery.messages import Batch, Missed, Publishers, Silence
+from protocols.effects import Effect
+from protocols.execution.run import RunOutput, SubgraphRun
 from protocols.ids import Millis, PeerId
-from protocols.sharing.tap import Tap, What
+from protocols.part import Part
+from protocols.sharing.tap import NoRows, Some, Tap, What
 from protocols.subgraphs import Flow, Progress
 
 TIMED_MS: Final = 200  # How often a tap is told how far its stream is, if what is behind it goes by time,
@@ -47,3 +50,27 @@ class Hosted:
     @property
     def catch_up_ms(self) -> Millis:
         return TIMED_MS if self.run.deploy.subgraph.is_timed else UNTIMED_MS
+
+    def take(self, alias: str, what: Incoming, now: Millis) -> tuple[list[Effect], list[RunOutput]] | None:
+        """Give its run what has come in; None where that is no rows and no progress."""
+        run = self.run
+        match what:
+            case Publishers():
+                run.meet(alias, what, now)
+            case Silence():
+                run.take_silence(alias, what, now)
+            case Some():
+                return run.take_some(alias, what, now)
+            case Part():
+                return run.take_part(alias, what, now)
+            case Flow():
+                return run.take_flow(alias, what, now)
+            case Missed():
+                return run.take_gap(alias, what, now)
+            case Batch():
+                return run.take_batch(alias, what, now)
+            case NoRows():
+                return run.pass_over(alias, what.passed, now)
+            case _:
+                raise AssertionError(f"no rule for {what}")
+        return None
