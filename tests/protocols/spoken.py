@@ -14,6 +14,7 @@ from protocols.catalogue.events import DerivedEntry, PublisherEntry, SubscriberE
 from protocols.catalogue.streams import StreamDefinition
 from protocols.versions import VERSIONS, Span
 from protocols.wire import FAMILY_OF, MESSAGES, RECORDS
+from tests.structs import fields_of
 
 Shape = type[msgspec.Struct]
 
@@ -42,7 +43,7 @@ def shapes_of(family: str) -> list[Shape]:
         shape = pending.pop()
         if shape not in found:
             found[shape] = None
-            for each in msgspec.structs.fields(shape):
+            for each in fields_of(shape):
                 pending += _structs_in(each.type)
     return sorted(found, key=name_of)
 
@@ -62,7 +63,7 @@ def name_of(shape: Shape) -> str:
 
 def described(shape: Shape) -> list[str]:
     """The fields of a shape in the order of its bytes, with their types; `=` marks a default."""
-    fields = msgspec.structs.fields(shape)
+    fields = fields_of(shape)
     return [f"{each.name}: {_type_text(each.type)}{'' if each.required else ' ='}" for each in fields]
 
 
@@ -100,7 +101,7 @@ def newer(thing: Any) -> Any:
 
 def without_defaults(thing: msgspec.Struct) -> tuple[Any, msgspec.Struct]:
     """A thing as a release would write it that lacks the last fields, those with defaults; and what must be read."""
-    fields = list(msgspec.structs.fields(thing))
+    fields = list(fields_of(type(thing)))
     left_out: dict[str, Any] = {}
     while fields and not fields[-1].required:
         each = fields.pop()

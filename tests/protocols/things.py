@@ -18,6 +18,7 @@ from queries.catalogue import Stream
 from queries.expressions import Expression
 from queries.plan import Choice, Each, Element, Operator, Output, Project, Select, Source, Template, sources, walk
 from queries.schema import Field, Schema
+from tests.structs import fields_of
 
 ADDED = tuple(Schema.parse("added float null, further record(a int, b string null) null").fields)
 SCHEMAS = (
@@ -70,7 +71,7 @@ def make(kind: Any, luck: random.Random | None = None) -> Any:  # noqa: C901 - o
     if kind == Template:  # They nest without end.
         return luck.choice(TEMPLATES) if luck else TEMPLATES[0]
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        return kind(**{each.name: make(each.type, luck) for each in msgspec.structs.fields(kind)})
+        return kind(**{each.name: make(each.type, luck) for each in fields_of(kind)})
     if kind == tuple[Alteration, ...]:  # They follow from the columns of their stream.
         return (Alteration(asked_at=make(Stamp, luck), asked_by=make(PeerId, luck), adds=ADDED[1]),)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)

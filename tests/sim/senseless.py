@@ -32,6 +32,7 @@ from protocols.versions import Family
 from protocols.wire import FAMILY_OF, MESSAGES
 from queries.schema import Schema
 from tests.protocols.things import make
+from tests.structs import fields_of
 
 STRANGER = PeerId(b"stranger in the net!")
 INTS = (0, 1, 2, 3, 7, 1000, -1, -7, 1 << 31, (1 << 53) - 1, 1 << 53, (1 << 62) - 1, (1 << 63) - 1, 1 << 63)
@@ -115,9 +116,7 @@ class Mutator:
                 return tuple(map(self._renamed, thing))
             case msgspec.Struct():
                 fields = {name: getattr(thing, name) for name in thing.__struct_fields__}
-                literals = {
-                    each.name for each in msgspec.structs.fields(thing) if typing.get_origin(each.type) is Literal
-                }
+                literals = {each.name for each in fields_of(type(thing)) if typing.get_origin(each.type) is Literal}
                 renamed = {name: value if name in literals else self._renamed(value) for name, value in fields.items()}
                 try:
                     return type(thing)(**renamed)
@@ -126,7 +125,7 @@ class Mutator:
         return thing
 
     def _struct(self, thing: Any, at_least: int = 0) -> Any:
-        fields = msgspec.structs.fields(thing)
+        fields = fields_of(type(thing))
         names = [each.name for each in fields if self.luck.random() < CHANGED_SHARE]
         if len(names) < at_least and fields:
             names = [self.luck.choice(fields).name]
