@@ -112,7 +112,10 @@ class RelayReader:
         return [self._ask(cursor, relay, relaying.origins_at(relay)) for relay in relaying.peers()]
 
     def _told(self, cursor: Cursor) -> list[Effect]:
+        before = cursor.relaying.told if cursor.relaying is not None else None
         said = cursor.relaying.news() if cursor.relaying is not None else None
+        if said is not None and before is None:
+            cursor.advertised_at = 0  # The next poll lists it with its depth, so that others find it.
         return [Reply(cursor.request, said, last=False)] if said is not None and cursor.request is not None else []
 
     # What they answer.

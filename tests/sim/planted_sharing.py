@@ -162,12 +162,6 @@ def hosts_read_from_each_other() -> Patch:
 
 
 @bug("relays", seeds=40)
-def a_relay_that_is_late_is_believed() -> Patch:
-    """A reader stays with a relay that has lost its publisher."""
-    return patch.object(Relaying, "is_late", lambda *_: False)
-
-
-@bug("relays", seeds=40)
 def a_reader_goes_back_to_where_the_relay_is() -> Patch:
     """Who leaves a relay forgets its own place, and has the publisher begin at what it has now."""
     back = RelayReader.back
