@@ -22,7 +22,7 @@ from typing import Final, Literal, get_args
 import msgspec
 
 from protocols.clock import Stamp
-from protocols.delivery.messages import STREAM_NAME_MAX, Origin, count_rows
+from protocols.delivery.messages import Origin, count_rows
 from protocols.errors import expect
 from protocols.events import Event
 from protocols.ids import Count, Micros, Millis, PeerId, StreamName
@@ -196,7 +196,6 @@ class Deploy(Message, frozen=True, kw_only=True, tag="DEPLOY"):
     resume: Progress  # Rows below its covers are for state only; results made of them alone are known already.
 
     def check(self) -> None:
-        expect(len(self.query) <= STREAM_NAME_MAX, "the name of the query is too long")
         subgraph = self.subgraph
         expect((subgraph.consumer is None) == (self.consumer_host is None), "a consumer without its host")
         aliases = [each.alias for each in subgraph.inputs]

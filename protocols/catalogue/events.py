@@ -86,6 +86,12 @@ class StreamFound(Event, frozen=True):
     custodies: tuple[Custody, ...] = ()  # What was decided about the second copies of a query's results.
 
 
+class StreamRemoved(Event, frozen=True):
+    """A client of this peer has removed a stream."""
+
+    name: StreamName
+
+
 class LookupFailed(Event, frozen=True):
     """The owners of a stream's key did not answer in time; asking again is safe."""
 

@@ -35,6 +35,7 @@ from protocols.catalogue.events import (
     PublisherEntry,
     QueryEntry,
     StreamFound,
+    StreamRemoved,
     SubscriberEntry,
 )
 from protocols.catalogue.messages import (
@@ -322,9 +323,9 @@ class CatalogueMachine:
             if isinstance(event, StoreFailed):
                 return [Reply(request, unanswered(name, event.reason))]
             assert isinstance(event, StoreWritten)
-            return self._write(
-                shard_of("streams", name), name, None, 0, self._finish(request, name, event.replicas), now
-            )
+            finish = self._finish(request, name, event.replicas)
+            unlisted = self._write(shard_of("streams", name), name, None, 0, finish, now)
+            return [Tell(StreamRemoved(name)), *unlisted]
 
         return self._read(stream_key(name), looked, now)
 
