@@ -67,6 +67,8 @@ class Config:
     quota_tuples_per_s: int = QUOTAS.tuples_per_s
     quota_bytes_per_s: int = QUOTAS.bytes_per_s
     quota_peer_subgraphs: int = QUOTAS.peer_subgraphs
+    quota_peer_joins: int = QUOTAS.peer_joins
+    quota_peer_subscriptions: int = QUOTAS.peer_subscriptions
     origins: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -38,6 +38,12 @@ _NOT_YET: Final = Refused(
 )
 
 
+def _not_understood(error: RemoteProtocolError) -> Refused:
+    """The answer to a command that no client of this release sends."""
+    hint = "Has the client another version than the peer? Restart the older one."
+    return Refused(code="invalid", error="this peer does not understand the command", detail=f"{error}.", hint=hint)
+
+
 class Gateway:
     """Serves the clients of one peer."""
 
@@ -143,7 +149,7 @@ class _Connection(asyncio.Protocol):
         try:
             for request in self._reader.feed(data):
                 self._ask(request)
-        except (MalformedFrame, RemoteProtocolError) as error:
+        except MalformedFrame as error:
             log.warning("a client was cut off", reason=str(error))
             self._transport.abort()
             return
@@ -182,7 +188,12 @@ class _Connection(asyncio.Protocol):
             return
         if request.id in self._open or request.id == GREETING:
             raise MalformedFrame(f"request {request.id} is still open")
-        self._gateway.requested(self, request.id, COMMANDS.decode(request.command), len(request.command))
+        try:
+            command = COMMANDS.decode(request.command)
+        except RemoteProtocolError as error:
+            self.respond(request.id, _not_understood(error), last=True)
+            return
+        self._gateway.requested(self, request.id, command, len(request.command))
 
     def _forget(self, number: int) -> RequestId:
         request, size = self._open.pop(number)

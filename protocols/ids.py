@@ -91,11 +91,15 @@ Millis = Annotated[int, msgspec.Meta(ge=0, le=MILLIS_MAX)]
 """A duration, or a point of time since 1970, in milliseconds."""
 
 TimerName = str
-StreamName = str
+NAME_MAX: Final = 1024
+StreamName = Annotated[str, msgspec.Meta(max_length=NAME_MAX)]
+"""Names of streams are far shorter, those of results a little longer. Whatever names something is kept and repeated: so
+it is bounded where it is decoded.
+"""
 RequestId = int
 """One open question of a client, given by the driver and never used again."""
 
-SubscriptionId = str
+SubscriptionId = Annotated[str, msgspec.Meta(max_length=NAME_MAX)]
 LogId = str
 """Names one append-only log of batches in a peer's journal."""
 

@@ -45,6 +45,7 @@ from protocols.messages import Record
 from protocols.placement.machine import PlacementMachine
 from protocols.rights.door import Door
 from protocols.rights.machine import Rights
+from protocols.rights.peer_quotas import PeerQuotas
 from protocols.role import KeptRole, Role
 from protocols.store.events import StoreFailed, StoreRead, StoreWritten
 from protocols.store.limits import StoreLimits
@@ -124,6 +125,7 @@ class Peer:
             self.subscriber,
             self.executor,
             self.proxy,
+            PeerQuotas(self.publisher, self.keeper, self.executor, self.joins.rewriter),
         )
         self.adopter.may_publish = door.may_publish
         for planner in (self.proxy.planner, self.explainer.planner):

@@ -22,7 +22,7 @@ from typing import Final, Literal, get_args
 import msgspec
 
 from protocols.clock import Stamp
-from protocols.delivery.messages import STREAM_NAME_MAX, Origin, count_rows
+from protocols.delivery.messages import Origin, count_rows
 from protocols.demand import Demand, Lack
 from protocols.errors import expect
 from protocols.events import Event
@@ -198,7 +198,6 @@ class Deploy(Message, frozen=True, kw_only=True, tag="DEPLOY"):
     is_accepted: bool = False  # Its client was told that the query runs: it is admitted first, and in any case.
 
     def check(self) -> None:
-        expect(len(self.query) <= STREAM_NAME_MAX, "the name of the query is too long")
         subgraph = self.subgraph
         is_whole = self.demand is None or len(self.demand.inputs) == len(subgraph.inputs)
         expect(is_whole, "a demand for other inputs than the subgraph has")

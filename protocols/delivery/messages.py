@@ -22,7 +22,6 @@ from protocols.events import Event
 from protocols.ids import COUNT_MAX, Count, Micros, Millis, PeerId, StreamName, SubscriptionId
 from protocols.messages import Answer, Command, Message, Record
 
-STREAM_NAME_MAX: Final = 1024  # Characters; names of streams are shorter, those of results have more in front.
 SUBSCRIPTION_NAME_MAX: Final = (
     500  # Characters. It goes with every message, and into the name of an entry of the store.
 )
@@ -242,7 +241,6 @@ class Backup(Message, frozen=True, kw_only=True, tag="BACKUP"):
     noted: Stamp = 0  # The last note that speaks of these batches: they are of no use without it.
 
     def check(self) -> None:
-        expect(len(self.origin.stream) <= STREAM_NAME_MAX, "the name of the stream is too long")
         for batch in self.batches:
             expect(batch.origin == self.origin, "a batch of another origin")
             batch.check()

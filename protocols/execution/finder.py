@@ -59,6 +59,7 @@ ADOPTED_WITHIN_MS: Final = 20_000  # The network decides who goes on.
 STOPPED_WITHIN_MS: Final = 20_000  # The proxy drops the stream of the results first.
 PROXIES_ASKED_MAX: Final = 256
 ASKED_MAX: Final = 256  # Questions of other peers that are open here.
+ASKED_EACH_MAX: Final = 64  # Of one peer: another one has its turn.
 ANSWERS_KEPT: Final = 64  # For questions that are repeated because the answer was lost.
 ANSWER_BYTES_MAX: Final = 1 << 20
 PROXY_DOWN: Final = "proxy is down"  # In place of a query's state.
@@ -317,7 +318,8 @@ class QueryFinder:
             return [Send(sender, before)]
         if owner in self._open:
             return []
-        if len(self._open) >= ASKED_MAX:
+        of_sender = sum(asker == sender for asker, _ in self._open.values())
+        if len(self._open) >= ASKED_MAX or of_sender >= ASKED_EACH_MAX:
             return [Send(sender, ProxyAnswer(number=message.number, answer=proxy_busy(self.peer_id)))]
         self._open[owner] = sender, message.number
         return self._questions.ask(owner, HERE, message.command)

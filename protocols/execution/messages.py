@@ -8,7 +8,7 @@ peer of a client ── ASK_PROXY ──▶ proxy ── PROXY_ANSWER ──▶ 
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -16,12 +16,12 @@ from protocols.clock import Stamp
 from protocols.delivery.messages import Origin
 from protocols.errors import expect
 from protocols.events import Event
-from protocols.ids import COUNT_MAX, MILLIS_MAX, Count, Millis, PeerId, RequestId, StreamName
+from protocols.ids import COUNT_MAX, MILLIS_MAX, NAME_MAX, Count, Millis, PeerId, RequestId, StreamName
 from protocols.messages import Answer, Command, Done, Message, Record, Refused
 from protocols.subgraphs import Algorithm, Progress, Subgraph, SubgraphStatus
 from queries.schema import Schema
 
-QueryId = str
+QueryId = Annotated[str, msgspec.Meta(max_length=NAME_MAX)]
 EngineName = Literal["auto", "inline", "spark", Algorithm]
 """What a client may ask for; the algorithms are those of the join index."""
 PlacementName = Literal["auto", "baseline", "edge", "edge+", "in-network", "exact"]

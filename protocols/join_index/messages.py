@@ -12,22 +12,21 @@ A life is an incarnation of a peer's part of the index: it begins with nothing, 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
 from protocols.clock import Stamp
-from protocols.delivery.messages import STREAM_NAME_MAX, Origin, Position, count_rows
+from protocols.delivery.messages import Origin, Position, count_rows
 from protocols.errors import expect
-from protocols.ids import Count, Millis, PeerId, StreamName
+from protocols.ids import NAME_MAX, Count, Millis, PeerId, StreamName
 from protocols.messages import Message
 from protocols.subgraphs import Algorithm, Reach
 from queries.plan import Operator
 from queries.schema import Schema
 
-JoinId = str
+JoinId = Annotated[str, msgspec.Meta(max_length=NAME_MAX + 64)]
 """Names one attempt of a query, as NAME~ATTEMPT."""
-JOIN_ID_MAX: Final = STREAM_NAME_MAX + 64  # Characters.
 Side = Literal[0, 1]
 """Of a join."""
 LEFT: Final[Side] = 0
@@ -88,10 +87,6 @@ class JoinQuery(msgspec.Struct, frozen=True, array_like=True):
     life: Millis = 0  # The subscriber's. Evaluators number the results for each life.
     late_ms: Millis = 0  # Windows allow for tuples that are so late: evaluators keep their partners so much longer.
 
-    def check(self) -> None:
-        """What holds of every query, whoever sends it; see Message.check."""
-        expect(len(self.id) <= JOIN_ID_MAX, "the name of a query is too long")
-
 
 class Heavy(msgspec.Struct, frozen=True, array_like=True):
     """A frequent value whose evaluators form a grid (heavy.py)."""
@@ -114,7 +109,6 @@ class IndexQuery(Message, frozen=True, kw_only=True, tag="QUERY"):
     replicas: Count = 1  # Rewriters of this side. Each reads a share of the publishers.
 
     def check(self) -> None:
-        self.query.check()
         expect(len(set(self.evaluators)) == len(self.evaluators), "an evaluator that is named twice")
 
 
@@ -204,8 +198,6 @@ class Parcel(Message, frozen=True, kw_only=True, tag="PARCEL"):
         for load in self.loads:
             expect(len(load.sequences) == len(load.values), "a load whose lists differ in length")
             expect(count_rows(load.rows) == len(load.values), "a load whose rows are not as many as it says")
-        for query in self.queries:
-            query.check()
 
 
 class SentTo(msgspec.Struct, frozen=True, array_like=True):

@@ -467,6 +467,15 @@ class Rewriter:
             effects.append(Send(whom[0], message))
         return effects
 
+    def holds(self, name: HeldName) -> bool:
+        """Whether a side of a query is held here."""
+        return name in self._held_by
+
+    def held_for(self, subscriber: PeerId) -> int:
+        """How many sides of a peer's queries are."""
+        counts = (each.subscribers for each in self.readers.values())
+        return sum(number for count in counts for (peer, _), number in count.items() if peer == subscriber)
+
     def is_empty(self) -> bool:
         """Whether nothing of any query is left."""
         return not self.readers and self._parcels.is_empty() and not self._released

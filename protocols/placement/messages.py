@@ -12,17 +12,17 @@ operator: vertices are numbered in post-order, so a vertex higher up decides wit
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from protocols.errors import expect
-from protocols.ids import Amount, Count, Key, PeerId
+from protocols.ids import NAME_MAX, Amount, Count, Key, PeerId
 from protocols.messages import Message
 from protocols.placement.configuration import Configuration
 from protocols.placement.tree import Site
 
-PlacementId = str
+PlacementId = Annotated[str, msgspec.Meta(max_length=NAME_MAX)]
 Distributed = Literal["edge", "edge+", "in-network"]
 
 

@@ -13,7 +13,8 @@ from typing import ClassVar, Final, cast, get_args
 
 import msgspec
 
-from protocols.catalogue.messages import CreateStream, DropStream
+from protocols.catalogue.events import StreamRemoved
+from protocols.catalogue.messages import CreateStream
 from protocols.delivery.ingress import Ingress
 from protocols.delivery.keeper import Keeper
 from protocols.delivery.messages import CloseSubscription, OpenSubscription, Publish, Refuse, Seen
@@ -41,6 +42,7 @@ from protocols.rights.messages import (
     Verb,
 )
 from protocols.rights.needs import OF_MESSAGE, Need, PeerNeed, of_command, of_entry
+from protocols.rights.peer_quotas import COUNTED, PeerQuotas
 from protocols.rights.quotas import Quotas, Rates
 from protocols.rights.refusals import bad_token, forbidden, may_not, not_known, over_quota, what
 from protocols.rights.table import KEY, RightsTable, client_principal, object_of, peer_principal
@@ -92,7 +94,7 @@ class Door:
         ROLE,
         messages=(NotAllowed,),
         commands=(Authenticate, ShowRights, ListAudit),
-        events=(RightsChanged, Disconnected),
+        events=(RightsChanged, StreamRemoved, Disconnected),
     )
 
     peer_id: PeerId
@@ -103,6 +105,7 @@ class Door:
     subscriber: Subscriber
     executor: Executor
     proxy: QueryProxy
+    of_peers: PeerQuotas
     quotas: Quotas = field(default_factory=Quotas)
     audit: Audit = field(default_factory=Audit)
     own: Principal = field(init=False)
@@ -175,7 +178,7 @@ class Door:
             if self.table.is_open and self.rights.is_known:
                 if type(event.message) in _WITH_ENTRIES:  # They may close the network.
                     return self._admit_entries(event, cast("_Entries", event.message), now)
-                return self._within_quota(event, now) if type(event.message) is Deploy else event
+                return self._within_quota(event, now) if type(event.message) in COUNTED else event
             return self._admit_message(event, now)
         if type(event) is Abandoned:
             self._reading.pop(event.request, None)
@@ -237,9 +240,6 @@ class Door:
                 return msgspec.structs.replace(event, asker=asker)
             case OpenSubscription(stream=stream):
                 self._reading[event.request] = (asker, stream)
-            case DropStream(name=name):
-                for streams in self._streams.values():
-                    streams.pop(name, None)
         if isinstance(command, _CHANGES):
             action = f"{command.__struct_config__.tag} {_said(command)}"
             return [*self.audit.note("change", asker, action, "client", now), Tell(event)]
@@ -323,18 +323,22 @@ class Door:
         for need in needs:
             if not self.table.may(need.principal, need.verb, need.object):
                 return self._refuse(sender, message, need, now)
-        return self._within_quota(event, now) if type(message) is Deploy else event
+        return self._within_quota(event, now) if type(message) in COUNTED else event
 
     def _within_quota(self, event: Received, now: Millis) -> Event | list[Effect]:
-        """A DEPLOY, unless its sender has enough subgraphs here."""
-        message, sender, limit = event.message, event.sender, self.quotas.peer_subgraphs
-        assert isinstance(message, Deploy)
-        used = sum(each.proxy == sender for key, each in self.executor.hosted.items() if key[0] != message.query)
-        if not limit or used < limit:
+        """A message, unless its sender has enough here of what it asks for."""
+        message, sender = event.message, event.sender
+        found = self.of_peers.exceeded(sender, message, self.quotas)
+        if found is None:
             return event
-        reason = f"peer {sender.short} has reached its quota here: quota_peer_subgraphs = {limit}; {used} in use"
-        told = self.audit.note("quota", peer_principal(sender), reason, "DEPLOY", now)
-        return [*told, Send(sender, _deploy_refused(message, reason))]
+        reason = f"peer {sender.short} has reached its quota here: {found.name} = {found.limit}; {found.used} in use"
+        told = self.audit.note("quota", peer_principal(sender), reason, str(message.__struct_config__.tag), now)
+        match message:
+            case Deploy():
+                return [*told, Send(sender, _deploy_refused(message, reason))]
+            case IndexQuery():
+                return [*told, Send(sender, QueryRefused(query=message.query.id, reason=reason))]
+        return told
 
     def _need_of(self, entry: Entry, writer: PeerId, table: RightsTable) -> PeerNeed | None:
         """The right that a writer lacks for an entry, by the rights in a table."""
@@ -423,6 +427,9 @@ class Door:
             case Received(sender=sender, message=NotAllowed() as message):
                 action = f"{what(message.verb, message.object)}, said by peer {sender.short}"
                 return self.audit.note("told", message.principal, action, message.kind, now)
+            case StreamRemoved(name=name):  # Of whomever it was, it counts for nobody any more.
+                for streams in self._streams.values():
+                    streams.pop(name, None)
             case RightsChanged():
                 known = f"{self.table.policy}, {len(self.table.grants())} grants, {len(self.table.tokens())} tokens"
                 told = self.audit.note("changed", self.own, f"this peer knows: {known}", "store", now)

@@ -22,7 +22,11 @@ class Quotas:
     state_rows: int = 100_000_000  # That its queries may keep before it can start another.
     tuples_per_s: int = 2_000_000  # That it publishes,
     bytes_per_s: int = 1 << 30  # and their size.
-    peer_subgraphs: int = 2500  # Of the queries of one other peer, run here.
+    peer_subgraphs: int = 2500  # Of the queries of one other peer, run here,
+    peer_joins: int = 50_000  # sides of its join queries, indexed here,
+    peer_subscriptions: int = (
+        50_000  # and its subscriptions, served here, one for each publication or copy that it reads.
+    )
 
 
 @dataclass(slots=True)

@@ -70,6 +70,8 @@ def test_every_setting_can_be_given_in_the_file_and_as_a_variable(file: Path):
         "quota_tuples_per_s": "500",
         "quota_bytes_per_s": "0",
         "quota_peer_subgraphs": "5",
+        "quota_peer_joins": "6",
+        "quota_peer_subscriptions": "7",
     }
     assert tuple(texts) == KEYS
     from_variables = load_config(None, {f"PEER_{key.upper()}": text for key, text in texts.items()}, {})

@@ -15,9 +15,9 @@ from peerd.client.session import ConnectionLost, PeerRefused, Session
 from peerd.client.subscription import Subscription
 from peerd.datadir import DataDir
 from peerd.errors import Exit, PeerError
-from peerd.exchange import Request, frame
+from peerd.exchange import RESPONSE_BYTES_MAX, FrameReader, Request, Response, frame
 from peerd.gateway import Gateway
-from protocols.catalogue.messages import ListStreams, StreamsListed
+from protocols.catalogue.messages import ListStreams, ShowStream, StreamsListed
 from protocols.catalogue.streams import StreamDefinition
 from protocols.delivery.messages import (
     Batch,
@@ -37,6 +37,7 @@ from protocols.events import Abandoned, Disconnected, Event, Requested
 from protocols.ids import PeerId
 from protocols.messages import Answer, Refused
 from protocols.rights.messages import Authenticate, Authenticated
+from protocols.wire import ANSWERS, COMMANDS
 from queries.schema import Schema
 
 DEADLINE_S = 60.0
@@ -226,9 +227,26 @@ async def test_a_client_that_floods_is_read_no_further_until_it_has_answers(
         assert [answer.first for answer in await asyncio.gather(*asking)] == list(range(100))
 
 
-@pytest.mark.parametrize(
-    "rubbish", [b"\xff\xff\xff\xff", b"\x01\0\0\0\xc1", frame(Request(1, b"\x01\x91")), frame(Request(1, b"\x07?"))]
-)
+@pytest.mark.parametrize("command", [b"\x01\x91", b"\x07?", COMMANDS.encode(ShowStream(name="x" * 2000))])
+async def test_a_command_that_makes_no_sense_is_refused(machines: Machines, command: bytes):
+    reader, writer = await asyncio.open_unix_connection(str(machines.path))
+    responses: FrameReader[Response] = FrameReader(Response, RESPONSE_BYTES_MAX)
+    writer.write(frame(Request(7, command)) + frame(Request(8, COMMANDS.encode(ListStreams()))))
+    machines.answer(await machines.asked(ListStreams), StreamsListed(streams=()))
+    found: dict[int, Answer] = {}
+    async with asyncio.timeout(DEADLINE_S):
+        while len(found) < 2:
+            for response in responses.feed(await reader.read(1 << 16)):
+                if response.id:
+                    found[response.id] = ANSWERS.decode(response.answer)
+    writer.close()
+    refused = found[7]
+    assert isinstance(refused, Refused)
+    assert (refused.code, refused.error) == ("invalid", "this peer does not understand the command")
+    assert found[8] == StreamsListed(streams=()), "the connection goes on"
+
+
+@pytest.mark.parametrize("rubbish", [b"\xff\xff\xff\xff", b"\x01\0\0\0\xc1"])
 async def test_rubbish_ends_its_own_connection_alone(machines: Machines, rubbish: bytes):
     async with session_of(machines) as session:
         reader, writer = await asyncio.open_unix_connection(str(machines.path))

@@ -231,7 +231,7 @@ def _content_of(entry: Entry) -> Any:
     for kind in kinds or OTHER_CONTENTS:
         try:
             return msgspec.msgpack.decode(entry.value or b"", type=kind, dec_hook=lambda wanted, raw: wanted(raw))
-        except (msgspec.DecodeError, ValueError):
+        except (msgspec.DecodeError, ValueError, RecursionError):
             continue
     return None
 

@@ -9,12 +9,13 @@ import pytest
 
 from overlay.router import MESSAGE_BYTES_MAX
 from protocols.catalogue.events import QueriesFound, QueryEntry, QueryLookupFailed
-from protocols.effects import Blame, Effect, Reply, Send
+from protocols.effects import Blame, Effect, Reply, Send, Tell
 from protocols.events import Answered, PeerDown, Received, TimerFired, Unreachable
 from protocols.execution.finder import (
     ANSWER_BYTES_MAX,
     ANSWERS_KEPT,
     ASK_AGAIN_MS,
+    ASKED_EACH_MAX,
     LISTED_WITHIN_MS,
     NOT_ASKED,
     PROXY_DOWN,
@@ -197,6 +198,20 @@ def test_a_question_of_another_peer_is_asked_here_once_however_often_it_comes():
         request = min(finding.peer.inside.roles)
         finding.handle(Answered(request, QueriesListed(queries=()), last=True))
     assert len(finding.finder._answered) == ANSWERS_KEPT
+
+
+def test_one_peer_does_not_take_the_turns_of_all_others():
+    finding = Finding()
+    for number in range(ASKED_EACH_MAX):
+        (effect,) = finding.hear(OTHER, AskProxy(number=number, command=StopQuery(query="q")))
+        assert isinstance(effect, Tell)
+    (busy,) = finding.hear(OTHER, AskProxy(number=ASKED_EACH_MAX, command=StopQuery(query="q")))
+    assert isinstance(busy, Send)
+    assert isinstance(busy.message, ProxyAnswer)
+    assert isinstance(busy.message.answer, Refused)
+    assert busy.message.answer.code == "busy"
+    (effect,) = finding.hear(PROXY, AskProxy(number=1, command=StopQuery(query="q")))
+    assert isinstance(effect, Tell)
 
 
 def test_an_answer_that_fits_no_message_is_refused_where_it_is_made():

@@ -6,13 +6,14 @@ import pytest
 from msgspec.structs import replace
 
 from protocols.catalogue.messages import DropStream
-from protocols.delivery.messages import Opened, Published
+from protocols.delivery.messages import Opened, Published, Subscribe, Subscribed, Unsubscribe
 from protocols.events import Received
 from protocols.execution.cut import cut
 from protocols.execution.messages import QueryAccepted, StopQuery, SubmitQuery
 from protocols.execution.refusals import QUERIES_MAX
+from protocols.join_index.messages import IndexQuery, JoinQuery, QueryRefused, Side
 from protocols.messages import Refused
-from protocols.rights.audit import EVENTS_MAX, Audit
+from protocols.rights.audit import EVENTS_MAX, SAME_MS, TOLD_MAX, Audit
 from protocols.rights.messages import Authenticate
 from protocols.rights.quotas import Bucket, Quotas
 from protocols.subgraphs import Deploy, DeployRefused, Progress
@@ -156,6 +157,60 @@ def test_a_peer_runs_so_many_subgraphs_of_another(network: Closed):
     assert not any(isinstance(_message(each), DeployRefused) for each in answers[0])
 
 
+def test_a_stream_counts_until_it_is_gone(network: Closed):
+    """Asking for its removal is not enough: that is refused while somebody reads it."""
+    ann = network.connect(1, network.token("ann"))
+    for name in ("a", "b"):
+        network.done(1, create(name), ann)
+        kept = network.ask(1, replace(reading(name, f"reader of {name}"), keep=True))
+        network.until(lambda kept=kept: any(isinstance(answer, Opened) for answer in network.answers[kept]))
+    for name in ("a", "b"):
+        assert network.refusal(1, DropStream(name=name), ann).code == "in use"
+    assert network.refusal(1, create("c"), ann).code == "quota"
+    network.done(1, DropStream(name="a", force=True), ann)
+    network.done(1, create("c"), ann)
+
+
+def test_a_peer_reads_so_much_of_another(network: Closed):
+    network.machine(1).door.limit(Quotas(peer_subscriptions=2))
+    network.done(1, create("a"))
+    assert isinstance(network.answer(1, publish("a", 1)), Published)
+    peer, machine = network.peers[2].peer_id, network.machine(1)
+
+    def served(name: str, stream: str = "a") -> bool:
+        message = Subscribe(subscription=name, stream=stream, positions=(), since=0, credit=1)
+        effects = machine.handle(Received(peer, message), network.peers[1].now)
+        return any(isinstance(_message(each), Subscribed) for each in effects)
+
+    assert [served(name) for name in ("r", "s", "t")] == [True, True, False]
+    assert served("r"), "what is there is renewed"
+    assert served("u", "nothing"), "what is not published here takes nothing"
+    what, who, action, via = network.audited(1)[-1]
+    assert (what, who, via) == ("quota", network.principal(2), "SUBSCRIBE")
+    assert action.endswith("quota_peer_subscriptions = 2; 2 in use")
+    assert machine.handle(Received(peer, Unsubscribe(subscription="s", stream="a")), network.peers[1].now) == []
+    assert served("t")
+
+
+def test_a_peer_has_so_many_join_queries_indexed_at_another(network: Closed):
+    network.machine(1).door.limit(Quotas(peer_joins=2))
+    network.done(1, create("a"))
+    peer, machine = network.peers[2].peer_id, network.machine(1)
+    plan = sql.plan("SELECT x.n FROM a x, a y WHERE x.n = y.n", {"a": Stream("a", SCHEMA)}).plan
+
+    def refusals(number: int, side: Side = 0) -> list[str]:
+        query = JoinQuery(f"q.{number}-{peer.short}-0~1", peer, 0, "sai", plan, 1000)
+        message = IndexQuery(query=query, side=side, replica=0, evaluators=(peer,))
+        effects = machine.handle(Received(peer, message), network.peers[1].now)
+        return [each.reason for each in map(_message, effects) if isinstance(each, QueryRefused)]
+
+    assert refusals(1) == refusals(2) == []
+    (reason,) = refusals(3)
+    assert reason.endswith("has reached its quota here: quota_peer_joins = 2; 2 in use")
+    assert refusals(1) == [], "what is there is renewed"
+    assert len(refusals(1, 1)) == 1
+
+
 def _message(effect: object) -> object:
     return getattr(effect, "message", None)
 
@@ -168,6 +223,7 @@ def test_the_audit_is_bounded_and_counts_what_repeats():
     assert audit.note("refused", "peer:x", "read", "SUBSCRIBE", 2000) == []
     assert [(each.principal, each.count) for each in audit.events] == [("peer:x", 3), ("peer:y", 1)]
     assert len(audit.note("refused", "peer:x", "read", "SUBSCRIBE", 20_000)) == 1, "after a while it is told again"
-    for turn in range(2 * EVENTS_MAX):
-        audit.note("refused", f"peer:{turn}", "read", "SUBSCRIBE", turn)
+    told = [audit.note("refused", f"peer:{turn}", "read", "SUBSCRIBE", 30_000 + turn) for turn in range(2 * EVENTS_MAX)]
     assert len(audit.events) == EVENTS_MAX
+    assert sum(map(len, told)) == TOLD_MAX, "whoever makes up names does not fill the log"
+    assert len(audit.note("refused", "peer:last", "read", "SUBSCRIBE", 30_000 + SAME_MS)) == 1
