@@ -121,12 +121,12 @@ def test_two_queries_of_one_name_whose_proxies_die_at_once_are_taken_over_one_af
     assert [backup_of(asking, proxy, twin) for proxy, twin in zip(proxies, twins, strict=True)] == [backup] * 2
     for proxy in proxies:
         proxy.crash()
-    asking.world.run_for(60_000)
+    asking.world.run_for(90_000)
     assert backup.is_up
     first = shown(asking, backup, "twin")
     assert first.term == 2
     assert isinstance(asking.ask(backup, StopQuery(query="twin")), Done)
-    asking.world.run_for(60_000)
+    asking.world.run_for(90_000)
     second = shown(asking, backup, "twin")
     assert (second.term, second.stream != first.stream) == (2, True)
     assert {first.stream, second.stream} == {each.stream for each in twins}
