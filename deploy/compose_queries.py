@@ -61,7 +61,7 @@ CASES: Final = (
     Case(
         "selection",
         (_stream("offers", time=""),),
-        "SELECT n, price * 2 AS twice FROM offers WHERE k = 1",
+        "SELECT n, price * 2 AS twice FROM offers WHERE k = 1 WITH (sharing = off)",  # Else nothing of it is placed.
         ("inline",),
         ("--placement", "edge"),
     ),

@@ -55,7 +55,7 @@ async def test_a_thin_uplink_refuses_what_it_cannot_carry_and_carries_no_more_th
         refusal: list[PeerRefused] = []
         for number in range(100):  # Until it is known how fast the stream is.
             try:
-                await four.submit("SELECT n, words FROM wide WHERE n >= 0", name=f"wide-{number}")
+                await four.submit("SELECT n, words FROM wide WHERE n >= 0 WITH (sharing = off)", name=f"wide-{number}")
             except PeerRefused as error:
                 refusal.append(error)
                 break
@@ -86,7 +86,7 @@ async def test_a_peer_that_hosts_nothing_publishes_asks_and_narrows_its_own_stre
     async with client(network, 3) as three, client(network, 4) as four:
         await three.create_stream("own", "n int, more string")
         await three.publish("own", [(n, "x") for n in range(5)])
-        await four.submit("SELECT n FROM own WHERE n > 2", name="narrowed")
+        await four.submit("SELECT n FROM own WHERE n > 2 WITH (sharing = off)", name="narrowed")
         hosts = {each.host for each in (await four.show_query("narrowed")).subgraphs}
         assert len(hosts) == 2, "the stream is narrowed where it is published"
         await three.submit("SELECT count(*) AS all_of_them FROM own [RANGE 1 SECOND]", name="counting")

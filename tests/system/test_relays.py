@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 
 import pytest
 
@@ -25,6 +26,7 @@ pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 PUBLISHERS, RELAY, READERS = (1, 2), 3, (4, 5)
 PARTS = 3  # Queries at each reader.
+SCOUTED_S = 8.0
 
 
 @pytest.fixture
@@ -71,8 +73,10 @@ async def test_readers_are_exact_though_their_relay_and_a_publisher_are_killed(s
 
         await begin(RELAY)
         await _until(lambda: _has_depth(relay), "the relay knows its depth")
+        await _scout(four)
         for number in READERS:
             await begin(number)
+        await four.stop_query("scout")
         before = dict(sent)
         await _until(is_relayed, "the near reader reads from the relay")
         for victim in (RELAY, PUBLISHERS[1]):
@@ -105,6 +109,24 @@ async def test_readers_are_exact_though_their_relay_and_a_publisher_are_killed(s
 
 async def _has_depth(one: Client) -> bool:
     return any(each.stream == "far" and each.depth for each in await one.shared_streams())
+
+
+async def _scout(one: Client) -> None:
+    """Read the stream at a peer again and again until that is from a relay.
+
+    A reading that begins before the relay is listed, or before distances are known, stays with the publishers.
+    """
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            await one.submit("SELECT n FROM far WHERE n < 0", name="scout")
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SCOUTED_S):
+                    while not await sources(one):
+                        await asyncio.sleep(0.2)
+                    return
+            await one.stop_query("scout")
+            while any(each.stream == "far" for each in await one.shared_streams()):
+                await asyncio.sleep(0.2)
 
 
 async def _read(one: Client, number: int, part: int, got: Counter[int]) -> None:
