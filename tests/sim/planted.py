@@ -13,7 +13,7 @@ from protocols.commit import SyncGate
 from protocols.delivery.dead_letters import DeadLetters, Doubts
 from protocols.delivery.feed import Feed
 from protocols.delivery.ingress import Ingress
-from protocols.delivery.messages import BatchMessage, CloseSubscription, Gap, PublishNoted
+from protocols.delivery.messages import BatchMessage, Gap, PublishNoted
 from protocols.delivery.mirror import Mirror
 from protocols.delivery.sessions import Sessions
 from protocols.delivery.subscriber import Subscriber
@@ -281,19 +281,6 @@ def dead_letters_not_written_down() -> Patch:
         return [each for each in bury(subscriber, *arguments) if not isinstance(each, Append)]
 
     return patch.object(Subscriber, "_bury", forget)
-
-
-@bug("restarts", seeds=40)
-def closed_while_publishers_wait_for_it() -> Patch:
-    """A client hears that its subscription is closed before those who publish can know."""
-    close = Subscriber._close
-
-    def at_once(subscriber: Subscriber, request: int, command: CloseSubscription, now: Millis) -> list[Effect]:
-        waits = close(subscriber, request, command, now)
-        closed = subscriber.subscriptions.get(command.subscription)
-        return [*waits, *subscriber._forget(closed, now)] if closed is not None else waits
-
-    return patch.object(Subscriber, "_close", at_once)
 
 
 @bug("churn", seeds=10)

@@ -194,7 +194,7 @@ def a_relay_speaks_for_the_state() -> Patch:
     return patch.object(SubgraphRun, "finished", forget)
 
 
-@bug("queries", seeds=120)
+@bug("queries", seeds=180)
 def one_place_for_two_sources() -> Patch:
     """How far a stream was read is kept for the stream, though two sources of a query read it."""
     of = Vector.of
